@@ -11,7 +11,7 @@ from torch.nn import functional
 
 from networks import Lambda, jacobian, points, program_of, seeded
 from normscope.lipschitz import tokens
-from normscope.lipschitz.tokens import TokenMatrices, token_axis, token_matrices, token_matrix
+from normscope.lipschitz.tokens import TokenMatrices, token_axis, token_matrices
 
 
 @pytest.mark.parametrize(
@@ -30,7 +30,7 @@ def test_the_whole_is_identity_times_the_token_matrix(
     """The singular values of the whole map are those of the token matrix, each as often as there are tokens."""
     model = seeded(build())
     program = program_of(model, points(2, *shape))
-    matrix = token_matrix(program.atoms[0], program.outputs[0][1])
+    matrix = TokenMatrices(0).matrix(program.atoms[0], program.outputs[0][1])
     assert matrix is not None
     assert matrix.shape[1] == width
     whole = torch.linalg.svdvals(jacobian(model, points(1, *shape).to(torch.float32).double()))
@@ -52,7 +52,7 @@ def test_maps_that_mix_tokens_have_none(build: Callable[[], nn.Module]) -> None:
     program = program_of(seeded(build()), points(2, 4, 6))
     found = token_axis(program.atoms[0], program.outputs[0][1])
     if found is not None:  # a mean over tokens still treats features alike
-        matrix = token_matrix(program.atoms[0], program.outputs[0][1])
+        matrix = TokenMatrices(0).matrix(program.atoms[0], program.outputs[0][1])
         assert matrix is not None
         assert matrix.shape == (1, 4)
 
@@ -61,7 +61,7 @@ def test_a_matrix_beyond_the_limit_is_not_formed(monkeypatch: pytest.MonkeyPatch
     """The limit is on the sides of the token matrix."""
     program = program_of(seeded(nn.Linear(3, 5)), points(2, 4, 3))
     monkeypatch.setattr(tokens, "LARGEST_MATRIX", 4)
-    assert token_matrix(program.atoms[0], program.outputs[0][1]) is None
+    assert TokenMatrices(0).matrix(program.atoms[0], program.outputs[0][1]) is None
 
 
 def _turned(s: Lambda, x: Tensor) -> Tensor:
@@ -135,7 +135,7 @@ def test_the_composed_matrix_is_the_jacobian_of_one_token(name: str) -> None:
     program = program_of(model, points(2, 4, 6))
     source, target = program.atoms[0], program.outputs[0][1]
     axis = token_axis(source, target, wanted=(4, 6))
-    matrix = token_matrix(source, target, axis)
+    matrix = TokenMatrices(0).matrix(source, target, axis)
     assert axis is not None
     assert matrix is not None
     whole = jacobian(model, points(1, 4, 6)).reshape(-1, *axis[1], 4, 6)
@@ -151,11 +151,11 @@ def test_a_weight_behind_a_layer_norm_takes_its_projection_from_its_own_side(tur
     program = program_of(model, points(2, 1, 4, 6))
     source, target = program.atoms[-1], program.outputs[0][1]
     scaled = norm.weight.detach().double()[:, None] * (torch.eye(6).double() - 1 / 6)
-    whole = token_matrix(source, target)
+    whole = TokenMatrices(0).matrix(source, target)
     assert whole is not None
     assert torch.allclose(whole, layer.weight.detach().double() @ scaled, atol=1e-14)
     before = target.inputs[0]
-    part = token_matrix(source, before)
+    part = TokenMatrices(0).matrix(source, before)
     assert part is not None
     assert torch.allclose(part, scaled, atol=1e-15)
 
@@ -180,4 +180,4 @@ def test_a_matrix_without_memory_is_not_formed(monkeypatch: pytest.MonkeyPatch) 
     program = program_of(seeded(nn.Linear(3, 5)), points(2, 4, 3))
     monkeypatch.setattr(tokens, "SMALL_MATRIX", 1)
     monkeypatch.setattr(tokens, "available", lambda: 6 * 8 * 15.0)
-    assert token_matrix(program.atoms[0], program.outputs[0][1]) is None
+    assert TokenMatrices(0).matrix(program.atoms[0], program.outputs[0][1]) is None

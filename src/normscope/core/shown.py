@@ -1,13 +1,17 @@
-"""What every result can do in Python: print itself, show itself in a notebook, become a table."""
+"""What every result can do in Python: print itself, show itself in a notebook, become a table, be saved."""
 
 from __future__ import annotations
 
+import json
+import os
 from collections.abc import Iterable, Mapping
 from dataclasses import fields, is_dataclass
 from enum import Enum
+from pathlib import Path
 from typing import Any, ClassVar
 
 from normscope.core.errors import MissingDependencyError
+from normscope.core.files import write_text
 from normscope.core.lazy import late
 from normscope.core.value import Value
 
@@ -22,6 +26,18 @@ class Shown:
     _layout: ClassVar[tuple[str, str]]
     #: The attribute with the rows of :meth:`to_frame`.
     _rows: ClassVar[str]
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the JSON form."""
+        raise NotImplementedError
+
+    def to_json(self) -> str:
+        """Return the JSON text (strict: no NaN, infinities as strings)."""
+        return json.dumps(self.to_dict(), indent=1, allow_nan=False)
+
+    def save(self, path: str | os.PathLike[str]) -> Path:
+        """Write the JSON text, whole or not at all."""
+        return write_text(path, self.to_json() + "\n")
 
     def summary(self) -> str:
         """Return the result as plain text, the most important first."""

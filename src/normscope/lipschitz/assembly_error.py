@@ -13,7 +13,7 @@ from normscope.core.statement import statement
 from normscope.core.value import log_sum
 from normscope.linalg.bounds import NormBounds
 from normscope.linalg.matrix_rounding import UNIT_ROUNDOFF, schur_norm
-from normscope.lipschitz.tokens import token_matrix
+from normscope.lipschitz.tokens import TokenMatrices
 from normscope.operators.expression import Expr, LinearOp, between
 from normscope.operators.linear_map import LinearMap
 
@@ -175,7 +175,7 @@ def _absolute(op: LinearOp, expr: Expr) -> tuple[float, int]:
 
 def _generic(source: Expr, expr: Expr) -> float:
     """Return the log of a bound on the absolute norm of an operation of which only its action is known."""
-    matrix = token_matrix(source, expr)
+    matrix = TokenMatrices(0).matrix(source, expr)
     if matrix is None and source.numel * expr.numel <= LARGEST_GENERIC and expr.op is not None:
         matrix = LinearMap.from_function(expr.op.apply, source.shape, expr.shape, dtype=torch.float64).matrix()
     return math.inf if matrix is None else _schur_test(matrix.abs())

@@ -105,14 +105,6 @@ def climb(
 ) -> tuple[Tensor, float]:
     """Return the input with the largest norm that random steps find, and the norm there.
 
-    Args:
-        norms: of a batch of inputs.
-        starts: inputs to start from, in float64.
-        values: the norms there.
-        rounds: how often a batch of steps is tried from every point.
-        seed: of the steps.
-        progress: called with a line of text.
-
     >>> peak = lambda x: 1.0 / (1.0 + (x - 3.0).square().sum(1))
     >>> point, value = climb(peak, torch.zeros(2, 1).double(), peak(torch.zeros(2, 1).double()), rounds=60)
     >>> round(float(point), 1), round(value, 2)
@@ -168,12 +160,6 @@ def _tried(points: Tensor, size: Tensor, last: Tensor, tries: int, generator: to
 
 def rounds_for(cost: float, outputs: int, rounds: int = ROUNDS, *, overhead: float = 0.0) -> int:
     """Return how many rounds a network of a given cost allows: the same on every machine.
-
-    Args:
-        cost: multiplications of a forward pass.
-        outputs: of the network.
-        rounds: most rounds.
-        overhead: what a pass costs however few samples it has, in multiplications.
 
     >>> rounds_for(1e2, 1), rounds_for(1e12, 10), rounds_for(1e2, 1, overhead=1e8) < 200
     (200, 0, True)

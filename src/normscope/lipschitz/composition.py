@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections import ChainMap
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
@@ -14,7 +15,7 @@ from normscope.core.value import log_sum
 from normscope.lipschitz import ranges
 from normscope.lipschitz.chains.join import Chains
 from normscope.lipschitz.segments import SegmentNorms
-from normscope.operators.expression import AtomSet, Expr, LinearOp, linear, offset
+from normscope.operators.expression import AtomSet, Expr, LinearOp, linear, offset, operands, reached
 from normscope.operators.nonlinear import INF, Lip, Range, product
 from normscope.operators.program import Program
 
@@ -113,21 +114,10 @@ class Composition:
 
     def image(self, atom: Expr) -> Range:
         """Return the range of an atom; those it depends on are found first, so that nothing recurses deeply."""
-        for item in self._pending(atom):
-            self._images[item.id] = self._narrowed(item, item.atom.image(self).tightened(item.shape))
+        for item in reached([atom], operands, ChainMap(self._images, self._ranges)):
+            if item.op is None:
+                self._images[item.id] = self._narrowed(item, item.atom.image(self).tightened(item.shape))
         return self._images[atom.id]
-
-    def _pending(self, atom: Expr) -> list[Expr]:
-        """Return the atoms whose ranges an atom's own range may ask for, in order, itself last."""
-        seen: dict[int, Expr] = {}
-        stack = [atom]
-        while stack:
-            item = stack.pop()
-            if item.id in seen or item.id in self._images or item.id in self._ranges:
-                continue
-            seen[item.id] = item
-            stack.extend(item.inputs if item.op is not None else item.atom.inputs)
-        return [seen[key] for key in sorted(seen) if seen[key].op is None]
 
     def _narrowed(self, expr: Expr, inside: Range) -> Range:
         """Return a range, met with what the domain says of the tensor."""
@@ -248,7 +238,7 @@ class Composition:
     def range(self, expr: Expr) -> Range:
         """Return the range of an expression on the domain."""
         if expr.id not in self._ranges:
-            order = _needed(expr, self._ranges)
+            order = reached([expr], known=self._ranges)
             # Row by row is exact and costs a matrix: once for what is asked, and for each branch of a junction below.
             ends = {expr.id} | {i.id for e in order if len(e.atoms) > 1 for i in e.inputs}
             self._bases.update({e.id: base for e in order if (base := self._base(e)) is not None})
@@ -440,16 +430,3 @@ def _meeting(junction: Expr) -> Expr | None:
         if len(open_) == 1:
             return next(iter(open_.values()))
     return None
-
-
-def _needed(expr: Expr, done: Mapping[int, Range]) -> list[Expr]:
-    """Return the expressions whose ranges are still to be found, in order."""
-    seen: dict[int, Expr] = {}
-    stack = [expr]
-    while stack:
-        item = stack.pop()
-        if item.id in seen or item.id in done:
-            continue
-        seen[item.id] = item
-        stack.extend(item.inputs)
-    return [seen[key] for key in sorted(seen)]

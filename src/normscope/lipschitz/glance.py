@@ -26,15 +26,6 @@ def glance(captured: Captured, program: Program, inputs: Sequence[Tensor], seed:
     The direction comes of a power iteration: ``v = J^T u`` is a gradient in float32, ``u = J v`` a difference of two
     outputs in float64. Ten passes or so, and no more than the network itself is asked for. Of a network that takes
     long, one round with outputs in float32, farther apart and less what rounding may have added.
-
-    Args:
-        captured: the model.
-        program: its program.
-        inputs: one input of the model.
-        seed: of the first direction.
-
-    Returns:
-        What was attained everywhere; nothing is said about Jacobians or a domain.
     """
     if not program.outputs:
         return Search(None, None, None)

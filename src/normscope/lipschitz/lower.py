@@ -297,15 +297,6 @@ def _moved(x: Tensor, count: int) -> list[Tensor]:
     return [x + 2.0**-51 * sign * size for sign in signs]
 
 
-def pair_quotient(function: Function, x: Tensor, d: Tensor) -> float:
-    """Return ``||f(x + d) - f(x)|| / ||d||`` for a pair of points."""
-    with torch.no_grad():
-        distance = euclidean(d)
-        if distance == 0.0:
-            return 0.0
-        return euclidean(function(x + d) - function(x)) / distance
-
-
 def attained_by_pair(
     function: Function, x: Tensor, d: Tensor, again: int = 3, values: tuple[Tensor, Tensor] | None = None
 ) -> float:

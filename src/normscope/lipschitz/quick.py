@@ -10,18 +10,16 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from normscope.core.value import log_of, log_sum
+from normscope.core.value import log_of
 from normscope.linalg.bounds import NormBounds
 from normscope.linalg.dense import matrix_norm
 from normscope.lipschitz.composition import Composition
 from normscope.lipschitz.ranges import PART
 from normscope.lipschitz.segments import Effort, SegmentNorms
-from normscope.operators.expression import Expr, between
+from normscope.operators.expression import Expr
 from normscope.operators.nonlinear import Range
 from normscope.operators.normalizers.spectral_norm import convolution_certificate
 
-#: What adding two logarithms may lose, with room to spare.
-_ROUNDING = 2.0**-45
 #: Operations whose norm is at most one.
 _AT_MOST_ONE = ("isometry", "embedding", "contraction")
 
@@ -76,34 +74,14 @@ class QuickNorms(SegmentNorms):
         """Return the bound of the linear map from ``source`` to ``target``."""
         key = (source.id, target.id)
         if key not in self._memo:
-            self._memo[key] = NormBounds.certified(-math.inf, self._bound(source, target), "product")
+            self._memo[key] = self._paths(source, target)
         return self._memo[key]
 
     def has_closed_form(self, source: Expr, target: Expr) -> bool:
         """Tell that everything is easy to measure."""
         return True
 
-    def _bound(self, source: Expr, target: Expr) -> float:
-        """Walk from source to target."""
-        logs = {source.id: 0.0}
-        for expr in between(source, target):
-            op = expr.op
-            below = [logs[i.id] for i in expr.inputs if i.id in logs]
-            if op is None or not below:
-                continue  # a constant: its linear part is zero
-            if op.kind == "sum":
-                logs[expr.id] = log_sum(below, math.inf)
-            elif op.kind == "concat":
-                logs[expr.id] = log_sum((2 * log for log in below), math.inf) / 2
-            elif len(expr.inputs) == 1:
-                own = self._own(expr)
-                logs[expr.id] = below[0] + own + _ROUNDING * (1.0 + abs(own)) if math.isfinite(own) else own
-            else:
-                logs[expr.id] = math.inf
-        return logs.get(target.id, -math.inf)
-
-    def _own(self, expr: Expr) -> float:
-        """Return the log of a bound on the norm of one operation."""
+    def _log_of_step(self, expr: Expr) -> float:
         op, source = expr.op, expr.inputs[0]
         if op is None or op.kind in _AT_MOST_ONE:
             return 0.0

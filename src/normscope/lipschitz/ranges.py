@@ -83,13 +83,7 @@ def scaled_range(scale: Tensor, inside: Range) -> Range:
 
 
 def copied(expr: Expr, inside: Range, norm: float) -> Range:
-    """Return the range of an operation that moves, copies or drops entries, and may fill in zeros.
-
-    Args:
-        expr: the operation.
-        inside: the range of its operand.
-        norm: a bound on the operation's norm.
-    """
+    """Return the range of an operation that moves, copies or drops entries, and may fill in zeros."""
     op, inner = expr.op, expr.inputs[0].shape
     low, high = inside.low, inside.high
     if op is not None and _fills_zeros(op, inner):
@@ -244,11 +238,6 @@ def row_by_own(source: Expr, expr: Expr, row: float) -> Range:
 
     A row of the result is ``B x`` with x a row of the source, and ``||B||^2`` is at most the largest absolute row sum
     of ``B^T B`` or ``B B^T``: one for a rotation.
-
-    Args:
-        source: the expression the map starts from.
-        expr: where it ends.
-        row: the largest norm of a row of the source.
     """
     found = None if row == INF or not expr.shape else token_matrices(source, expr)
     if found is None or found[1] % expr.shape[-1]:

@@ -134,7 +134,12 @@ def search(
     on_floor: float | None = jacobian
     best: Best | None = Best(found[0][3], x, direction, True)
     if not _inside(precise, x, floors, ranges, factors):
-        best = _best_inside(network, found, floors, ranges, factors)
+        inside = (
+            Best(given, point, towards, True)
+            for _, point, towards, given in found
+            if _inside(network.at(given), point, floors, ranges, factors)
+        )
+        best = next(inside, None)
         on_floor = None if best is None else attained_at(network.at(best.inputs), best.point, best.direction)
     if ascent:
         say("ascent from the best point")
@@ -170,20 +175,6 @@ def _looked_at(norms: Norms | None, look: Iterable[Tensor], say: Callable[[str],
 def number_of_points(program: Program, points: int | None) -> int:
     """Return at how many inputs the Jacobian is measured: as many as asked for, or by the cost of the network."""
     return points if points is not None else 2 if is_large(program) else 12
-
-
-def _best_inside(
-    network: EndToEnd,
-    found: Sequence[tuple[float, Tensor, Tensor, list[Tensor]]],
-    floors: Mapping[str, Any],
-    ranges: Sequence[Range],
-    factors: Mapping[str, Range] | None,
-) -> Best | None:
-    """Return the best input inside the variance-floor domain, or ``None``."""
-    for _, x, direction, given in found:
-        if _inside(network.at(given), x, floors, ranges, factors):
-            return Best(given, x, direction, True)
-    return None
 
 
 def _rescaled(captured: Captured, program: Program, inputs: Sequence[list[Tensor]], seed: int) -> float | None:

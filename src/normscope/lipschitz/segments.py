@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -87,12 +87,7 @@ class SegmentNorms:
         return self._memo[key]
 
     def made(self, key: tuple[Any, ...], make: Callable[[], Expr]) -> Expr:
-        """Return an expression made of others, the same one for the same key, so that its norm is found once.
-
-        Args:
-            key: what it is made of.
-            make: makes it the first time.
-        """
+        """Return an expression made of others, the same one for the same key, so that its norm is found once."""
         if key not in self._made:
             self._made[key] = make()
         return self._made[key]
@@ -156,13 +151,7 @@ class SegmentNorms:
             heavy = [p for p in heavy if p.log_upper > NEARLY_ONE]
         if len(heavy) <= 1 and all(p.log_upper <= NEARLY_ONE for p in parts if p not in heavy) and not _small(chain):
             # One operator between maps of norm one: the product is as good as it gets, but nothing is attained.
-            return NormBounds(
-                -math.inf,
-                product.log_upper,
-                product.log_probable,
-                product.delta,
-                heavy[0].method if heavy else "contraction",
-            )
+            return replace(product, method=heavy[0].method if heavy else "contraction")
         if not _small(chain) and not self.effort.lanczos:
             return product
         self.progress(f"segment of {len(chain) - 1} linear operations")
@@ -297,19 +286,21 @@ class SegmentNorms:
         logs: dict[int, float] = {source.id: 0.0}
         for expr in between(source, target):
             below = [logs[i.id] for i in expr.inputs]
-            op = expr.op
-            if op is None or max(below, default=-math.inf) == -math.inf:
+            if expr.op is None or max(below, default=-math.inf) == -math.inf:
                 logs[expr.id] = -math.inf
-                continue
-            if op.kind == "sum":
+            elif expr.op.kind == "sum":
                 logs[expr.id] = log_sum(below, math.inf)
-            elif op.kind == "concat":
+            elif expr.op.kind == "concat":
                 logs[expr.id] = log_sum([2 * b for b in below], math.inf) / 2
             else:
-                known = self._known(op, expr.inputs[0], expr) if len(below) == 1 else None
-                logs[expr.id] = math.inf if known is None else exact_sum((below[0], known.log_upper), math.inf)
-        upper = logs[target.id]
-        return NormBounds(-math.inf, upper, upper, 0.0, "sum over paths")
+                own = self._log_of_step(expr) if len(below) == 1 else math.inf
+                logs[expr.id] = exact_sum((below[0], own), math.inf)
+        return NormBounds.certified(-math.inf, logs[target.id], "sum over paths")
+
+    def _log_of_step(self, expr: Expr) -> float:
+        """Return the logarithm of the norm of one operation, infinite where no closed form is known."""
+        known = None if expr.op is None else self._known(expr.op, expr.inputs[0], expr)
+        return math.inf if known is None else known.log_upper
 
 
 def _stripped(chain: list[Expr]) -> tuple[list[Expr], int]:

@@ -132,9 +132,11 @@ class TokenMatrices:
         places = tracks(source, target, (n, s))
         width = source.numel // n
         tallest = max(e.numel for e in between(source, target)) // n if target.id != source.id else width
-        if places is None or max(width, target.numel // n) > LARGEST_MATRIX or not _fits(width * tallest):
+        fits = width * tallest <= SMALL_MATRIX or 6 * 8 * width * tallest < available()  # with a few copies
+        if places is None or max(width, target.numel // n) > LARGEST_MATRIX or not fits:
             return None
-        found: dict[int, Known] = {source.id: _identity(width)}
+        identity = Selection(torch.arange(width), torch.ones(width, dtype=torch.float64), width)
+        found: dict[int, Known] = {source.id: identity}
         order = self._missing(source, target, (n, s), found)
         last = {item.id: expr.id for expr in order for item in expr.inputs}
         for expr in order:
@@ -145,8 +147,7 @@ class TokenMatrices:
             for item in expr.inputs:
                 if last[item.id] == expr.id:
                     found.pop(item.id, None)
-        result = found[target.id]
-        return _dense(result)
+        return _dense(found[target.id])
 
     def _missing(self, source: Expr, target: Expr, axis: Track, found: dict[int, Known]) -> list[Expr]:
         """Return the expressions still to be computed, in order; what is kept of those below goes into ``found``."""
@@ -165,30 +166,11 @@ class TokenMatrices:
     def _keep(self, key: tuple[int, int, Track], matrix: Known) -> None:
         """Keep a matrix; those kept longest make room for it."""
         self._kept[key] = matrix
-        while sum(_bytes(m) for m in self._kept.values()) > self.kept_bytes:
-            self._kept.pop(next(iter(self._kept)))
-
-
-def token_matrix(source: Expr, target: Expr, axis: Axis | None = None) -> Tensor | None:
-    """Return the matrix by which a map treats every token, as :meth:`TokenMatrices.matrix` does, and keep nothing."""
-    return TokenMatrices(0).matrix(source, target, axis)
-
-
-def _fits(entries: int) -> bool:
-    """Tell whether a few copies of a matrix fit into memory."""
-    return entries <= SMALL_MATRIX or 6 * 8 * entries < available()
-
-
-def _identity(width: int) -> Selection:
-    """Return the identity on the entries of a token."""
-    return Selection(torch.arange(width), torch.ones(width, dtype=torch.float64), width)
-
-
-def _bytes(matrix: Known) -> int:
-    """Return how much memory a matrix takes."""
-    if isinstance(matrix, Tensor):
-        return 8 * matrix.numel()
-    return 16 * matrix.shape[0]
+        sizes = [8 * m.numel() if isinstance(m, Tensor) else 16 * m.shape[0] for m in self._kept.values()]
+        for i, oldest in enumerate(tuple(self._kept)):
+            if sum(sizes[i:]) <= self.kept_bytes:
+                break
+            del self._kept[oldest]
 
 
 #: The matrix of an operand on one token, and the stride of tokens in it; ``None`` for a constant.
@@ -212,7 +194,8 @@ def _applied(expr: Expr, known: Sequence[Operand], n: int, place: Track) -> Know
         weight = op.data.get("weight") if op.kind == "matrix" and op.data["axis"] == -1 else None
         if weight is not None and weight.ndim == 2 and stride % weight.shape[1] == 0:
             return _multiplied(weight, matrix)
-        moved = _moved(op, expr, (n, stride), place) if _moves(op) else None
+        moves = op.kind in ("isometry", "embedding") or op.data.get("coordinate")  # copies and drops entries perhaps
+        moved = _moved(op, expr, (n, stride), place) if moves else None
         if moved is not None:
             return _picked(matrix, *moved)
         if op.data.get("projection") and isinstance(matrix, Selection) and place == (n, stride):
@@ -249,11 +232,6 @@ def _multiplied(weight: Tensor, matrix: Known) -> Tensor:
         return matrix.after(weight)
     blocks = _dense(matrix).reshape(-1, columns, matrix.shape[1])
     return torch.matmul(weight.to(torch.float64), blocks).reshape(len(blocks) * rows, -1)
-
-
-def _moves(op: LinearOp) -> bool:
-    """Tell whether an operation may only move, copy and drop entries."""
-    return op.kind in ("isometry", "embedding") or bool(op.data.get("coordinate"))
 
 
 def _moved(op: LinearOp, expr: Expr, before: Track, after: Track) -> tuple[Tensor, Tensor] | None:
@@ -323,13 +301,7 @@ def token_matrices(source: Expr, target: Expr) -> tuple[Tensor, int] | None:
 
 
 def token_axis(source: Expr, target: Expr, wanted: tuple[int, int] | None = None) -> Axis | None:
-    """Return the longest axis along which the map is the same at every index, and where it ends up.
-
-    Args:
-        source: the expression the map starts from.
-        target: where it ends.
-        wanted: look at this axis (length, stride) alone.
-    """
+    """Return the longest axis along which the map is the same at every index, and where it ends up."""
     shape = source.shape
     if source.numel == 0 or target.numel == 0:
         return None

@@ -171,12 +171,39 @@ def as_expr(value: Expr | Tensor) -> Expr:
     return linear(op, (), value.shape)
 
 
+def operands(expr: Expr) -> Sequence[Expr]:
+    """Return what an expression is computed from, also where it is an atom."""
+    return expr.inputs if expr.op is not None else expr.atom.inputs
+
+
+def reached(
+    start: Iterable[Expr],
+    below: Callable[[Expr], Iterable[Expr]] = lambda expr: expr.inputs,
+    known: Container[int] = (),
+) -> list[Expr]:
+    """Return some expressions and all that lie below them, in order of evaluation.
+
+    Args:
+        start: the expressions.
+        below: what one is followed to; its inputs by default.
+        known: ids of those that are left out, with what lies below them.
+    """
+    seen: dict[int, Expr] = {}
+    stack = list(start)
+    while stack:
+        expr = stack.pop()
+        if expr.id not in seen and expr.id not in known:
+            seen[expr.id] = expr
+            stack.extend(below(expr))
+    return [seen[key] for key in sorted(seen)]
+
+
 def between(source: Expr, target: Expr) -> list[Expr]:
     """Return the nodes on paths from ``source`` to ``target`` in order of evaluation, without ``source``.
 
     ``source`` must lie on every path from the target to its atoms.
     """
-    return _ancestors(target, (source.id,))
+    return reached([target], known=(source.id,))
 
 
 def evaluate(source: Expr, target: Expr) -> Callable[[Tensor], Tensor]:
@@ -200,25 +227,13 @@ def evaluate(source: Expr, target: Expr) -> Callable[[Tensor], Tensor]:
 
 def offset(target: Expr, memo: dict[int, Tensor], dtype: torch.dtype = torch.float64) -> Tensor:
     """Return the constant part: the value of the expression where every atom is zero."""
-    for expr in _ancestors(target, memo):
+    for expr in reached([target], known=memo):
         if expr.op is None:
             memo[expr.id] = torch.zeros(expr.shape, dtype=dtype)
             continue
         value = expr.op.apply(*(memo[i.id] for i in expr.inputs))
         memo[expr.id] = value if expr.op.bias is None else value + expr.op.bias.to(value)
     return memo[target.id]
-
-
-def _ancestors(target: Expr, known: Container[int]) -> list[Expr]:
-    """Return what the target depends on, itself included and nothing below what is known, in order of evaluation."""
-    seen: dict[int, Expr] = {}
-    stack = [target]
-    while stack:
-        expr = stack.pop()
-        if expr.id not in seen and expr.id not in known:
-            seen[expr.id] = expr
-            stack.extend(expr.inputs)
-    return [seen[key] for key in sorted(seen)]
 
 
 def dominators(source: Expr, target: Expr) -> list[Expr]:

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from networks import Lambda, seeded
 from normscope.lipschitz.composition import Composition, Domain
 from normscope.lipschitz.segments import SegmentNorms
-from normscope.lipschitz.weights.sensitivity import Cones, Sensitivity, domain_bounds
+from normscope.lipschitz.weights.sensitivity import Cones, Sensitivity
 from normscope.lipschitz.weights.uses import Weights
 
 
@@ -20,10 +20,14 @@ def _normal(*shape: int, seed: int = 0) -> Tensor:
     return torch.randn(shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
 
 
+def _on_all_inputs(weights: Weights) -> Composition:
+    return Composition(weights.program, Domain(), SegmentNorms())
+
+
 def _constants(weights: Weights) -> dict[str, float]:
     """Return the constant with respect to the result of the first use of each weight, on all inputs."""
     places = [use.place for use in weights.uses if use.place is not None]
-    found = domain_bounds(weights.program, places, Domain(), SegmentNorms()).total()
+    found = Sensitivity(weights.program, places, _on_all_inputs(weights)).total()
     logs: dict[str, float] = {}
     for use, (log, _, _) in zip(weights.uses, found, strict=True):
         logs.setdefault(weights.leaves[use.leaf].name, log)

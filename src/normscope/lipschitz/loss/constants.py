@@ -34,8 +34,13 @@ from normscope.lipschitz.loss.regression import half_square, huber, l1, l2, mse,
 
 F = TypeVar("F", bound=Callable[..., Value])
 
-NAMED: dict[str, Callable[..., Value]] = {}
-MODULES: dict[type[nn.Module], Callable[[Any, Case], Value]] = {}
+#: The rules of losses by name: called as ``rule(outputs, batch=..., ...)`` with the keywords they take.
+_RULES = (
+    *(l1, l2, mse, half_square, huber, smooth_l1, cross_entropy, nll, kl, bce, bce_with_logits, hinge),
+    *(crammer_singer, weston_watkins, multi_margin, soft_margin, multilabel_margin, multilabel_soft_margin),
+    *(cosine_embedding, margin_ranking, triplet_margin, poisson_nll, gaussian_nll),
+)
+NAMED: dict[str, Callable[..., Value]] = {rule.__name__.replace("_", "-"): rule for rule in _RULES}
 
 
 @dataclass(frozen=True)
@@ -95,33 +100,6 @@ def register_loss(key: str | type[nn.Module]) -> Callable[[F], F]:
 
 _HINT = "Register one with normscope.lipschitz.loss.register_loss."
 
-for _name, _rule in {
-    "l1": l1,
-    "l2": l2,
-    "mse": mse,
-    "half-square": half_square,
-    "huber": huber,
-    "smooth-l1": smooth_l1,
-    "cross-entropy": cross_entropy,
-    "nll": nll,
-    "kl": kl,
-    "bce": bce,
-    "bce-with-logits": bce_with_logits,
-    "hinge": hinge,
-    "crammer-singer": crammer_singer,
-    "weston-watkins": weston_watkins,
-    "multi-margin": multi_margin,
-    "soft-margin": soft_margin,
-    "multilabel-margin": multilabel_margin,
-    "multilabel-soft-margin": multilabel_soft_margin,
-    "cosine-embedding": cosine_embedding,
-    "margin-ranking": margin_ranking,
-    "triplet-margin": triplet_margin,
-    "poisson-nll": poisson_nll,
-    "gaussian-nll": gaussian_nll,
-}.items():
-    register_loss(_name)(_rule)
-
 
 def _reads(rule: Callable[..., Value], *attributes: str) -> Callable[[Any, Case], Value]:
     """Return a rule for modules: the one by name, with some of the module's attributes as keywords."""
@@ -133,7 +111,8 @@ def _reads(rule: Callable[..., Value], *attributes: str) -> Callable[[Any, Case]
     return read
 
 
-for _class, _module_rule in {
+#: The rules of losses by class: called as ``rule(module, case)``.
+MODULES: dict[type[nn.Module], Callable[[Any, Case], Value]] = {
     nn.L1Loss: _reads(l1),
     nn.MSELoss: _reads(mse),
     nn.HuberLoss: _reads(huber, "delta"),
@@ -153,8 +132,7 @@ for _class, _module_rule in {
     nn.TripletMarginLoss: _reads(triplet_margin, "p"),
     nn.PoissonNLLLoss: _reads(poisson_nll),
     nn.GaussianNLLLoss: _reads(gaussian_nll),
-}.items():
-    register_loss(_class)(_module_rule)
+}
 
 
 def loss_constant(

@@ -1,4 +1,7 @@
-"""Cross-entropy of classes and of binary targets, and focal loss."""
+"""Cross-entropy of classes and of binary targets, and focal loss.
+
+``outputs``, ``batch`` and ``reduction`` are those of :func:`~normscope.lipschitz.loss.constants.loss_constant`.
+"""
 
 from __future__ import annotations
 

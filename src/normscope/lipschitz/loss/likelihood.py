@@ -1,4 +1,7 @@
-"""Negative log likelihood of given log-probabilities, and the Kullback-Leibler divergence from them: both linear."""
+"""Negative log likelihood of given log-probabilities, and the Kullback-Leibler divergence from them: both linear.
+
+``outputs``, ``batch`` and ``reduction`` are those of :func:`~normscope.lipschitz.loss.constants.loss_constant`.
+"""
 
 from __future__ import annotations
 
@@ -59,14 +62,6 @@ def nll(
 @statement("normscope", "Proposition LOSS-8", holds="targets that are probabilities")
 def kl(outputs: int, *, batch: int = 1, reduction: str = "batchmean") -> Value:
     """Return the constant of ``sum_j t_j (log t_j - h_j)``, linear in the log-probabilities: ``max ||t|| = 1``.
-
-    Args:
-        outputs: ``n``, the number of classes.
-        batch: ``m`` samples stacked into one input.
-        reduction: ``batchmean`` over samples, ``mean`` over all entries, ``sum`` or ``none``.
-
-    Raises:
-        InputError: if a count is not positive or the reduction unknown.
 
     >>> round(kl(4).value, 9), round(kl(4, reduction="mean").value, 9)
     (1.0, 0.25)

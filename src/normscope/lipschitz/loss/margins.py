@@ -1,4 +1,7 @@
-"""Hinge losses and margins: of one output, of rival classes, of several labels, and of embeddings."""
+"""Hinge losses and margins: of one output, of rival classes, of several labels, and of embeddings.
+
+``outputs``, ``batch`` and ``reduction`` are those of :func:`~normscope.lipschitz.loss.constants.loss_constant`.
+"""
 
 from __future__ import annotations
 
@@ -25,14 +28,6 @@ def hinge(outputs: int, *, batch: int = 1, reduction: str = "mean") -> Value:
     """Return the constant of ``sum_j max(0, 1 - y_j h_j)``: slopes up to one, so one for a single output.
 
     It is also that of ``h_j`` for ``y_j = 1`` and ``max(0, margin - h_j)`` for ``y_j = -1``, the embedding form.
-
-    Args:
-        outputs: ``n``, outputs of one sample.
-        batch: samples stacked into one input.
-        reduction: ``mean`` over all entries, ``sum`` or ``none``.
-
-    Raises:
-        InputError: if a count is not positive or the reduction unknown.
 
     >>> round(hinge(1).value, 9), round(hinge(4, reduction="sum").value, 9)
     (1.0, 2.0)
@@ -121,14 +116,6 @@ def multilabel_margin(outputs: int, *, batch: int = 1, reduction: str = "mean") 
     With ``a`` labels and ``b = k - a`` others, all pairs active, the gradient has ``a`` entries ``-b`` and ``b``
     entries ``a``: ``sqrt(a b k)/k``, most for ``a = floor(k/2)``. Fewer active pairs make every entry smaller.
 
-    Args:
-        outputs: ``k``, the number of classes.
-        batch: samples stacked into one input.
-        reduction: ``mean`` over samples, ``sum`` or ``none``.
-
-    Raises:
-        InputError: if a count is not positive or the reduction unknown.
-
     >>> round(multilabel_margin(4).value, 9), round(multilabel_margin(1).value, 9)
     (1.0, 0.0)
     """
@@ -214,9 +201,6 @@ def triplet_margin(outputs: int, *, batch: int = 1, reduction: str = "mean", p: 
 
     The gradient is ``(u - v, -u, v)`` with unit vectors ``u``, ``v``: at most ``4 + 1 + 1`` squared, attained by an
     anchor between the others. The smaller of two distances to the negative, if asked for, changes only who pays.
-
-    Raises:
-        InputError: if the distance is of another norm.
 
     >>> round(triplet_margin(3).value ** 2, 12)
     6.0

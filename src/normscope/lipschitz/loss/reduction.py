@@ -38,33 +38,21 @@ def root_up(square: Fraction) -> float:
 
 
 def positive_count(n: int, name: str) -> int:
-    """Return a count of at least one.
-
-    Raises:
-        InputError: if it is none.
-    """
+    """Return a count of at least one."""
     if isinstance(n, bool) or not isinstance(n, int) or n < 1:
         raise InputError(f"Expected {name} to be an integer of at least 1, got {n!r}.")
     return n
 
 
 def nonnegative(x: float, name: str) -> Fraction:
-    """Return a finite number of at least zero as an exact fraction.
-
-    Raises:
-        InputError: if it is none.
-    """
+    """Return a finite number of at least zero as an exact fraction."""
     if not (math.isfinite(x) and x >= 0):
         raise InputError(f"Expected {name} to be a finite number >= 0, got {x}.")
     return Fraction(x)
 
 
 def per_output(weight: Sequence[float] | None, outputs: int, name: str) -> tuple[Fraction, ...] | None:
-    """Return weights of at least zero, one for each output, as fractions; ``None`` stands for ones.
-
-    Raises:
-        InputError: if there are more or fewer than outputs, or one is negative.
-    """
+    """Return weights of at least zero, one for each output, as fractions; ``None`` stands for ones."""
     if weight is None:
         return None
     if len(weight) != outputs:

@@ -1,4 +1,7 @@
-"""Errors of a regression: absolute, Euclidean, squared, and Huber's between them."""
+"""Errors of a regression: absolute, Euclidean, squared, and Huber's between them.
+
+``outputs``, ``batch`` and ``reduction`` are those of :func:`~normscope.lipschitz.loss.constants.loss_constant`.
+"""
 
 from __future__ import annotations
 
@@ -16,14 +19,6 @@ def l1(outputs: int, *, batch: int = 1, reduction: str = "mean") -> Value:
     The gradient has entries ``+-1``; it is attained wherever no entry of ``h - y`` is zero. than2025 takes it to be one
     before its Corollary 14.
 
-    Args:
-        outputs: ``n``, outputs of one sample.
-        batch: samples stacked into one input.
-        reduction: ``mean`` over all entries, ``sum`` or ``none``.
-
-    Raises:
-        InputError: if a count is not positive or the reduction unknown.
-
     >>> round(l1(4, reduction="sum").value, 9), round(l1(4).value, 9)
     (2.0, 0.5)
     """
@@ -33,14 +28,6 @@ def l1(outputs: int, *, batch: int = 1, reduction: str = "mean") -> Value:
 @statement("normscope", "Proposition LOSS-4")
 def l2(outputs: int, *, batch: int = 1, reduction: str = "mean") -> Value:
     """Return the constant of ``||h - y||_2``: one, since its gradient is a unit vector.
-
-    Args:
-        outputs: outputs of one sample; they do not matter.
-        batch: ``m`` samples stacked into one input; the mean over them has the constant ``1/sqrt(m)``.
-        reduction: ``mean`` over samples, ``sum`` or ``none``.
-
-    Raises:
-        InputError: if a count is not positive or the reduction unknown.
 
     >>> round(l2(7).value, 9), round(l2(7, batch=4).value, 9), round(l2(7, batch=4, reduction="sum").value, 9)
     (1.0, 0.5, 2.0)
@@ -57,15 +44,6 @@ def mse(outputs: int, *, batch: int = 1, reduction: str = "mean", radius: float 
     """Return the constant of ``sum_j (h_j - y_j)^2`` where each sample has ``||h - y|| <= B``.
 
     The gradient is ``2 (h - y)``: ``2 B`` for the sum over one sample, ``2 B/n`` for its mean, attained on the sphere.
-
-    Args:
-        outputs: ``n``, outputs of one sample.
-        batch: samples stacked into one input.
-        reduction: ``mean`` over all entries, ``sum`` or ``none``.
-        radius: ``B``; without it the value is "no bound" and says why.
-
-    Raises:
-        InputError: if a count is not positive, the radius negative, or the reduction unknown.
 
     >>> round(mse(4, radius=3.0).value, 9), round(mse(4, radius=3.0, reduction="sum").value, 9), mse(4).log
     (1.5, 6.0, inf)
@@ -98,15 +76,6 @@ def _squares(factor: int, outputs: int, batch: int, reduction: str, radius: floa
 @statement("normscope", "Proposition LOSS-6")
 def huber(outputs: int, *, batch: int = 1, reduction: str = "mean", delta: float = 1.0) -> Value:
     """Return the constant of Huber's loss: slopes up to ``delta``, so ``delta sqrt(n)`` for the sum over one sample.
-
-    Args:
-        outputs: ``n``, outputs of one sample.
-        batch: samples stacked into one input.
-        reduction: ``mean`` over all entries, ``sum`` or ``none``.
-        delta: error from which on the loss is linear.
-
-    Raises:
-        InputError: if a count is not positive, ``delta`` negative, or the reduction unknown.
 
     >>> round(huber(4, delta=3.0, reduction="sum").value, 9), round(huber(4, delta=3.0).value, 9)
     (6.0, 1.5)

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from normscope.core.statement import statement
-from normscope.core.value import log_of, log_sum
+from normscope.core.value import exact_sum, log_of, log_sum
 from normscope.lipschitz.composition import Composition
 from normscope.lipschitz.weights.samples import Sample
 from normscope.lipschitz.weights.sensitivity import MovedRanges, Sensitivity
@@ -33,12 +33,7 @@ class Outputs:
 
 
 def output_constants(weights: Weights, composition: Composition) -> Outputs:
-    """Return the constants of the network with respect to the result of every use of a weight.
-
-    Args:
-        weights: the weights.
-        composition: bounds of the same program on the domain spoken about.
-    """
+    """Return the constants of the network with respect to the result of every use of a weight."""
     known = [i for i, use in enumerate(weights.uses) if use.place is not None]
     places = [place for use in weights.uses if (place := use.place) is not None]
     sensitivity = Sensitivity(weights.program, places, composition)
@@ -88,13 +83,7 @@ def _up(log: float) -> float:
 
 
 def input_factors(weights: Weights, sample: Sample | None, composition: Composition) -> list[float]:
-    """Return the logarithm of ``||dW -> dy||`` for every use: measured at a sample, or bounded on a domain.
-
-    Args:
-        weights: the weights.
-        sample: what the uses met.
-        composition: bounds on a domain that holds the sample, for uses inside a recurrent operation.
-    """
+    """Return the logarithm of ``||dW -> dy||`` for every use: measured at a sample, or bounded on a domain."""
     return [_input_factor(use, i, sample, composition) for i, use in enumerate(weights.uses)]
 
 
@@ -122,13 +111,8 @@ def weight_constant(outputs: Sequence[float], factors: Sequence[float]) -> float
     >>> round(math.exp(weight_constant([math.log(2.0), 0.0], [math.log(3.0), math.log(4.0)])), 9)
     10.0
     """
-    terms = [-INF if -INF in (a, b) else _sum_up(a, b) for a, b in zip(outputs, factors, strict=True)]
-    return log_sum(terms, INF)
-
-
-def _sum_up(a: float, b: float) -> float:
-    """Return a sum of logarithms, rounded up."""
-    return a + b if math.isinf(a + b) else math.nextafter(a + b, INF)
+    pairs = zip(outputs, factors, strict=True)
+    return log_sum([-INF if -INF in pair else exact_sum(pair, INF) for pair in pairs], INF)
 
 
 @statement("normscope", "Proposition W-6", holds="small changes, at the weights as they are")

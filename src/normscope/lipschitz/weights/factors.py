@@ -93,11 +93,6 @@ def _by_eigenvalues(blocks: Tensor) -> float:
 def factor(node: Node, use: Use, values: Mapping[str, Any]) -> Factor | None:
     """Return the map from a change of ``c(W)`` to a change of ``y`` at one operation.
 
-    Args:
-        node: the operation ``y = op(h, c(W))``.
-        use: which of its arguments holds ``c(W)``, and how it enters.
-        values: the values of the arguments, in float64.
-
     Returns:
         The map, or ``None`` where the operation is not known to be affine in the argument.
     """
@@ -128,8 +123,8 @@ def _matrix(node: Node, use: Use, values: Mapping[str, Any]) -> Factor | None:
     weight = arguments[use.argument]
     scale = abs(float(arguments.get("alpha") or 1.0)) if op in ("addmm", "baddbmm") else 1.0
     left = use.argument == names[0]  # W h: the columns of h are the vectors
-    if weight.ndim < 2 or other.ndim < 2:
-        return _vectors(weight, other, left)
+    if weight.ndim < 2 or other.ndim < 2:  # W h and h W have one row; a vector W has one for each row of h
+        return Factor(_rows(other.mT if left and other.ndim > 1 else other).unsqueeze(0))
     rows = other.mT if left else other
     return Factor(_grouped(rows, tuple(weight.shape[:-2])) * scale)
 
@@ -137,13 +132,6 @@ def _matrix(node: Node, use: Use, values: Mapping[str, Any]) -> Factor | None:
 def _rows(x: Tensor) -> Tensor:
     """Return the slices along the last axis as rows of a matrix."""
     return x.detach().to(torch.float64).reshape(-1, x.shape[-1])
-
-
-def _vectors(weight: Tensor, other: Tensor, left: bool) -> Factor:
-    """Return a product with a vector: ``W h`` and ``h W`` have one row, ``W`` itself a vector has one for each row."""
-    if other.ndim == 1:
-        return Factor(_rows(other).unsqueeze(0))
-    return Factor(_rows(other.mT if left else other).unsqueeze(0))
 
 
 def _grouped(rows: Tensor, batch: tuple[int, ...]) -> Tensor:

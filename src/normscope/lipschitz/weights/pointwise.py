@@ -19,7 +19,7 @@ from normscope.graph.ir import Node
 from normscope.linalg.dense import EIGENVALUES_UP_TO
 from normscope.linalg.lanczos import lanczos_norm
 from normscope.lipschitz.cost import forward_cost
-from normscope.lipschitz.lower import Function, _moved, attained_at, euclidean, jacobian_map
+from normscope.lipschitz.lower import Function, _moved, attained_at, euclidean, jacobian_map, jacobian_norm
 from normscope.lipschitz.weights.factors import factor
 from normscope.lipschitz.weights.uses import Use, Weights
 from normscope.operators.linear_map import LinearMap
@@ -73,13 +73,7 @@ class Seen:
 
 
 class Network:
-    """The output of a network as a function of its weights, at one input, in float64.
-
-    Args:
-        captured: the model.
-        weights: its weights and their uses.
-        inputs: the input.
-    """
+    """The output of a network as a function of its weights, at one input, in float64."""
 
     def __init__(self, captured: Captured, weights: Weights, inputs: Sequence[Tensor]) -> None:
         self.captured, self.weights = captured, weights
@@ -106,7 +100,7 @@ class Network:
             if node.name in self._leaf:
                 found.setdefault(self._leaf[node.name], value.detach())
             for use in uses.get(node.name, ()):
-                shapes[node.name] = tuple(_first(value).shape)
+                shapes[node.name] = tuple((value[0] if isinstance(value, tuple | list) else value).shape)
                 met = factor(node, use, values) if use.leaf not in vectors else None
                 if met is not None and met.blocks is not None and met.blocks.shape[:2] == (1, 1):
                     vectors[use.leaf] = met.blocks.flatten()
@@ -135,12 +129,6 @@ class Network:
         return torch.cat([outputs[i].flatten() for i in self._keep])
 
 
-def _first(value: Any) -> Tensor:
-    """Return the first tensor an operation gives."""
-    found: Tensor = value[0] if isinstance(value, tuple | list) else value
-    return found
-
-
 @statement("normscope", "Proposition W-1", holds="a dense layer used once, on one vector")
 def dense_weight_norm(output_norm: float, activation: Tensor) -> float:
     """Return ``||dh/dW||_{F->2} = ||J_{y->h}||_2 ||h_{i-1}||_2`` for ``y = W h_{i-1}``.
@@ -165,12 +153,6 @@ def norms_at(captured: Captured, weights: Weights, inputs: Sequence[Tensor], *, 
     the norms are those of its blocks. Otherwise each weight is measured matrix-free by Lanczos; and where that
     is too much work, one run for all weights together finds a direction u of the output, and each weight gets the
     ``||J_i^T u|| <= ||J_i||`` attained there.
-
-    Args:
-        captured: the model.
-        weights: its weights.
-        inputs: one input of the model, a sample or a stacked batch.
-        seed: of the start vectors of Lanczos.
     """
     network = Network(captured, weights, inputs)
     seen = network.look()
@@ -180,14 +162,10 @@ def norms_at(captured: Captured, weights: Weights, inputs: Sequence[Tensor], *, 
     if rows <= PRODUCTS * max(1, len(seen.leaves)) and rows * size <= LARGEST_ROWS:
         first = _by_rows(network, seen, seen.leaves)
         return _lowered(first, _by_rows(network, seen, [_moved(t, 1)[0] for t in seen.leaves]))
-    samples = max([t.shape[0] for t in inputs if t.ndim] or [1]) / max(1, _samples_of(weights))
+    walked = next((b.shape[0] for b in weights.program.blocks if b.shape), 1)  # the batch size of the program
+    samples = max([t.shape[0] for t in inputs if t.ndim] or [1]) / max(1, walked)
     work = forward_cost(weights.program) * samples * 6 * PRODUCTS * 1.5 * len(seen.leaves)
     return _matrix_free(network, seen, seed) if work <= AFFORDABLE else _together(network, seen, seed)
-
-
-def _samples_of(weights: Weights) -> int:
-    """Return the batch size the program was walked at."""
-    return next((b.shape[0] for b in weights.program.blocks if b.shape), 1)
 
 
 def _visible(weights: Weights) -> list[tuple[str, ...] | None]:
@@ -231,21 +209,13 @@ def _zeros(shape: Sequence[int], leaves: list[Tensor]) -> Tensor:
 
 def _jacobian_rows(out: Tensor, targets: Sequence[Tensor]) -> list[Tensor]:
     """Return the Jacobian of a vector in each tensor, (entries, numbers), several backward passes at a time."""
-    found: list[list[Tensor]] = [[] for _ in targets]
-    for start in range(0, out.numel(), AT_ONCE):
+    found = [target.detach().new_zeros(out.numel(), target.numel()) for target in targets]
+    for start in range(0, out.numel() if out.requires_grad else 0, AT_ONCE):
         units = torch.eye(out.numel(), dtype=out.dtype, device=out.device)[start : start + AT_ONCE]
-        grads: Sequence[Tensor | None] = [None] * len(targets)
-        if out.requires_grad:
-            grads = _pulled(out, targets, units)
-        for kept, target, grad in zip(found, targets, grads, strict=True):
-            rows = (
-                target.new_zeros(len(units), target.numel()) if grad is None else grad.detach().reshape(len(units), -1)
-            )
-            kept.append(rows.detach())
-    return [
-        torch.cat(rows) if rows else target.new_zeros(0, target.numel())
-        for rows, target in zip(found, targets, strict=True)
-    ]
+        for rows, grad in zip(found, _pulled(out, targets, units), strict=True):
+            if grad is not None:
+                rows[start : start + AT_ONCE] = grad.detach().reshape(len(units), -1)
+    return found
 
 
 def _pulled(out: Tensor, targets: Sequence[Tensor], units: Tensor) -> Sequence[Tensor | None]:
@@ -374,20 +344,12 @@ def _of_outputs(network: Network, names: tuple[str, ...], seen: Seen) -> tuple[F
 
 def _lanczos(function: Function, point: Tensor, seed: int) -> tuple[float, float]:
     """Return an attained value of the norm of a Jacobian and the relative residual of its singular pair."""
+    if point.numel() == 0:
+        return 0.0, 0.0
+    value, vector = jacobian_norm(function, point, steps=40, tolerance=1e-6, seed=seed)
+    if not 0.0 < value < math.inf:
+        return 0.0, 0.0 if value == 0.0 else math.inf
     mapping = jacobian_map(function, point)
-    if mapping.domain_dimension == 0 or mapping.range_dimension == 0:
-        return 0.0, 0.0
-    try:
-        found = lanczos_norm(mapping, tolerance=1e-6, max_steps=40, seed=seed, apply_error=0.0)
-    except ValueError:  # beyond the float range
-        return 0.0, math.inf
-    vector = found.vector.reshape(-1)
-    if mapping.domain_dimension > mapping.range_dimension:
-        vector = mapping.adjoint(vector).reshape(-1)
-    size = euclidean(vector)
-    if size == 0.0 or found.lower == 0.0:
-        return 0.0, 0.0
-    vector = vector / size
     image = mapping.apply(vector)
     square = euclidean(image) ** 2
     residual = euclidean(mapping.adjoint(image) - square * vector) / square if square > 0 else 0.0

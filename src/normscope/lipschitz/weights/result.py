@@ -2,13 +2,9 @@
 
 from __future__ import annotations
 
-import json
-import os
 from dataclasses import dataclass, field, fields
-from pathlib import Path
 from typing import Any
 
-from normscope.core.files import write_text
 from normscope.core.result import SCHEMA_VERSION, to_plain
 from normscope.core.shown import Shown
 from normscope.core.value import Value
@@ -93,14 +89,6 @@ class WeightResult(Shown):
             "kind": "weight-lipschitz",
             **{f.name: to_plain(getattr(self, f.name)) for f in fields(self)},
         }
-
-    def to_json(self) -> str:
-        """Return the JSON text (strict: no NaN, infinities as strings)."""
-        return json.dumps(self.to_dict(), indent=1, allow_nan=False)
-
-    def save(self, path: str | os.PathLike[str]) -> Path:
-        """Write the JSON text, whole or not at all."""
-        return write_text(path, self.to_json() + "\n")
 
     @classmethod
     def from_dict(cls, data: dict[str, Any]) -> WeightResult:

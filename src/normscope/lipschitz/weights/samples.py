@@ -51,13 +51,7 @@ class Sample:
 
 
 def meet(captured: Captured, weights: Weights, inputs: Sequence[Tensor]) -> Sample:
-    """Return what every use of a weight meets at one input.
-
-    Args:
-        captured: the model.
-        weights: its weights and their uses.
-        inputs: one input, a sample or a stacked batch.
-    """
+    """Return what every use of a weight meets at one input."""
     tensors = captured.tensors_as(torch.float64)
     given = [as_floating(t, torch.float64) for t in inputs]
     at: dict[str, list[int]] = {}
@@ -96,10 +90,6 @@ def stacked_norm(samples: Sequence[Met], *, centred: bool = False) -> float:
     """Return the norm of the map of several samples stacked into one input, rounded up.
 
     ``||H||_2`` of all rows together where they are few enough, otherwise the root of the sum of squares.
-
-    Args:
-        samples: what one use met at each.
-        centred: batch statistics follow directly, which take the mean over rows away.
 
     >>> one = Met(Factor(torch.tensor([[[3.0, 4.0]]])))
     >>> round(stacked_norm([one, one]), 9), stacked_norm([one, one], centred=True)

@@ -7,9 +7,8 @@ from collections.abc import Callable, Iterable, Sequence
 from torch import Tensor
 
 from normscope.core.statement import statement
-from normscope.lipschitz.composition import Composition, Domain
-from normscope.lipschitz.segments import SegmentNorms
-from normscope.operators.expression import Expr, LinearOp, atom_expr, linear
+from normscope.lipschitz.composition import Composition
+from normscope.operators.expression import Expr, LinearOp, atom_expr, linear, reached
 from normscope.operators.nonlinear import INF, Input, Lip, Range
 from normscope.operators.program import Program
 
@@ -27,15 +26,9 @@ class Cones:
     def inside(self, expr: Expr) -> frozenset[int]:
         """Return the places from which the expression can be reached by linear operations alone, itself included."""
         if expr.id not in self._memo:
-            stack, order = [expr], dict[int, Expr]()
-            while stack:
-                item = stack.pop()
-                if item.id not in order and item.id not in self._memo:
-                    order[item.id] = item
-                    stack.extend(item.inputs)
-            for key in sorted(order):
-                below = (self._memo[i.id] for i in order[key].inputs)
-                self._memo[key] = self._own.get(key, frozenset()).union(*below)
+            for item in reached([expr], known=self._memo):
+                below = (self._memo[i.id] for i in item.inputs)
+                self._memo[item.id] = self._own.get(item.id, frozenset()).union(*below)
         return self._memo[expr.id]
 
 
@@ -57,7 +50,8 @@ class Sensitivity:
         self.norms = ranges.norms
         self.blocks = max(1, len(self.places))
         self.cones = Cones(self.places)
-        self._atoms = _ThroughAtoms(self)
+        self._through_atoms = _ThroughAtoms(self)
+        self._by_id = {atom.id: atom for atom in program.atoms}
         self._lips: dict[int, Lip] = {}
         self._cut: dict[int, dict[int, Expr]] = {}
         self._asked: dict[int, list[Expr]] = {}
@@ -104,9 +98,9 @@ class Sensitivity:
         if expr.op is None:
             through = self._of_atom(expr)
         else:
-            below = [self.lipschitz(self._atoms.atom(key)) for key in sorted(expr.atoms) if self._atoms.knows(key)]
+            below = [self.lipschitz(self._by_id[key]) for key in sorted(expr.atoms) if key in self._by_id]
             live = any(log > -INF for lip in below for log in lip.certified)  # otherwise no norm need be measured
-            through = _only_where(self._atoms.lipschitz(expr), below) if live else self._nothing()
+            through = _only_where(self._through_atoms.lipschitz(expr), below) if live else self._nothing()
         direct = self._direct(expr)
         return through if direct is None else through + direct
 
@@ -153,14 +147,12 @@ class Sensitivity:
     def _cut_expr(self, index: int, expr: Expr) -> Expr:
         """Return the linear part of an expression as a function of one place alone, all else left out."""
         memo = self._cut[index]
-        stack, order = [expr], dict[int, Expr]()
-        while stack:
-            item = stack.pop()
-            if item.id not in order and item.id not in memo:
-                order[item.id] = item
-                stack.extend(i for i in item.inputs if index in self.cones.inside(i))
-        for key in sorted(order):
-            memo[key] = _restricted(order[key], memo, lambda i: index in self.cones.inside(i))
+
+        def active(item: Expr) -> bool:
+            return index in self.cones.inside(item)
+
+        for item in reached([expr], lambda e: filter(active, e.inputs), memo):
+            memo[item.id] = _restricted(item, memo, active)
         return memo[expr.id]
 
     # What rules may ask about the domain ---------------------------------------------------------------------------
@@ -195,27 +187,13 @@ class _ThroughAtoms(Composition):
         super().__init__(outer.program, outer.ranges.domain, outer.norms)
         self.outer, self.blocks = outer, outer.blocks
 
-    def knows(self, key: int) -> bool:
-        """Tell whether an atom is one of the program."""
-        return key in self._atoms
-
-    def atom(self, key: int) -> Expr:
-        """Return an atom of the program."""
-        return self._atoms[key]
-
     def lipschitz(self, expr: Expr) -> Lip:
         """Return the constant of an atom with every place counted, of anything else through its atoms alone."""
         return self.outer.lipschitz(expr) if expr.op is None else super().lipschitz(expr)
 
 
 class MovedRanges(Composition):
-    """Ranges where some places may hold anything: what is true for perturbations of every size.
-
-    Args:
-        fixed: the ranges without perturbation.
-        sensitivity: tells which tensors move with the places.
-        places: indices of the places, in the sensitivity.
-    """
+    """Ranges where some places may hold anything: what is true for perturbations of every size."""
 
     def __init__(self, fixed: Composition, sensitivity: Sensitivity, places: Sequence[int]) -> None:
         super().__init__(fixed.program, fixed.domain, fixed.norms)
@@ -300,22 +278,3 @@ def _restricted(expr: Expr, memo: dict[int, Expr], active: Callable[[Expr], bool
     kind = op.kind if op.kind != "concat" else ("embedding" if len(inputs) == 1 else "concat")
     data = {k: v for k, v in op.data.items() if k != "reshape"}
     return linear(LinearOp(kind, apply, None, data, op.axes, op.owner, op.weight_name), inputs, expr.shape)
-
-
-def domain_bounds(program: Program, places: Sequence[Expr], domain: Domain, norms: SegmentNorms) -> Sensitivity:
-    """Return the sensitivity of a program to some places, on a domain, with ranges as they are without perturbation.
-
-    >>> import math, torch
-    >>> from torch import nn
-    >>> from normscope.graph.capture import capture
-    >>> from normscope.graph.inputs import ModelInputs
-    >>> from normscope.operators.program import build_program
-    >>> net = nn.Sequential(nn.Linear(2, 2), nn.ReLU(), nn.Linear(2, 1, bias=False))
-    >>> _ = net[2].weight.data.copy_(torch.tensor([[3.0, 4.0]]))
-    >>> made = capture(net, ModelInputs((torch.ones(1, 2),)))
-    >>> program = build_program(made.graph, made.tensors, made.at_batch(1))
-    >>> found = domain_bounds(program, program.layers, Domain(), SegmentNorms()).total()
-    >>> [round(math.exp(log), 9) for log, _, _ in found]
-    [5.0, 1.0]
-    """
-    return Sensitivity(program, places, Composition(program, domain, norms))

@@ -15,7 +15,7 @@ from normscope.graph.interpreter import call as execute
 from normscope.graph.ir import SOURCES, Graph, Node, Ref, references
 from normscope.graph.recognise import name_of
 from normscope.linalg.dense import matrix_norm
-from normscope.operators.expression import Expr
+from normscope.operators.expression import Expr, operands, reached
 from normscope.operators.normalizer import kinds_by_op
 from normscope.operators.program import Program, Walk
 from normscope.operators.registry import bind, expressions
@@ -112,11 +112,6 @@ class Weights:
 def find_weights(graph: Graph, tensors: Mapping[str, Tensor], inputs: Sequence[Any]) -> Weights:
     """Walk a graph and return its weights with their uses.
 
-    Args:
-        graph: the model.
-        tensors: its parameters, buffers and constants.
-        inputs: reference inputs, which fix shapes.
-
     >>> from torch import nn
     >>> from normscope.graph.capture import capture
     >>> from normscope.graph.inputs import ModelInputs
@@ -197,7 +192,8 @@ class _Finder:
             label = f"{self.walk.names[start.name]} (effective)" if effective else start.target
             taken = sum(found.name.partition("#")[0] == label for found in self._found)
             label = f"{label}#{taken + 1}" if taken else label
-            shape = _shape(self.tensors[start.target] if not effective else self.walk.constant_at(start.name))
+            value = self.walk.constant_at(start.name) if effective else self.tensors[start.target]
+            shape = () if value is None else tuple(value.shape)
             self._found.append(Leaf(label, (start.name,), shape, effective))
         leaf = self._keys[key]
         rest = (leaf, node.name, name, constant, self._copies(start, chain))
@@ -334,17 +330,10 @@ class _Finder:
         wanted = self.tensors[source.target]
         given = [self.walk.exprs[r.name] for r in references(tuple(arguments.values())) if r.name in self.walk.exprs]
         before = max((e.id for item in given for e in expressions(item)), default=-1)
-        stack, seen = expressions(self.walk.exprs[node.name]), dict[int, Expr]()
-        while stack:
-            item = stack.pop()
-            if item.id <= before or item.id in seen:
-                continue
-            seen[item.id] = item
-            stack.extend(item.inputs if item.op is not None else item.atom.inputs)
-        for item_id in sorted(seen):
-            op = seen[item_id].op
+        for expr in reached(expressions(self.walk.exprs[node.name]), operands, range(before + 1)):
+            op = expr.op
             if op is not None and op.kind == "matrix" and _is_same(op.data["weight"], wanted):
-                yield seen[item_id]
+                yield expr
 
 
 def _is_same(a: Tensor, b: Tensor) -> bool:
@@ -366,11 +355,6 @@ def kind_of(op: str, argument: str) -> str:
     if op in CONVOLUTIONS:
         return "convolution" if argument == "weight" else "unknown"
     return "matrix" if op in MATRICES else "unknown"
-
-
-def _shape(tensor: Tensor | None) -> tuple[int, ...]:
-    """Return the shape of a tensor that may be missing."""
-    return () if tensor is None else tuple(tensor.shape)
 
 
 def _rewritten(graph: Graph, program: Program) -> set[str]:
