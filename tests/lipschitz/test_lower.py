@@ -92,20 +92,15 @@ def test_ascent_finds_the_steepest_place() -> None:
     start = torch.full((3,), 1.2, dtype=torch.float64)
     direction = torch.tensor([1.0, 0.0, 0.0], dtype=torch.float64)
     first = attained_by_pair(torch.sin, start, 1e-3 * direction)
-    point, step = ascend(torch.sin, start, direction, steps=60, radius=1e-3, rate=3e-2)
+    point, step = ascend(torch.sin, start, direction, 60)
     climbed = attained_by_pair(torch.sin, point, step)
     assert first < 0.4
     assert 0.8 < climbed <= 1.0
 
 
-def test_ascent_returns_the_best_pair_met_and_respects_a_projection() -> None:
-    """Points are put back into the set allowed after every step."""
+def test_ascent_stops_where_nothing_is_a_number() -> None:
     start, direction = torch.full((2,), 0.5).double(), torch.tensor([1.0, 0.0]).double()
-    point, _ = ascend(
-        torch.square, start, direction, steps=40, radius=1e-2, rate=0.5, project=lambda p: p.clamp(-0.7, 0.7)
-    )
-    assert float(point.abs().max()) <= 0.7
-    point, step = ascend(lambda x: x * math.nan, start, direction, steps=5, radius=1e-2, rate=0.1)
+    point, step = ascend(lambda x: x * math.nan, start, direction, 5)
     assert torch.equal(point, start)
     assert float(step.norm()) > 0
 
@@ -200,5 +195,5 @@ def test_ascent_works_wherever_the_caller_stands(context: Callable[[], torch.no_
     """Gradients are its own business."""
     start, direction = torch.full((1,), 0.3).double(), torch.ones(1).double()
     with context():
-        point, step = ascend(torch.sin, start, direction, steps=60, radius=1e-3, rate=3e-2)
+        point, step = ascend(torch.sin, start, direction, 60)
     assert attained_by_pair(torch.sin, point, step) > 0.999

@@ -17,6 +17,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from normscope.graph.capture import Captured
 from normscope.graph.interpreter import as_floating, run
+from normscope.lipschitz.lower import kept_outputs
 from normscope.operators.program import Program
 
 #: Most outputs of a network whose Jacobians are formed row by row.
@@ -52,8 +53,7 @@ def batched_norms(
         return None
     if not 0 < sum(expr.numel for _, expr in program.outputs) <= MOST_OUTPUTS:
         return None
-    names = graph.output_names or [r.name for r in graph.nodes[-1].args]
-    keep = [i for i, name in enumerate(names) if name in {name for name, _ in program.outputs}]
+    keep = kept_outputs(graph, program)
     tensors = captured.tensors_as(dtype)
 
     def norms(batch: Tensor) -> Tensor:
@@ -158,13 +158,13 @@ def _tried(points: Tensor, size: Tensor, last: Tensor, tries: int, generator: to
     )
 
 
-def rounds_for(cost: float, outputs: int, rounds: int = ROUNDS, *, overhead: float = 0.0) -> int:
+def rounds_for(cost: float, outputs: int, *, overhead: float = 0.0) -> int:
     """Return how many rounds a network of a given cost allows: the same on every machine.
 
     >>> rounds_for(1e2, 1), rounds_for(1e12, 10), rounds_for(1e2, 1, overhead=1e8) < 200
     (200, 0, True)
     """
-    return min(rounds, int(CLIMB_WORK / ((cost * STARTS * TRIES / 2 + overhead) * (1 + 2 * outputs))))
+    return min(ROUNDS, int(CLIMB_WORK / ((cost * STARTS * TRIES / 2 + overhead) * (1 + 2 * outputs))))
 
 
 def limit_for(cost: float, outputs: int) -> int:

@@ -20,7 +20,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from normscope.core.statement import statement
 from normscope.graph.capture import Captured
 from normscope.graph.interpreter import as_floating, run
-from normscope.graph.ir import Node
+from normscope.graph.ir import Graph, Node
 from normscope.linalg.lanczos import lanczos_norm
 from normscope.operators.linear_map import LinearMap
 from normscope.operators.program import Program
@@ -28,6 +28,9 @@ from normscope.operators.program import Program
 Function = Callable[[Tensor], Tensor]
 #: A Jacobian's value is doubted where no quotient of differences comes as near.
 DOUBT = 0.9
+#: Distance of the two points of a pair relative to the norm of the first, and step size of ascent relative to a
+#: typical entry.
+RADIUS, RATE = 1e-3, 3e-2
 #: Factors that round a product otherwise than one does.
 _FACTORS = (0.7, 3.0)
 
@@ -51,6 +54,13 @@ class _Found(Exception):  # noqa: N818
     """Every block of the input has its value."""
 
 
+def kept_outputs(graph: Graph, program: Program) -> list[int]:
+    """Return which outputs of a model are outputs of its program."""
+    names = graph.output_names or [ref.name for ref in graph.nodes[-1].args]
+    wanted = {name for name, _ in program.outputs}
+    return [i for i, name in enumerate(names) if name in wanted]
+
+
 class EndToEnd:
     """The network as a function from its flattened input blocks to its flattened outputs.
 
@@ -71,9 +81,7 @@ class EndToEnd:
         self.tensors = captured.tensors_as(dtype)
         self.shapes = [b.shape for b in program.blocks]
         self._place = {b.name: i for i, b in enumerate(program.blocks)}
-        names = captured.graph.output_names or [r.name for r in captured.graph.nodes[-1].args]
-        wanted = {name for name, _ in program.outputs}
-        self.keep = [i for i, name in enumerate(names) if name in wanted]
+        self.keep = kept_outputs(captured.graph, program)
 
     def at(self, inputs: Sequence[Tensor]) -> Self:
         """Return the same function with everything discrete fixed by another input; the weights are shared."""
@@ -328,36 +336,18 @@ def attained_by_pair(
     return max(0.0, quotient * (1 - 1e-9) - (1e-13 * size + 8.0 * noise) / distance)
 
 
-def ascend(
-    function: Function,
-    x: Tensor,
-    direction: Tensor,
-    *,
-    steps: int,
-    radius: float,
-    rate: float,
-    project: Callable[[Tensor], Tensor] | None = None,
-) -> tuple[Tensor, Tensor]:
-    """Make the quotient of a pair as large as gradient ascent can.
+def ascend(function: Function, x: Tensor, direction: Tensor, steps: int) -> tuple[Tensor, Tensor]:
+    """Return the point and the difference of the best pair that gradient ascent meets.
 
-    Args:
-        function: the network.
-        x: a starting point.
-        direction: a unit direction to start from, e.g. the leading singular vector of the Jacobian.
-        steps: number of Adam steps.
-        radius: distance of the two points, relative to the norm of x.
-        rate: step size, relative to the typical entry of x.
-        project: puts a point back into the set allowed, if any.
-
-    Returns:
-        The point and the difference of the best pair met.
+    It starts at a point with a unit direction, such as the leading singular vector of the Jacobian there, and makes
+    the quotient of the pair larger in steps of Adam.
     """
     scale = float(x.norm()) / math.sqrt(x.numel()) or 1.0
-    distance = radius * max(float(x.norm()), scale)
+    distance = RADIUS * max(float(x.norm()), scale)
     point = x.detach().clone().requires_grad_(True)
     step = (direction.detach() * distance).clone().requires_grad_(True)
     optimizer = torch.optim.Adam(
-        [{"params": [point], "lr": rate * scale}, {"params": [step], "lr": 0.1 * distance / math.sqrt(x.numel())}]
+        [{"params": [point], "lr": RATE * scale}, {"params": [step], "lr": 0.1 * distance / math.sqrt(x.numel())}]
     )
     best, pair = -math.inf, (x, step.detach().clone())
     for _ in range(steps):
@@ -373,7 +363,4 @@ def ascend(
         slope = torch.autograd.grad(value, [point, step])
         point.grad, step.grad = -slope[0], -slope[1]
         optimizer.step()
-        if project is not None:
-            with torch.no_grad():
-                point.copy_(project(point))
     return pair

@@ -143,7 +143,7 @@ def search(
         on_floor = None if best is None else attained_at(network.at(best.inputs), best.point, best.direction)
     if ascent:
         say("ascent from the best point")
-        point, step = ascend(precise, x, direction, steps=ascent, radius=1e-3, rate=3e-2)
+        point, step = ascend(precise, x, direction, ascent)
         quotient = attained_by_pair(precise, point, step)
         everywhere = max(everywhere, quotient)
         if all(_inside(precise, p, floors, ranges, factors) for p in (point, point + step)):

@@ -156,7 +156,8 @@ def loss_constant(
         floor: least probability for binary cross-entropy on probabilities; least norm for cosines.
         ignored: whether targets may equal ``ignore_index``.
         soft_targets: whether targets of cross-entropy are probabilities.
-        parameters: of a loss given by name, such as ``reduction``, ``label_smoothing``, ``delta``, ``weight``.
+        parameters: of a loss given by name, such as ``reduction`` (``mean``, ``sum`` or ``none``), ``delta``,
+            ``label_smoothing`` in [0, 1], ``temperature`` > 0, or ``weight``: one number >= 0 for each output.
 
     Returns:
         The constant, certified; "no bound" with the reason among its assumptions where the loss has none.

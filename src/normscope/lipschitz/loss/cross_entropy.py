@@ -1,6 +1,6 @@
-"""Cross-entropy of classes and of binary targets, and focal loss.
+"""Cross-entropy of classes and of binary targets.
 
-``outputs``, ``batch`` and ``reduction`` are those of :func:`~normscope.lipschitz.loss.constants.loss_constant`.
+The arguments are those of :func:`~normscope.lipschitz.loss.constants.loss_constant`.
 """
 
 from __future__ import annotations
@@ -48,20 +48,9 @@ def cross_entropy(
     With ``v = (1 - s) w_y e_y + (s/k) w`` and ``V = sum v`` the gradient is ``(V p - v)/tau``, ``p`` the softmax of
     ``h/tau``. It is affine in ``p``, so its norm is largest at a corner of the simplex, ``max_j ||V e_j - v||``, which
     ``p`` approaches as ``h_j`` grows. For means of more than one sample, smoothed and with one class alone of least
-    weight, the value is an upper bound of this.
-
-    Args:
-        outputs: ``k``, the number of classes.
-        batch: samples (with positions, if the outputs have some) stacked into one input.
-        reduction: ``mean`` (divided by the weights of the targets, as PyTorch does), ``sum`` or ``none``.
-        label_smoothing: ``s``, between zero and one.
-        temperature: ``tau``, positive.
-        weight: ``w``, one number >= 0 for each class; ones if not given.
-        ignored: whether targets may equal ``ignore_index``. A mean over one kept sample has the constant of one.
-        soft_targets: whether targets are probabilities, whose mean is divided by the number of samples.
-
-    Raises:
-        InputError: if an argument is out of its range.
+    weight, the value is an upper bound of this. The mean is divided by the weights of the targets, as PyTorch does;
+    for ``soft_targets`` by the number of samples. Where targets may be ``ignored``, a mean over one kept sample has the
+    constant of one.
 
     >>> round(cross_entropy(10).value, 6), round(cross_entropy(5, label_smoothing=0.1).value, 6)
     (1.414214, 1.344619)
@@ -195,17 +184,7 @@ def bce_with_logits(
     """Return the constant of binary cross-entropy on logits: slopes below ``w_j max(1, b_j)``, so ``sqrt(n)`` plain.
 
     The derivative of ``w (b y log(1 + e^-h) + (1 - y) log(1 + e^h))`` is ``w ((1 - y) q - b y (1 - q))`` with ``q``
-    the sigmoid of ``h``: between ``-w b`` and ``w``.
-
-    Args:
-        outputs: ``n``, outputs of one sample.
-        batch: samples stacked into one input.
-        reduction: ``mean`` over all entries, ``sum`` or ``none``.
-        weight: ``w``, one number >= 0 for each output; ones if not given.
-        pos_weight: ``b``, the same.
-
-    Raises:
-        InputError: if an argument is out of its range.
+    the sigmoid of ``h``: between ``-w b`` and ``w``, the entries of ``weight`` and ``pos_weight``.
 
     >>> round(bce_with_logits(4, reduction="sum").value, 9), round(bce_with_logits(4).value, 9)
     (2.0, 0.5)
@@ -230,15 +209,7 @@ def bce(
 ) -> Value:
     """Return the constant of binary cross-entropy on probabilities in ``[t, 1 - t]``: slopes up to ``w_j/t``.
 
-    Args:
-        outputs: ``n``, outputs of one sample.
-        batch: samples stacked into one input.
-        reduction: ``mean`` over all entries, ``sum`` or ``none``.
-        weight: ``w``, one number >= 0 for each output; ones if not given.
-        floor: ``t``, positive and at most a half; without it the value is "no bound" and says why.
-
-    Raises:
-        InputError: if an argument is out of its range.
+    Without the ``floor`` ``t``, positive and at most a half, the value is "no bound" and says why.
 
     >>> round(bce(1, floor=0.125).value, 9), bce(1).log
     (8.0, inf)

@@ -1,6 +1,6 @@
 """Negative log likelihood of given log-probabilities, and the Kullback-Leibler divergence from them: both linear.
 
-``outputs``, ``batch`` and ``reduction`` are those of :func:`~normscope.lipschitz.loss.constants.loss_constant`.
+The arguments are those of :func:`~normscope.lipschitz.loss.constants.loss_constant`.
 """
 
 from __future__ import annotations
@@ -35,17 +35,8 @@ def nll(
 ) -> Value:
     """Return the constant of ``-w_y h_y``, linear in the log-probabilities ``h``: the largest weight, or one.
 
-    A softmax before it is not part of it: cross-entropy on logits is the two together.
-
-    Args:
-        outputs: the number of classes.
-        batch: samples (with positions) stacked into one input.
-        reduction: ``mean`` (divided by the weights of the targets), ``sum`` or ``none``.
-        weight: one number >= 0 for each class; ones if not given.
-        ignored: whether targets may equal ``ignore_index``.
-
-    Raises:
-        InputError: if an argument is out of its range.
+    A softmax before it is not part of it: cross-entropy on logits is the two together. The mean is divided by the
+    weights of the targets.
 
     >>> round(nll(10).value, 9), round(nll(10, batch=4).value, 9), round(nll(10, batch=4, ignored=True).value, 9)
     (1.0, 0.5, 1.0)

@@ -1,6 +1,6 @@
 """Hinge losses and margins: of one output, of rival classes, of several labels, and of embeddings.
 
-``outputs``, ``batch`` and ``reduction`` are those of :func:`~normscope.lipschitz.loss.constants.loss_constant`.
+The arguments are those of :func:`~normscope.lipschitz.loss.constants.loss_constant`.
 """
 
 from __future__ import annotations
@@ -78,19 +78,7 @@ def multi_margin(
     For ``p = 1`` it is ``max w sqrt((k - 1)/k)``, a ``k``-th of the sum over all rivals. For ``p = 2`` the gradient
     is ``(2 w_y/k) A^T z`` with ``z = (margin + A h)_+`` and rows ``e_j - e_y`` of ``A``; since ``||A^T 1|| =
     sqrt(k (k - 1))`` and ``||A^T A|| = k`` its norm on ``||h|| <= B`` is at most ``(2 w/k)(margin sqrt(k (k - 1)) +
-    k B)``, attained for ``h`` along ``A^T 1``.
-
-    Args:
-        outputs: ``k``, the number of classes.
-        batch: samples stacked into one input.
-        reduction: ``mean`` over samples, ``sum`` or ``none``.
-        p: the power, 1 or 2.
-        margin: wanted distance of the target's output from the others, >= 0.
-        weight: one number >= 0 for each class; ones if not given.
-        radius: ``B`` for ``p = 2``; without it the value is "no bound" and says why.
-
-    Raises:
-        InputError: if an argument is out of its range.
+    k B)``, attained for ``h`` along ``A^T 1``; ``B`` is the ``radius``.
 
     >>> round(multi_margin(4).value ** 2, 12), multi_margin(4, p=2).log
     (0.75, inf)
@@ -160,17 +148,7 @@ def cosine_embedding(
 
     With ``cos = u_1.u_2``, ``u_i = x_i/sqrt(||x_i||^2 + eps)`` and ``t_i = ||u_i||^2 < 1`` the square of the gradient
     is at most ``(t_2 (1 - t_1) + t_1 (1 - t_2))/eps <= 1/eps``, approached as ``x_1`` goes to zero and an orthogonal
-    ``x_2`` to infinity. Above a floor ``u`` is a radial map, ``1/sqrt(r^2 + eps)``-Lipschitz for every pair of points.
-
-    Args:
-        outputs: entries of one embedding; they do not matter.
-        batch: pairs stacked into one input.
-        reduction: ``mean`` over pairs, ``sum`` or ``none``.
-        floor: ``r``; zero for all pairs, whose constant is ``1/sqrt(eps)``.
-        eps: added to squared norms, positive.
-
-    Raises:
-        InputError: if an argument is out of its range.
+    ``x_2`` to infinity. Above a floor ``r`` it is a radial map, ``1/sqrt(r^2 + eps)``-Lipschitz for all pairs.
 
     >>> round(cosine_embedding(8).value, 3), round(cosine_embedding(8, floor=2.0).value, 6)
     (1000000.0, 0.707107)

@@ -1,6 +1,6 @@
 """Errors of a regression: absolute, Euclidean, squared, and Huber's between them.
 
-``outputs``, ``batch`` and ``reduction`` are those of :func:`~normscope.lipschitz.loss.constants.loss_constant`.
+The arguments are those of :func:`~normscope.lipschitz.loss.constants.loss_constant`.
 """
 
 from __future__ import annotations

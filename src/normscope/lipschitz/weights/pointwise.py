@@ -19,7 +19,15 @@ from normscope.graph.ir import Node
 from normscope.linalg.dense import EIGENVALUES_UP_TO
 from normscope.linalg.lanczos import lanczos_norm
 from normscope.lipschitz.cost import forward_cost
-from normscope.lipschitz.lower import Function, _moved, attained_at, euclidean, jacobian_map, jacobian_norm
+from normscope.lipschitz.lower import (
+    Function,
+    _moved,
+    attained_at,
+    euclidean,
+    jacobian_map,
+    jacobian_norm,
+    kept_outputs,
+)
 from normscope.lipschitz.weights.factors import factor
 from normscope.lipschitz.weights.uses import Use, Weights
 from normscope.operators.linear_map import LinearMap
@@ -80,9 +88,7 @@ class Network:
         self.inputs = [as_floating(t, torch.float64) for t in inputs]
         self.tensors = captured.tensors_as(torch.float64)
         self._leaf = {node: i for i, leaf in enumerate(weights.leaves) for node in leaf.nodes}
-        names = captured.graph.output_names or [r.name for r in captured.graph.nodes[-1].args]
-        wanted = {name for name, _ in weights.program.outputs}
-        self._keep = [i for i, name in enumerate(names) if name in wanted]
+        self._keep = kept_outputs(captured.graph, weights.program)
 
     def look(self) -> Seen:
         """Run once and return the weights, and what their uses meet and give."""
@@ -180,14 +186,9 @@ def _visible(weights: Weights) -> list[tuple[str, ...] | None]:
 
 def _by_rows(network: Network, seen: Seen, leaves: list[Tensor]) -> Norms:
     """Form all rows of the Jacobian and take the norms of its blocks."""
-    points = [t.detach().clone().requires_grad_(True) for t in leaves]
-    names = sorted({name for item in seen.visible if item is not None for name in item})
-    shifts = {n: _zeros(seen.shapes[n], leaves).requires_grad_(True) for n in names}
-    with torch.enable_grad():
-        out = network(dict(enumerate(points)), shifts)
-    targets = [*points, *shifts.values()]
-    matrices = _jacobian_rows(out, targets)
-    by_name = dict(zip(names, matrices[len(points) :], strict=True))
+    out, points, shifts = _traced(network, seen, leaves)
+    matrices = _jacobian_rows(out, [*points, *shifts.values()])
+    by_name = dict(zip(shifts, matrices[len(points) :], strict=True))
     residuals: list[float] = []
 
     def norm(parts: Sequence[Tensor]) -> float:
@@ -200,6 +201,15 @@ def _by_rows(network: Network, seen: Seen, leaves: list[Tensor]) -> Norms:
     outputs = tuple(None if item is None else memo[item] for item in seen.visible)
     jointly = norm(matrices[: len(points)]) if points else 0.0
     return Norms(weights, outputs, jointly, max(residuals, default=0.0))
+
+
+def _traced(network: Network, seen: Seen, leaves: list[Tensor]) -> tuple[Tensor, list[Tensor], dict[str, Tensor]]:
+    """Return the output as a function of the weights and of shifts of what their uses give, and these."""
+    points = [t.detach().clone().requires_grad_(True) for t in leaves]
+    names = sorted({name for item in seen.visible if item is not None for name in item})
+    shifts = {n: _zeros(seen.shapes[n], leaves).requires_grad_(True) for n in names}
+    with torch.enable_grad():
+        return network(dict(enumerate(points)), shifts), points, shifts
 
 
 def _zeros(shape: Sequence[int], leaves: list[Tensor]) -> Tensor:
@@ -292,7 +302,6 @@ def _matrix_free(network: Network, seen: Seen, seed: int) -> Norms:
 def _together(network: Network, seen: Seen, seed: int) -> Norms:
     """Measure all weights by one direction of the output, the one all weights together move most."""
     sizes = [t.numel() for t in seen.leaves]
-    names = sorted({name for item in seen.visible if item is not None for name in item})
 
     def of_all(w: Tensor) -> Tensor:
         parts = [p.reshape(t.shape) for p, t in zip(torch.split(w, sizes), seen.leaves, strict=True)]
@@ -308,19 +317,16 @@ def _together(network: Network, seen: Seen, seed: int) -> Norms:
     if mapping.domain_dimension <= mapping.range_dimension:
         u = mapping.apply(u)
     u = u / (euclidean(u) or 1.0)
-    first = _pulled_back(network, seen, seen.leaves, names, u)
-    return _lowered(first, _pulled_back(network, seen, [_moved(t, 1)[0] for t in seen.leaves], names, u))
+    moved = [_moved(t, 1)[0] for t in seen.leaves]
+    return _lowered(_pulled_back(network, seen, seen.leaves, u), _pulled_back(network, seen, moved, u))
 
 
-def _pulled_back(network: Network, seen: Seen, leaves: list[Tensor], names: list[str], u: Tensor) -> Norms:
+def _pulled_back(network: Network, seen: Seen, leaves: list[Tensor], u: Tensor) -> Norms:
     """Return the norms of ``J_i^T u`` for one direction u of the output."""
-    points = [t.detach().clone().requires_grad_(True) for t in leaves]
-    shifts = {n: _zeros(seen.shapes[n], leaves).requires_grad_(True) for n in names}
-    targets = [*points, *shifts.values()]
-    with torch.enable_grad():
-        grads = torch.autograd.grad(network(dict(enumerate(points)), shifts), targets, u, allow_unused=True)
+    out, points, shifts = _traced(network, seen, leaves)
+    grads = torch.autograd.grad(out, [*points, *shifts.values()], u, allow_unused=True)
     norms = [0.0 if g is None else euclidean(g.detach()) for g in grads]
-    by_name = dict(zip(names, norms[len(points) :], strict=True))
+    by_name = dict(zip(shifts, norms[len(points) :], strict=True))
     outputs = tuple(None if v is None else math.hypot(*(by_name[n] for n in v)) for v in seen.visible)
     return Norms(tuple(norms[: len(points)]), outputs, math.hypot(*norms[: len(points)]), math.inf)
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -219,22 +219,16 @@ class _Finder:
             start = self.graph[self._found[use.leaf].nodes[0]]
             for index, nodes in self._weights_above(start).items():
                 norm = self._derivative(start, nodes)
-                kind = "unknown" if norm is None else "constant"
-                reason = "" if norm is not None else "it also acts through a large constant computed from it"
+                place = use.place if norm is not None and use.kind == "diagonal" else None
+                large = "it also acts through a large constant computed from it"
+                reason = large if norm is None else "through a constant" if place is None else ""
+                kind = "unknown" if place is None else "constant"
                 factor = use.copies * (norm or 0.0)
-                place = use.place if kind == "constant" and use.kind == "diagonal" else None
-                kind, reason = (kind, reason) if place is not None else ("unknown", reason or "through a constant")
                 self.uses.append(Use(index, use.node, use.argument, use.constant, factor, kind, place, None, reason))
 
     def _above(self, start: Node) -> list[Node]:
         """Return the nodes that lead from weights to a constant, in order, itself last."""
-        seen: set[str] = set()
-        stack = [start.name]
-        while stack:
-            name = stack.pop()
-            if name not in seen:
-                seen.add(name)
-                stack.extend(n for n in self.graph[name].inputs() if self.walk.names.get(n))
+        seen = _reached([start.name], lambda name: filter(self.walk.names.get, self.graph[name].inputs()))
         return [node for node in self.graph if node.name in seen]
 
     def _weights_above(self, start: Node) -> dict[int, list[str]]:
@@ -364,18 +358,19 @@ def _rewritten(graph: Graph, program: Program) -> set[str]:
     for site in program.sites:
         if not site.written_out or site.source not in users:
             continue
-        last = graph.position(site.node)
-        down, stack = set[str](), list(users[site.source])
-        while stack:
-            name = stack.pop()
-            if name not in down and graph.position(name) <= last:
-                down.add(name)
-                stack.extend(users[name])
-        up, stack = set[str](), list(graph[site.node].inputs())
-        while stack:
-            name = stack.pop()
-            if name not in up and name != site.source:
-                up.add(name)
-                stack.extend(graph[name].inputs())
-        hidden |= down & up
+        down = _reached(users[site.source], users.__getitem__)
+        up = _reached([site.node], lambda name: graph[name].inputs())
+        hidden |= (down & up) - {site.node, site.source}
     return hidden
+
+
+def _reached(start: Iterable[str], follow: Callable[[str], Iterable[str]]) -> set[str]:
+    """Return some nodes and all that can be reached from them."""
+    seen: set[str] = set()
+    stack = list(start)
+    while stack:
+        name = stack.pop()
+        if name not in seen:
+            seen.add(name)
+            stack.extend(follow(name))
+    return seen
