@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -99,6 +100,7 @@ def search(
     if not program.outputs or not inputs:
         return Search(None, None, None)
     say = progress or (lambda text: None)
+    inside = functools.partial(_inside, floors=floors, ranges=ranges, factors=factors)
     heavy = is_large(program)
     looked = _looked_at(norms, look, say)
     first = [] if looked is None else [[point.unsqueeze(0)] for point in looked[0][:BEST_LOOKED_AT]]
@@ -133,20 +135,16 @@ def search(
     jacobian = everywhere = attained_at(precise, x, direction)
     on_floor: float | None = jacobian
     best: Best | None = Best(found[0][3], x, direction, True)
-    if not _inside(precise, x, floors, ranges, factors):
-        inside = (
-            Best(given, point, towards, True)
-            for _, point, towards, given in found
-            if _inside(network.at(given), point, floors, ranges, factors)
-        )
-        best = next(inside, None)
+    if not inside(precise, x):
+        all_inside = (Best(given, at, v, True) for _, at, v, given in found if inside(network.at(given), at))
+        best = next(all_inside, None)
         on_floor = None if best is None else attained_at(network.at(best.inputs), best.point, best.direction)
     if ascent:
         say("ascent from the best point")
         point, step = ascend(precise, x, direction, ascent)
         quotient = attained_by_pair(precise, point, step)
         everywhere = max(everywhere, quotient)
-        if all(_inside(precise, p, floors, ranges, factors) for p in (point, point + step)):
+        if inside(precise, point) and inside(precise, point + step):
             on_floor = max(on_floor or 0.0, quotient)
     if ascent and norms is not None and looked is not None:
         slow = 6.0 if any(e.op is not None and e.op.kind == "convolution" for e in program.layers) else 1.0
@@ -155,7 +153,7 @@ def search(
         point = climb(norms, *looked, rounds=rounds, seed=seed, progress=say)[0].flatten()
         higher = attained_at(precise, point, jacobian_norm(precise, point, steps=40, seed=seed)[1])
         everywhere = max(everywhere, higher)
-        if _inside(precise, point, floors, ranges, factors):
+        if inside(precise, point):
             on_floor = max(on_floor or 0.0, higher)
     logs = (log_of(jacobian), log_of(everywhere), None if on_floor is None else log_of(on_floor))
     return Search(*logs, best=best or Best(found[0][3], x, direction, False))
