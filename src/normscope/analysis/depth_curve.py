@@ -14,7 +14,6 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from normscope.analysis.context import Work
 from normscope.analysis.end_to_end import Whole, rounded_up
@@ -22,7 +21,6 @@ from normscope.analysis.layers import layer_names
 from normscope.core.depth_curve import Curve, Depth
 from normscope.core.result import LayerResult, NormalizerResult
 from normscope.core.value import Kind, Value, log_of
-from normscope.graph.interpreter import run
 from normscope.graph.ir import Node
 from normscope.lipschitz.composition import Composition
 from normscope.lipschitz.cost import forward_cost, is_large
@@ -234,17 +232,11 @@ class Along(EndToEnd):
 
     def __call__(self, x: Tensor) -> Tensor:
         """Run the network from its blocks and keep what passes."""
-        parts = torch.split(x, [math.prod(s) for s in self.shapes])
-        blocks = [p.reshape(s) for p, s in zip(parts, self.shapes, strict=True)]
-        wanted, kept = set(self.nodes), dict[str, Tensor]()
+        kept: dict[str, Any] = dict.fromkeys(self.nodes)
 
-        def visit(node: Node, value: Any, values: object) -> Tensor | None:
-            index = self._place.get(node.name)
-            replaced = None if index is None else blocks[index]
-            if node.name in wanted:
-                kept[node.name] = value if replaced is None else replaced
-            return replaced
+        def look(node: Node, value: Any) -> None:
+            if node.name in kept:
+                kept[node.name] = value
 
-        with sdpa_kernel(SDPBackend.MATH):
-            run(self.captured.graph, self.tensors, self.inputs, visit, self.dtype)
+        self.watch(x, look)
         return torch.cat([kept[name].flatten() for name in self.nodes])

@@ -11,7 +11,7 @@ import copy
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Self
+from typing import Any, Self
 
 import torch
 from torch import Tensor
@@ -103,17 +103,26 @@ class EndToEnd:
             run(self.captured.graph, self.tensors, self.inputs, visit, self.dtype)
         return torch.cat([b for b in blocks if b is not None])
 
-    def __call__(self, x: Tensor) -> Tensor:
-        """Run the network from its blocks."""
+    def blocks(self, x: Tensor) -> list[Tensor]:
+        """Return the blocks of a flattened input."""
         parts = torch.split(x, [math.prod(s) for s in self.shapes])
-        blocks = [p.reshape(s) for p, s in zip(parts, self.shapes, strict=True)]
+        return [p.reshape(s) for p, s in zip(parts, self.shapes, strict=True)]
 
-        def visit(node: Node, value: Tensor, values: object) -> Tensor | None:
+    def watch(self, x: Tensor, look: Callable[[Node, Any], None]) -> list[Any]:
+        """Run the network from its blocks, show each node with its value, and return all outputs of the model."""
+        blocks = self.blocks(x)
+
+        def visit(node: Node, value: Any, values: object) -> Tensor | None:
             index = self._place.get(node.name)
+            look(node, value if index is None else blocks[index])
             return None if index is None else blocks[index]
 
         with sdpa_kernel(SDPBackend.MATH):
-            outputs = run(self.captured.graph, self.tensors, self.inputs, visit, self.dtype)
+            return run(self.captured.graph, self.tensors, self.inputs, visit, self.dtype)
+
+    def __call__(self, x: Tensor) -> Tensor:
+        """Run the network from its blocks."""
+        outputs = self.watch(x, lambda node, value: None)
         return torch.cat([outputs[i].flatten() for i in self.keep])
 
 

@@ -216,26 +216,19 @@ def _inside(
     sources: dict[str, list[str]] = {}
     for node, site in sites.items():
         sources.setdefault(site.source, []).append(node)
-    fine = True
+    fine = all(_within(block, inside) for block, inside in zip(function.blocks(x), ranges, strict=False))
 
-    def visit(node: Node, value: Tensor, values: object) -> Tensor | None:
+    def look(node: Node, value: Tensor) -> None:
         nonlocal fine
-        index = function._place.get(node.name)
-        if index is not None:
-            value = blocks[index]
         if factors and node.name in factors:
             fine = fine and _within(value, factors[node.name])
         for name in sources.get(node.name, ()):
             spread = sites[name].spread
             if spread is not None and bool((group_floor(value, spread, 1.0) < floors[name]).any()):
                 fine = False
-        return None if index is None else value
 
-    parts = torch.split(x, [math.prod(s) for s in function.shapes])
-    blocks = [p.reshape(s) for p, s in zip(parts, function.shapes, strict=True)]
-    fine = fine and all(_within(block, inside) for block, inside in zip(blocks, ranges, strict=False))
     with torch.no_grad():
-        run(function.captured.graph, function.tensors, function.inputs, visit, torch.float64)
+        function.watch(x, look)
     return fine
 
 

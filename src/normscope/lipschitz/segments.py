@@ -20,8 +20,8 @@ from normscope.linalg.matrix_rounding import schur_norm
 from normscope.linalg.product import chain_norm
 from normscope.linalg.streamed import streamed_norm
 from normscope.lipschitz.assembly_error import forming_error
-from normscope.lipschitz.tokens import TokenMatrices, token_axis
-from normscope.operators.expression import Expr, between, dominators, evaluate, track
+from normscope.lipschitz.tokens import TokenMatrices, token_axis, token_matrices
+from normscope.operators.expression import Expr, between, dominators, evaluate
 from normscope.operators.linear_map import LinearMap, images
 
 #: Largest smaller side of an operator whose Gram matrix is formed.
@@ -108,7 +108,7 @@ class SegmentNorms:
         if source.id == target.id:
             return _unit("identity")
         if source.numel == 0 or target.numel == 0:
-            return _exact(0.0, "zero")
+            return NormBounds.exact(0.0, method="zero")
         whole = dominators(source, target)
         chain, exponent = _stripped(whole)
         if len(chain) == 1:
@@ -272,7 +272,7 @@ class SegmentNorms:
         if op.kind == "contraction":
             return NormBounds(-math.inf, 0.0, 0.0, 0.0, "contraction")
         if op.kind == "diagonal":
-            return _exact(float(op.data["scale"].to(torch.float64).abs().max()), "diagonal")
+            return NormBounds.exact(float(op.data["scale"].to(torch.float64).abs().max()), method="diagonal")
         if op.kind == "nonnegative":
             return schur_norm(LinearMap.from_function(op.apply, source.shape, target.shape, dtype=torch.float64))
         if op.kind == "matrix":
@@ -354,29 +354,16 @@ def _link(source: Expr, target: Expr) -> tuple[Tensor, float]:
 
 
 def _per_index(source: Expr, target: Expr, seed: int) -> NormBounds | None:
-    """Measure a map that acts on each index of some axes separately, perhaps differently, on few entries each."""
-    shape = source.shape
-    if not shape:
+    """Measure a map that acts on each row of its source separately, perhaps differently, on few entries each."""
+    width = source.shape[-1] if source.shape else 0
+    if not 0 < width <= LARGEST_BLOCK or source.numel == width:
         return None
-    n, s = math.prod(shape[:-1]), shape[-1]
-    if n < 2 or s > LARGEST_BLOCK or n * s * s > LARGEST_BLOCKS:
-        return None
-    found = track(source, target, (n, s))
-    if found is None or math.prod(target.shape) // n != found[0][1]:
-        return None
-    t = found[0][1]
+    found = token_matrices(source, target, LARGEST_BLOCKS)
     forming = forming_error(source, target)
-    if not forming.fits:
+    if found is None or not forming.fits:
         return None
-    function = evaluate(source, target)
-    columns = []
-    with torch.no_grad():
-        for k in range(s):
-            unit = torch.zeros(n, s, dtype=torch.float64)
-            unit[:, k] = 1.0
-            columns.append(function(unit.reshape(shape)).reshape(n, t))
-    stack = torch.stack(columns, -1)  # (n, t, s)
-    distinct = torch.unique(stack.reshape(n, -1), dim=0).reshape(-1, t, s)
+    stack = found[0]
+    distinct = torch.unique(stack.flatten(1), dim=0).reshape(-1, *stack.shape[1:])
     return forming.allow(largest_matrix_norm(distinct, seed=seed))
 
 
@@ -466,7 +453,7 @@ def _small(chain: list[Expr]) -> bool:
 def _product_of(parts: list[NormBounds]) -> NormBounds:
     """Return the product of the norms of consecutive parts; nothing below is attained by it."""
     if any(p.log_upper == -math.inf for p in parts):
-        return _exact(0.0, "zero")
+        return NormBounds.exact(0.0, method="zero")
     upper = exact_sum((p.log_upper for p in parts), math.inf)
     probably_zero = any(p.log_probable == -math.inf for p in parts)
     probable = -math.inf if probably_zero else exact_sum((p.log_probable for p in parts), math.inf)
@@ -476,8 +463,3 @@ def _product_of(parts: list[NormBounds]) -> NormBounds:
 def _unit(method: str) -> NormBounds:
     """Return the norm one."""
     return NormBounds(0.0, 0.0, 0.0, 0.0, method)
-
-
-def _exact(norm: float, method: str) -> NormBounds:
-    """Return a norm known up to rounding."""
-    return NormBounds.exact(norm, method=method)

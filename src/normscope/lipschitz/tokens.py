@@ -277,7 +277,7 @@ def _column_by_column(expr: Expr, known: Sequence[Operand], n: int, place: Track
     return matrix
 
 
-def token_matrices(source: Expr, target: Expr) -> tuple[Tensor, int] | None:
+def token_matrices(source: Expr, target: Expr, most: int = LARGEST_STACK) -> tuple[Tensor, int] | None:
     """Return the matrices by which a map treats the rows of its source, each row by its own, and their stride behind.
 
     A row is a slice along the last axis. The matrices have the shape (rows, output entries per row, width), so that
@@ -286,7 +286,7 @@ def token_matrices(source: Expr, target: Expr) -> tuple[Tensor, int] | None:
     """
     width = source.shape[-1] if source.shape else 0
     rows = source.numel // width if width else 0
-    if rows == 0 or target.numel % rows or target.numel * width > LARGEST_STACK:
+    if rows == 0 or target.numel % rows or target.numel * width > most:
         return None
     found = track(source, target, (rows, width)) if rows > 1 else ((1, target.numel), True)
     if found is None:

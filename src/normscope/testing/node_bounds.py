@@ -8,7 +8,6 @@ from collections.abc import Iterator, Sequence
 import torch
 from torch import Tensor
 
-from normscope.graph.interpreter import run
 from normscope.graph.ir import Node
 from normscope.lipschitz.composition import Composition
 from normscope.lipschitz.lower import EndToEnd
@@ -23,23 +22,13 @@ def tensors_inside(end: EndToEnd, points: Tensor) -> list[dict[str, Tensor]]:
     """Return the tensors of every node of a network at each point (flattened blocks, one per row)."""
     found: list[dict[str, Tensor]] = []
     for x in points:
-        blocks = [
-            p.reshape(s) for p, s in zip(torch.split(x, [math.prod(s) for s in end.shapes]), end.shapes, strict=True)
-        ]
         values: dict[str, Tensor] = {}
 
-        def visit(
-            node: Node, value: object, _: object, blocks: list[Tensor] = blocks, values: dict[str, Tensor] = values
-        ) -> Tensor | None:
-            index = end._place.get(node.name)
-            replaced = None if index is None else blocks[index]
-            kept = value if replaced is None else replaced
-            for name, part in _parts(node.name, kept):
-                values[name] = part
-            return replaced
+        def look(node: Node, value: object, values: dict[str, Tensor] = values) -> None:
+            values |= dict(_parts(node.name, value))
 
         with torch.no_grad():
-            run(end.captured.graph, end.tensors, end.inputs, visit, end.dtype)
+            end.watch(x, look)
         found.append(values)
     return found
 

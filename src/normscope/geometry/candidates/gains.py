@@ -37,14 +37,22 @@ class Path:
 
 
 class Gains:
-    """The gains of a network and the channels before and behind them."""
+    """The gains of a network and the channels before and behind them.
 
-    def __init__(self, labels: Labels) -> None:
+    What multiplies all channels by one number, as normalizers do, is followed only where ``links`` says so, and then
+    BatchNorms with fixed statistics are not.
+    """
+
+    def __init__(self, labels: Labels, *, links: bool = False) -> None:
         self._find, self._offsets = labels.same.find, labels.offsets
         self._entries = {entry.parameter: entry.labels for entry in labels.entries}
         self._steps: list[tuple[str, dict[int, tuple[int, int]], Tensor | float]] = [
             (gain.parameter, self._of_gain(gain), 1.0) for gain in labels.gains
         ]
+        if links:
+            pairs = [(a, b) for a, b in labels.links if a.shape[-1:] == b.shape[-1:]]
+            self._steps[:0] = [("", self._of_gain(Gain("", torch.zeros_like(a), a, b)), 1.0) for a, b in pairs]
+            return
         self._steps += [
             (f.gamma, self._pairs(f.inputs, torch.arange(len(f.inputs)), f.outputs), f.inverse) for f in labels.frozen
         ]
@@ -55,7 +63,7 @@ class Gains:
         found = {first.channels: first}
         waiting = [first]
         while waiting:
-            path = waiting.pop()
+            path = waiting.pop(0)
             for parameter, step, constant in self._steps:
                 if not all(channel in step for channel in path.channels):
                     continue
@@ -63,7 +71,8 @@ class Gains:
                 after = tuple(step[channel][1] for channel in path.channels)
                 if after not in found:
                     more = constant[index] if isinstance(constant, Tensor) else constant
-                    found[after] = Path(after, (*path.gains, (parameter, index)), path.constant * more, self._offsets)
+                    gains = (*path.gains, (parameter, index)) if parameter else path.gains
+                    found[after] = Path(after, gains, path.constant * more, self._offsets)
                     waiting.append(found[after])
         return list(found.values())
 

@@ -16,6 +16,7 @@ from typing import Literal
 import torch
 from torch import Tensor
 
+from normscope.geometry.candidates.gains import Gains
 from normscope.geometry.function import Function
 from normscope.geometry.groups import Family, Group, Point, velocity
 from normscope.geometry.labels import FIXED, Entry, Frozen, Labels, Product
@@ -359,7 +360,7 @@ class Turn(Family):
 
 def _streams(labels: Labels, bent: set[int], heads: set[int]) -> list[Group]:
     """Return the candidates of whole spaces: everything between full weights."""
-    find = labels.same.find
+    find, gains = labels.same.find, Gains(labels, links=True)
     squared = {find(label) for label in labels.squared if label >= 0}
     summed = {find(label) for label in labels.summed if label >= 0}
     found: list[Group] = []
@@ -373,7 +374,7 @@ def _streams(labels: Labels, bent: set[int], heads: set[int]) -> list[Group]:
         if key in seen or key & heads or not _usable(start, bent):
             continue
         seen.add(key)
-        frames = _frames(labels, start)
+        frames = tuple(Frame(path.channels, path.gains) for path in gains.paths(outputs))
         if any(not _usable(frame.labels, bent) for frame in frames):
             continue
         reached = {label for frame in frames for label in frame.labels}
@@ -385,32 +386,6 @@ def _streams(labels: Labels, bent: set[int], heads: set[int]) -> list[Group]:
         words = what.get(algebra, "the centred residual stream that only LayerNorms read")
         found += _group(Mixing(labels, frames, algebra), words)
     return found
-
-
-def _frames(labels: Labels, start: tuple[int, ...]) -> tuple[Frame, ...]:
-    """Return all frames that a space has: behind normalizers and gains."""
-    find = labels.same.find
-
-    def line(found: Tensor) -> tuple[int, ...]:
-        row = found.reshape(-1, found.shape[-1])[0] if found.ndim else found.reshape(1)
-        return tuple(find(max(label, 0)) for label in row.tolist())
-
-    links = [(line(a), line(b), None) for a, b in labels.links if a.shape[-1:] == b.shape[-1:]]
-    gains = [(line(g.inputs), line(g.outputs), g) for g in labels.gains if g.inputs.shape[-1:] == g.outputs.shape[-1:]]
-    frames = {start: Frame(start)}
-    moved = True
-    while moved:
-        moved = False
-        for before, after, gain in [*links, *gains]:
-            if before not in frames or after in frames:
-                continue
-            chain = frames[before].gains
-            if gain is not None:
-                index = gain.index.reshape(-1, gain.index.shape[-1])[0]
-                chain = (*chain, (gain.parameter, index))
-            frames[after] = Frame(after, chain)
-            moved = True
-    return tuple(frames.values())
 
 
 def _group(family: Mixing, words: str) -> list[Group]:
