@@ -1,4 +1,4 @@
-"""What every result can do in Python: print itself, show itself in a notebook, become a table, be saved."""
+"""What every result can do in Python: print itself, show itself in a notebook, become a table."""
 
 from __future__ import annotations
 
@@ -26,18 +26,6 @@ class Shown:
     _layout: ClassVar[tuple[str, str]]
     #: The attribute with the rows of :meth:`to_frame`.
     _rows: ClassVar[str]
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return the JSON form."""
-        raise NotImplementedError
-
-    def to_json(self) -> str:
-        """Return the JSON text (strict: no NaN, infinities as strings)."""
-        return json.dumps(self.to_dict(), indent=1, allow_nan=False)
-
-    def save(self, path: str | os.PathLike[str]) -> Path:
-        """Write the JSON text, whole or not at all."""
-        return write_text(path, self.to_json() + "\n")
 
     def summary(self) -> str:
         """Return the result as plain text, the most important first."""
@@ -68,6 +56,22 @@ class Shown:
             MissingDependencyError: if pandas is not installed.
         """
         return frame(getattr(self, self._rows))
+
+
+class Saved(Shown):
+    """A result that is shown, and written as JSON."""
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the JSON form."""
+        raise NotImplementedError
+
+    def to_json(self) -> str:
+        """Return the JSON text (strict: no NaN, infinities as strings)."""
+        return json.dumps(self.to_dict(), indent=1, allow_nan=False)
+
+    def save(self, path: str | os.PathLike[str]) -> Path:
+        """Write the JSON text, whole or not at all."""
+        return write_text(path, self.to_json() + "\n")
 
 
 def frame(rows: Iterable[Any]) -> Any:

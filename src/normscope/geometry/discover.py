@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from normscope.core.errors import InputError
 from normscope.core.result import to_plain
-from normscope.core.shown import Shown
+from normscope.core.shown import Saved
 from normscope.geometry.candidates.biases import Absorber, Biases, find_biases
 from normscope.geometry.candidates.columns import column_groups, offset_groups
 from normscope.geometry.candidates.gains import Gains
@@ -252,7 +252,7 @@ def _enters_by_joining(function: Function, name: str) -> bool:
 
 
 @dataclass(frozen=True, eq=False, repr=False)
-class Symmetries(Shown):
+class Symmetries(Saved):
     """The symmetries of a model.
 
     Attributes:

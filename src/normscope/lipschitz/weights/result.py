@@ -6,7 +6,7 @@ from dataclasses import dataclass, field, fields
 from typing import Any
 
 from normscope.core.result import SCHEMA_VERSION, to_plain
-from normscope.core.shown import Shown
+from normscope.core.shown import Saved
 from normscope.core.value import Value
 
 
@@ -58,7 +58,7 @@ class WeightRow:
 
 
 @dataclass(frozen=True, repr=False)
-class WeightResult(Shown):
+class WeightResult(Saved):
     """What ``weight_lipschitz`` found.
 
     Attributes:
