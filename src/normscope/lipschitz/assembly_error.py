@@ -58,6 +58,11 @@ class Forming:
             return math.inf
         return log_sum((self.log_error, self.log_mass + math.log(self.relative)), math.inf)
 
+    @property
+    def total(self) -> float:
+        """Return a bound on the whole error."""
+        return math.exp(self.log_total) if self.log_total < LARGEST_LOG else math.inf
+
     def allow(self, bounds: NormBounds) -> NormBounds:
         """Return bounds on the norm of the segment from those on its computed matrix.
 

@@ -225,9 +225,7 @@ def _gains(source: Expr, expr: Expr, matrices: TokenMatrices) -> tuple[float, fl
     matrix = None if found is None else matrices.matrix(source, expr, found)
     if found is None or matrix is None:
         return None
-    forming = forming_error(source, expr)
-    slack = math.exp(forming.log_total) if forming.log_total < 600.0 else INF
-    rows = INF
+    slack, rows = forming_error(source, expr).total, INF
     if found[1][1] % expr.shape[-1] == 0 and min(expr.shape[-1], width) <= SMALL_BLOCK:
         rows = _largest_norm(matrix.reshape(-1, expr.shape[-1], width)) + slack
     return up(matrix.norm(dim=1).max()) + slack, rows
@@ -246,6 +244,4 @@ def row_by_own(source: Expr, expr: Expr, row: float) -> Range:
     gram = blocks.mT @ blocks if blocks.shape[-2] > blocks.shape[-1] else blocks @ blocks.mT
     rounding = 2.0**-50 * blocks.shape[-2] * blocks.shape[-1] * blocks.square().sum((-2, -1))
     square = float((gram.abs().sum(-1).amax(-1) + rounding).max())
-    forming = forming_error(source, expr)
-    slack = math.exp(forming.log_total) if forming.log_total < 600.0 else INF
-    return Range(row=(up(math.sqrt(square)) + slack) * row)
+    return Range(row=(up(math.sqrt(square)) + forming_error(source, expr).total) * row)

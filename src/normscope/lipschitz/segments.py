@@ -123,7 +123,7 @@ class SegmentNorms:
         whole = self._as_convolution(chain)
         if whole is not None:
             return whole
-        if len(chain) == 2 and (_weight_of(chain) is not None or _is_kind(source, target, "contraction")):
+        if len(chain) == 2 and (_is_kind(source, target, "contraction") or _multiplies_rows(source, target)):
             return self._one_step(source, target)
         by_token = self._by_token(source, target)
         if by_token is not None:
@@ -137,7 +137,13 @@ class SegmentNorms:
 
     def _link(self, source: Expr, target: Expr) -> tuple[Tensor, float]:
         """Return the dense matrix of a step of a chain and the logarithm of its error; small ones are kept."""
-        found = self._links.get((source.id, target.id)) or _link(source, target)
+        found = self._links.get((source.id, target.id))
+        if found is not None:
+            return found
+        if target.op is not None and _multiplies_rows(source, target) and source.numel == source.shape[-1]:
+            found = target.op.data["weight"].to(torch.float64), -math.inf
+        else:
+            found = images(evaluate(source, target), source.shape).mT, forming_error(source, target).log_total
         if found[0].numel() <= LARGEST_KEPT:
             self._links[source.id, target.id] = found
         return found
@@ -211,11 +217,12 @@ class SegmentNorms:
         key = _fingerprint(data, before, after, mode, self.effort.tolerance)
         if key not in self._content:
             self.progress(f"convolution {expr.op.owner or expr.op.weight_name}")  # type: ignore[union-attr]
+            pairs = data["padding"]
             measured = convolution_norm(
                 data["weight"],
                 data["input_size"],
                 stride=data["stride"],
-                padding=_padding(data),
+                padding=[a for a, _ in pairs] if all(a == b for a, b in pairs) else "same",
                 dilation=data["dilation"],
                 groups=data["groups"],
                 transposed=data["transposed"],
@@ -335,22 +342,10 @@ def _power_of_two(below: Expr, above: Expr) -> int | None:
     return exponent - 1 if mantissa == 0.5 and bool((factors == factors.max()).all()) else None
 
 
-def _weight_of(chain: list[Expr]) -> Tensor | None:
-    """Return the weight if a chain is one multiplication by it, along the last axis."""
-    op = _single(chain[0], chain[1]) if len(chain) == 2 else None
-    if op is None or op.kind != "matrix" or op.data["axis"] != -1 or op.data["weight"].ndim != 2:
-        return None
-    weight: Tensor = op.data["weight"]
-    return weight
-
-
-def _link(source: Expr, target: Expr) -> tuple[Tensor, float]:
-    """Return the dense matrix of a small map, and the logarithm of a bound on its error."""
-    op = _single(source, target)
-    on_vector = op is not None and op.kind == "matrix" and op.data["axis"] == -1 and source.numel == source.shape[-1]
-    if op is not None and on_vector and op.data["weight"].ndim == 2:
-        return op.data["weight"].to(torch.float64), -math.inf
-    return images(evaluate(source, target), source.shape).mT, forming_error(source, target).log_total
+def _multiplies_rows(below: Expr, above: Expr) -> bool:
+    """Tell whether a step is one multiplication by a matrix along the last axis."""
+    op = _single(below, above)
+    return op is not None and op.kind == "matrix" and op.data["axis"] == -1 and op.data["weight"].ndim == 2
 
 
 def _per_index(source: Expr, target: Expr, seed: int) -> NormBounds | None:
@@ -418,12 +413,6 @@ def _convolution_in(chain: list[Expr]) -> tuple[Expr, Tensor | None, Tensor | No
         else:
             after = scale if after is None else after * scale
     return expr, before, after, mode
-
-
-def _padding(data: dict[str, Any]) -> Any:
-    """Return the padding as one number per axis, or ``same`` where the two sides differ."""
-    pairs = data["padding"]
-    return [a for a, _ in pairs] if all(a == b for a, b in pairs) else "same"
 
 
 def _channel_scale(scale: Tensor, shape: tuple[int, ...], dims: int) -> Tensor | None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -154,26 +154,12 @@ def _convolution(node: Node, use: Use, values: Mapping[str, Any]) -> Factor:
     transposed = "transpose" in name_of(node) or bool(arguments.get("transposed"))
     parts = x.reshape(x.shape[0], groups, -1, *x.shape[2:])
     parts = parts.transpose(0, 1).reshape(groups * x.shape[0], -1, *x.shape[2:])
-    patches = _patches(parts, weight, arguments, transposed, _caller(node, arguments))
+    patches = _patches(node, parts, weight, arguments, transposed)
     columns = patches.shape[1]
     return Factor(patches.reshape(groups, x.shape[0], columns, -1).transpose(2, 3).reshape(groups, -1, columns))
 
 
-def _caller(node: Node, arguments: dict[str, Any]) -> Callable[[Tensor, Tensor], Tensor]:
-    """Return the convolution as a function of its input and its weight, in one group and without bias."""
-
-    def convolve(x: Tensor, weight: Tensor) -> Tensor:
-        given = arguments | {"input": x, "weight": weight, "bias": None, "groups": 1}
-        names = list(bind(node.op, [], {}))
-        plain = Node(node.name, node.op, tuple(given[n] for n in names))
-        return execute(plain, {}, torch.float64)
-
-    return convolve
-
-
-def _patches(
-    x: Tensor, weight: Tensor, arguments: dict[str, Any], transposed: bool, convolve: Callable[[Tensor, Tensor], Tensor]
-) -> Tensor:
+def _patches(node: Node, x: Tensor, weight: Tensor, arguments: dict[str, Any], transposed: bool) -> Tensor:
     """Return (samples, channels x kernel, positions): what every position of the output reads."""
     kernel, channels = tuple(weight.shape[2:]), x.shape[1]
     padding = arguments.get("padding")
@@ -184,7 +170,9 @@ def _patches(
     unit = torch.eye(size, dtype=torch.float64, device=x.device).reshape(size, channels, *kernel)
     if transposed:
         unit = unit.transpose(0, 1)  # the weight of a transposed convolution has its input channels first
-    return convolve(x, unit.contiguous()).flatten(2)
+    given = arguments | {"input": x, "weight": unit.contiguous(), "bias": None, "groups": 1}
+    plain = Node(node.name, node.op, tuple(given[name] for name in bind(node.op, [], {})))
+    return execute(plain, {}, torch.float64).flatten(2)
 
 
 def _pair(value: Any, default: int) -> tuple[int, int]:
