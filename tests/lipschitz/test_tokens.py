@@ -104,11 +104,10 @@ def test_mixed_rows_have_none(function: Callable[[Lambda, Tensor], Tensor]) -> N
     assert token_matrices(program.atoms[0], program.outputs[0][1]) is None
 
 
-def test_too_many_matrices_are_not_formed(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_too_many_matrices_are_not_formed() -> None:
     """The limit is on their entries."""
     program = program_of(Lambda(_turned, **TURNS), points(2, 5, 6))
-    monkeypatch.setattr(tokens, "LARGEST_STACK", 5 * 6 * 6 - 1)
-    assert token_matrices(program.atoms[0], program.outputs[0][1]) is None
+    assert token_matrices(program.atoms[0], program.outputs[0][1], most=5 * 6 * 6 - 1) is None
 
 
 WEIGHT = torch.randn(5, 3, generator=torch.Generator().manual_seed(2), dtype=torch.float64)
