@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from normscope.core.statement import statement
@@ -42,39 +42,28 @@ def output_constants(weights: Weights, composition: Composition) -> Outputs:
         small[index] = _up(certified)
     where = {index: k for k, index in enumerate(known)}
     memo: dict[tuple[int, ...], tuple[float, ...]] = {}  # a weight and its bias share their place
-    any_size = tuple(
-        _any_size(weights, leaf, sensitivity, composition, where, small, memo) for leaf in range(len(weights.leaves))
-    )
-    return Outputs(tuple(small), any_size)
 
+    def any_size(leaf: int) -> tuple[float, ...] | None:
+        """Return constants that hold for every change of one weight, or ``None``.
 
-def _any_size(
-    weights: Weights,
-    leaf: int,
-    sensitivity: Sensitivity,
-    composition: Composition,
-    where: Mapping[int, int],
-    small: Sequence[float],
-    memo: dict[tuple[int, ...], tuple[float, ...]],
-) -> tuple[float, ...] | None:
-    """Return constants that hold for every change of one weight, or ``None``.
+        What the weight meets must not move with it, and what it moves must be bounded wherever a range is used.
+        """
+        uses = weights.of(leaf)
+        if any(i not in where or weights.uses[i].kind == "constant" for i in uses):
+            return None
+        spots = [where[i] for i in uses]
+        if any(sensitivity.depends(sensitivity.places[a], [b]) for a in spots for b in spots if a != b):
+            return None
+        if not sensitivity.uses_ranges_of(spots):
+            return tuple(small[i] for i in uses)
+        key = tuple(sensitivity.places[k].id for k in spots)
+        if key not in memo:
+            moved = MovedRanges(composition, sensitivity, spots)
+            again = Sensitivity(weights.program, [sensitivity.places[k] for k in spots], moved)
+            memo[key] = tuple(_up(certified) for certified, _, _ in again.total())
+        return memo[key]
 
-    What the weight meets must not move with it, and what it moves must be bounded wherever a range is used.
-    """
-    uses = weights.of(leaf)
-    if any(i not in where or weights.uses[i].kind == "constant" for i in uses):
-        return None
-    spots = [where[i] for i in uses]
-    if any(sensitivity.depends(sensitivity.places[a], [b]) for a in spots for b in spots if a != b):
-        return None
-    if not sensitivity.uses_ranges_of(spots):
-        return tuple(small[i] for i in uses)
-    key = tuple(sensitivity.places[k].id for k in spots)
-    if key not in memo:
-        moved = MovedRanges(composition, sensitivity, spots)
-        again = Sensitivity(weights.program, [sensitivity.places[k] for k in spots], moved)
-        memo[key] = tuple(_up(certified) for certified, _, _ in again.total())
-    return memo[key]
+    return Outputs(tuple(small), tuple(any_size(leaf) for leaf in range(len(weights.leaves))))
 
 
 def _up(log: float) -> float:

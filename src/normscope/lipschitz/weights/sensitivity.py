@@ -128,32 +128,23 @@ class Sensitivity:
         certified, probable, delta = [-INF] * self.blocks, [-INF] * self.blocks, 0.0
         for index in inside:
             place = self.places[index]
-            if _dominates(place, expr):
-                bounds = self.norms.norm(place, expr)
-            else:
-                source = self._cut_at(index, place)
-                bounds = self.norms.norm(source, self._cut_expr(index, expr))
+            bounds = self.norms.norm(*((place, expr) if _dominates(place, expr) else self._cut_out(index, expr)))
             certified[index], probable[index] = bounds.log_upper, bounds.log_probable
             delta = max(delta, bounds.delta)
         return Lip(tuple(certified), tuple(probable), delta)
 
-    def _cut_at(self, index: int, place: Expr) -> Expr:
-        """Return a place as an atom of its own."""
-        memo = self._cut.setdefault(index, {})
+    def _cut_out(self, index: int, expr: Expr) -> tuple[Expr, Expr]:
+        """Return a place as an atom of its own, and the linear part of an expression as a function of it alone."""
+        place, memo = self.places[index], self._cut.setdefault(index, {})
         if place.id not in memo:
             memo[place.id] = atom_expr(Input(index, "perturbation"), place.shape)
-        return memo[place.id]
-
-    def _cut_expr(self, index: int, expr: Expr) -> Expr:
-        """Return the linear part of an expression as a function of one place alone, all else left out."""
-        memo = self._cut[index]
 
         def active(item: Expr) -> bool:
             return index in self.cones.inside(item)
 
         for item in reached([expr], lambda e: filter(active, e.inputs), memo):
             memo[item.id] = _restricted(item, memo, active)
-        return memo[expr.id]
+        return memo[place.id], memo[expr.id]
 
     # What rules may ask about the domain ---------------------------------------------------------------------------
 
