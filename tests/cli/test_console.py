@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import gc
 import io
 import json
 import os
@@ -281,3 +282,14 @@ def test_control_characters_are_spelled_out(text: str, shown: str) -> None:
     """None reaches the terminal: neither C0, C1, changes of direction nor bytes that are no text."""
     assert visible(text) == shown
     assert visible(f"{text}\n", keep="\n").endswith("\n")
+
+
+def test_the_collector_is_on_again_after_the_imports() -> None:
+    """The command line turns it off until the first step that is not loading torch."""
+    gc.disable()
+    try:
+        with Stages() as stages:
+            stages("loading the model")
+            assert gc.isenabled()
+    finally:
+        gc.enable()

@@ -15,7 +15,6 @@ from fingerprints import fingerprint
 from normscope.graph.export import export_graph
 from normscope.graph.guard import same_bits, untouched
 from normscope.graph.interpreter import run
-from normscope.graph.ir import Graph
 from normscope.graph.recorder import record_graph
 
 
@@ -84,7 +83,6 @@ def test_the_graph_is_the_model(factory: Callable[[], nn.Module], shape: tuple[i
     graph, tensors = export_graph(model, (x,), dynamic=dynamic)
     assert fingerprint(model, x) == before
     assert graph.batch == ("dynamic" if dynamic else "2")
-    assert Graph.from_json(graph.to_json()) == graph
     for value in (x, other):
         with torch.no_grad():
             ours = run(graph, tensors, [value])

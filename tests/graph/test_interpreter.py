@@ -12,7 +12,7 @@ from torch import nn
 
 from networks import points
 from normscope.core.errors import CaptureError
-from normscope.graph.interpreter import as_floating, call, last_uses, literal, literals, resolve, run
+from normscope.graph.interpreter import as_floating, call, literal, literals, resolve, run
 from normscope.graph.ir import Graph, Named, Node, Ref
 from normscope.graph.recorder import record_graph
 
@@ -118,9 +118,9 @@ def test_values_are_freed_after_their_last_use() -> None:
 
     run(graph, {}, [X], visit=count)
     assert max(alive) == 2
-    assert last_uses(graph)["y1"] == ["y0"]
+    assert graph.last_uses["y1"] == ["y0"]
     unused = _graph(Node("dead", "aten.relu.default", (Ref("x"),)), outputs=("x",))
-    assert last_uses(unused)["dead"] == ["dead"]
+    assert unused.last_uses["dead"] == ["dead"]
 
 
 def test_a_visitor_sees_and_replaces_values() -> None:

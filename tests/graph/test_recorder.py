@@ -176,7 +176,6 @@ def test_the_recording_is_the_model(case: Case) -> None:
         # Where a functional form has other strides, sums round otherwise.
         assert all(torch.allclose(a, b, rtol=1e-6, atol=1e-6) for a, b in zip(ours, theirs, strict=True))
     assert fingerprint(model, x) == before
-    assert Graph.from_json(graph.to_json()) == graph
     state = dict(model.named_parameters()) | dict(model.named_buffers())
     assert all(tensors[n.target] is state[n.target] for n in graph if n.op in ("parameter", "buffer"))
 
@@ -221,11 +220,11 @@ def test_several_inputs_and_token_ids() -> None:
 def test_the_branch_taken_is_recorded_and_noted() -> None:
     """Each input's graph holds the branch it took, and says that there are others."""
     model = Function(lambda m, x: m.a(x) if x.sum() > 0 else m.b(x), a=nn.Linear(3, 3), b=nn.Linear(3, 2))
-    up, _ = record_graph(model, (torch.ones(1, 3),), notes=("export failed",))
+    up, _ = record_graph(model, (torch.ones(1, 3),))
     down, _ = record_graph(model, (-torch.ones(1, 3),))
     assert next(n.owner for n in up.calls()) == "a"
     assert next(n.owner for n in down.calls()) == "b"
-    assert up.notes == ("export failed", f"{LEFT_NOTE} the model itself")
+    assert up.notes == (f"{LEFT_NOTE} the model itself",)
     assert _left(up)
     assert _left(down)
     assert up.front_end == "dispatch"
@@ -446,7 +445,6 @@ def test_random_programs_on_shared_memory(steps: list[tuple[bool, int, int]]) ->
     model = Function(lambda m, x: _program(steps)(x))
     graph, tensors = record_graph(model, (x,))
     assert not any(node.op.startswith("normscope.") for node in graph)
-    assert Graph.from_json(graph.to_json()) == graph
     for value in (x, other):
         with torch.no_grad():
             expected = model(value.clone())

@@ -272,6 +272,14 @@ def test_the_format_is_told_by_content(ending: str, tmp_path: Path) -> None:
         assert read_state_dict(file)["weight"].numel() == 3
 
 
+@pytest.mark.parametrize("wrapped", [False, True])
+def test_a_state_dict_kept_as_a_list(wrapped: bool, tmp_path: Path) -> None:
+    """Of names and tensors, bare or under a key."""
+    pairs = list({"weight": torch.ones(2), "bias": torch.zeros(1)}.items())
+    torch.save({"state_dict": pairs, "epoch": 3} if wrapped else pairs, tmp_path / "m.pt")
+    assert {k: v.tolist() for k, v in read_state_dict(tmp_path / "m.pt").items()} == {"weight": [1, 1], "bias": [0]}
+
+
 @pytest.mark.parametrize("name", ["noending", "m.weights", "m.pth.tar", "m.old", "epoch=3.model"])
 @pytest.mark.parametrize("how", ["zip", "legacy", "safetensors"])
 def test_files_of_tensors_may_have_any_name(name: str, how: str, tmp_path: Path) -> None:

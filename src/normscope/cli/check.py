@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 import contextlib
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -27,29 +27,6 @@ if TYPE_CHECKING:
 FORMATS = ("text", "json", "sarif", "github", "html")
 #: Exit code of a check that fails.
 FAILED = 1
-
-
-@dataclass(frozen=True)
-class Request(Named):
-    """What a user asks of ``check``, of a named model on named data.
-
-    Attributes:
-        optimizer: ``FILE.py:factory`` of a function from the model to its optimizer.
-        batch_size: of training.
-        dtype: the precision the model will run in.
-        purpose: what the model is used for.
-        before: earlier weights of the same model.
-        device: where to compute.
-        seed: random seed.
-    """
-
-    optimizer: str | None
-    batch_size: int | None
-    dtype: str | None
-    purpose: str
-    before: Path | None
-    device: str | None
-    seed: int
 
 
 @guarded
@@ -104,17 +81,17 @@ def check(
     folder = run_folder(model)
     out = None if out is None else checked_file(out)
     write_baseline = None if write_baseline is None else checked_file(write_baseline, "--write-baseline")
-    request = Request(
-        model, weights, data, data_root, split, limit, normalize, input, optimizer, batch_size, dtype, purpose, before,
-        device, seed,
-    )  # fmt: skip
+    named = Named(model, weights, data, data_root, split, limit, normalize, input)
     width = line_width()
     with Stages(quiet=quiet, lines=format == "text") as stages:
         settings = _settings(select, ignore, fail_on, baseline, isolated=isolated)
         if write_baseline is not None:
             settings = replace(settings, baseline=None)
         if folder is None:
-            result, source, capacity = run(request, settings, stages)
+            result, source, capacity = run(
+                named, settings, stages, optimizer=optimizer, batch_size=batch_size, dtype=dtype, purpose=purpose,
+                before=before, device=device, seed=seed,
+            )  # fmt: skip
             text = rendered(result, format, source, capacity, width=width)
         else:
             from normscope.monitor.check_run import check_run
@@ -142,9 +119,19 @@ def run_folder(model: str) -> Path | None:
 
 
 def run(
-    request: Request, settings: Settings, stages: Stages
+    named: Named,
+    settings: Settings,
+    stages: Stages,
+    *,
+    optimizer: str | None,
+    batch_size: int | None,
+    dtype: str | None,
+    purpose: str,
+    before: Path | None,
+    device: str | None,
+    seed: int,
 ) -> tuple[CheckResult, Source | None, Callable[[], Result]]:
-    """Load what a request names, and check it.
+    """Load a model, and check it; the other arguments are the options of ``check``.
 
     Returns:
         The result, where the model is written down, and a function that analyzes it for a full report.
@@ -153,24 +140,24 @@ def run(
     from normscope.doctor import check as doctor
     from normscope.report.findings import finding_line
 
-    checked_device(request.device)
-    precision = _dtype(request.dtype)
-    loaded = load(request, request.seed, stages)
+    checked_device(device)
+    precision = _dtype(dtype)
+    loaded = load(named, seed, stages)
     with loaded.home.open():
         result = doctor(
             loaded.model,
             loaded.inputs,
-            None if request.optimizer is None else optimizer_of(request.optimizer, loaded.model, request.seed),
+            None if optimizer is None else optimizer_of(optimizer, loaded.model, seed),
             settings=settings,
-            name=request.model,
+            name=named.model,
             input_shape=loaded.shape,
-            batch_size=request.batch_size,
+            batch_size=batch_size,
             dtype=precision,
-            purpose=request.purpose,
-            before=None if request.before is None else _earlier(loaded.model, request.before),
-            limit=request.limit,
-            device=request.device,
-            seed=request.seed,
+            purpose=purpose,
+            before=None if before is None else _earlier(loaded.model, before),
+            limit=named.limit,
+            device=device,
+            seed=seed,
             progress=stages,
             tell=lambda finding: stages.note(finding_line(finding)),
         )
@@ -183,14 +170,14 @@ def run(
                 loaded.model,
                 loaded.inputs,
                 input_shape=loaded.shape,
-                name=request.model,
-                limit=request.limit,
-                device=request.device,
+                name=named.model,
+                limit=named.limit,
+                device=device,
                 progress=stages,
-                seed=request.seed,
+                seed=seed,
             )
 
-    return result, source_of(split_arguments(request.model)[0]), capacity
+    return result, source_of(split_arguments(named.model)[0]), capacity
 
 
 def rendered(

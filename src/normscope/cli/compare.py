@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -30,23 +30,6 @@ _ITEMS = (
     "files of earlier analyses, checkpoints (.safetensors, .pt). The others are compared with "
     "the first."
 )
-
-
-@dataclass(frozen=True)
-class Given:
-    """What a user asks of ``compare``.
-
-    Attributes:
-        items: models, results or checkpoints.
-        model: the model that checkpoints are weights of, if it was named.
-        request: all else that is asked of each analysis; its ``model`` and ``weights`` are of no account.
-        check: ask the doctor about models, too.
-    """
-
-    items: Sequence[str]
-    model: str | None
-    request: Request
-    check: bool
 
 
 @guarded
@@ -95,7 +78,7 @@ def compare(
     settings = {"mode": mode, "seed": seed}
     request = Request("", None, data, data_root, split, limit, normalize, input, device, settings)
     with Stages(quiet=quiet, lines=not json) as stages:
-        found, findings = run(Given(items, model, request, not no_check), stages)
+        found, findings = run(items, model, request, stages, check=not no_check)
         with writing(target):
             found.save(target)
         page = write_comparison(found, findings, page)
@@ -105,8 +88,13 @@ def compare(
     finish(found, sections, json=json, quiet=quiet, written=target, page=page)
 
 
-def run(given: Given, stages: Stages) -> tuple[Comparison, dict[str, Sequence[Finding]]]:
-    """Read or make the result of each item; return their comparison, and what the doctor said of some."""
+def run(
+    items: Sequence[str], model: str | None, common: Request, stages: Stages, *, check: bool
+) -> tuple[Comparison, dict[str, Sequence[Finding]]]:
+    """Read or make the result of each item; return their comparison, and what the doctor said of models.
+
+    Checkpoints are weights of ``model``, if it was named; all else that is asked of each analysis is in common.
+    """
     from normscope.analysis.checkpoint import is_checkpoint
     from normscope.analysis.compare import compare as compared
     from normscope.cli.report import read_whole
@@ -114,22 +102,16 @@ def run(given: Given, stages: Stages) -> tuple[Comparison, dict[str, Sequence[Fi
 
     results: dict[str, Comparable] = {}
     findings: dict[str, Sequence[Finding]] = {}
-    for name, item in zip(names_of(given.items), given.items, strict=True):
+    for name, item in zip(names_of(items), items, strict=True):
         if item.endswith(".json") and not item.endswith(".index.json"):
             results[name] = read_whole(user_path(item))
             continue
-        weights = Path(item) if given.model is not None and is_checkpoint(item) else None
-        request = replace(given.request, model=item if weights is None else given.model or item, weights=weights)
-        say = functools.partial(_say, stages, name)
-        found = results[name] = analyzed(request, say, check=given.check)
+        weights = Path(item) if model is not None and is_checkpoint(item) else None
+        request = replace(common, model=item if weights is None else model or item, weights=weights)
+        found = results[name] = analyzed(request, stages.about(name), check=check)
         if isinstance(found, Result) and found.findings is not None:
             findings[name] = found.findings
     return compared(results, findings), findings
-
-
-def _say(stages: Stages, name: str, text: str) -> None:
-    """Say what is being done now, and for which item."""
-    stages(f"{name}, {text}")
 
 
 def write_comparison(comparison: Comparison, findings: dict[str, Sequence[Finding]], page: Path | None) -> Path | None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import errno
 import functools
+import gc
 import os
 import shutil
 import sys
@@ -147,7 +148,14 @@ class Stages:
         text = visible(text)
         if _step(text) != _step(self._text):
             self._began = time.monotonic()
+            if not gc.isenabled():  # the imports of the command line are over, and what they made stays
+                gc.freeze()
+                gc.enable()
         self._text = text
+
+    def about(self, name: str) -> Callable[[str], None]:
+        """Return a function that says what is being done now, and for which of several models."""
+        return lambda text: self(f"{name}, {text}")
 
     def note(self, text: str) -> None:
         """Print a line that stays, if the work goes on for long after it; of quick work nothing is shown."""

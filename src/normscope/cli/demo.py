@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import functools
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -104,17 +103,13 @@ def compare(stages: Stages, *, seed: int, width: int, epochs: int) -> tuple[dict
         model = _trained(norm, stages, name, seed=seed, width=width, epochs=epochs)
         accuracies.append(f"{100 * accuracy(model, held_out):.1f} %")
         title = f"zoo:relu10[norm={norm},width={width},in_features=64]"
-        say = functools.partial(_say, stages, name)
+        say = stages.about(name)
         result = analyze(model, Inputs(held_out), name=title, seed=seed, progress=say, radius=RADII)
         source = {"name": held_out.name, "split": "test", "samples": len(held_out)}
         findings = check(model, Inputs(held_out), name=title, seed=seed, progress=say).findings
         results[name] = replace(result, input=result.input | {"source": source}, findings=findings)
     facts = {"accuracy on held-out digits": accuracies}
     return results, compare_section(results, facts), facts
-
-
-def _say(stages: Stages, name: str, text: str) -> None:
-    stages(f"{name}, {text}")
 
 
 def _trained(norm: str, stages: Stages, name: str, *, seed: int, width: int, epochs: int) -> nn.Module:

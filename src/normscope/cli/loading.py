@@ -9,7 +9,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from normscope.cli.console import LOADING
 from normscope.cli.specification import split_arguments
 from normscope.core.errors import ModelNotFoundError
 from normscope.core.numbers import parse_shape
@@ -109,12 +108,11 @@ def load(named: Named, seed: int, say: Callable[[str], None]) -> Loaded:
             "(FILE.py:factory, zoo:NAME, hf:DIR, ...) or its weights (.safetensors, .pt)."
         )
     shape = None if named.shape is None else parse_shape(named.shape)
+    with same_process():
+        importlib.import_module("torch._dynamo")  # what torch.export takes a second to import when it is first used
     say("loading the model")
     model, origin, home = load_at_home(spec, named.weights, arguments, seed)
     few_threads(model)
-    say(LOADING)
-    with same_process():
-        importlib.import_module("torch._dynamo")  # what torch.export takes a second to import when it is first used
     data = None
     if named.data is not None:
         say("loading the data")

@@ -112,7 +112,7 @@ def main() -> None:
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="backslashreplace")
-    gc.set_threshold(100_000)  # importing torch makes a million objects that stay, and hardly any garbage
+    gc.disable()  # until the first step after loading torch: imports make a million objects, and hardly any garbage
     atexit.register(gc.freeze)  # at exit Python would look for garbage in all of torch, for a second
     try:
         try:

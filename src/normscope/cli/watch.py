@@ -52,7 +52,10 @@ def watch(
         stages("reading")
         feed = opened(runs, wait=wait)
     if target is not None:
-        write_still(feed, target, title)
+        from normscope.monitor.live.export import export as write
+
+        with writing(target, "--export"):
+            write(feed, target, title)
         if not quiet:
             print(f"written: {target}")
         return
@@ -77,14 +80,6 @@ def opened(paths: list[Path], *, wait: bool) -> Feed:
     for error in feed.open(asked=places):
         print(f"normscope: skipped: {error}", file=sys.stderr)
     return feed
-
-
-def write_still(feed: Feed, target: Path, title: str) -> None:
-    """Write the page as it is now."""
-    from normscope.monitor.live.export import export as write
-
-    with writing(target, "--export"):
-        write(feed, target, title)
 
 
 def serve(server: WatchServer, *, open_browser: bool, quiet: bool) -> None:

@@ -107,13 +107,9 @@ class Around:
         >>> Around.from_dict(one.to_dict()) == one
         True
         """
-        rows = tuple(
-            Neighbourhood(
-                n["radius"],
-                tuple(float(c) for c in n["constants"]),
-                None if n["bound"] is None else Value.from_dict(n["bound"]),
-            )
-            for n in data["neighbourhoods"]
-        )
+        rows = []
+        for n in data["neighbourhoods"]:
+            bound = None if n["bound"] is None else Value.from_dict(n["bound"])
+            rows.append(Neighbourhood(n["radius"], tuple(map(float, n["constants"])), bound))
         rest = {key: data[key] for key in ("share", "confidence", "points", "needed")}
-        return cls(**rest, neighbourhoods=rows, radii=tuple(data["radii"]), notes=tuple(data["notes"]))
+        return cls(**rest, neighbourhoods=tuple(rows), radii=tuple(data["radii"]), notes=tuple(data["notes"]))

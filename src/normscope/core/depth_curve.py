@@ -45,26 +45,15 @@ class Curve:
 
     def to_dict(self) -> dict[str, Any]:
         """Return the JSON form; infinities become strings."""
-        return {
-            "kind": self.kind.value,
-            "domain": self.domain,
-            "mode": self.mode,
-            "statement": self.statement,
-            "assumptions": list(self.assumptions),
-            "log10": [None if x is None else json_number(x) for x in self.log10],
-        }
+        log10 = [None if x is None else json_number(x) for x in self.log10]
+        return vars(self) | {"kind": self.kind.value, "assumptions": list(self.assumptions), "log10": log10}
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> Curve:
         """Read the JSON form back."""
-        return cls(
-            Kind(data["kind"]),
-            tuple(None if x is None else float(x) for x in data["log10"]),
-            data["domain"],
-            data["mode"],
-            data["statement"],
-            tuple(data["assumptions"]),
-        )
+        log10 = tuple(None if x is None else float(x) for x in data["log10"])
+        rest = {"kind": Kind(data["kind"]), "log10": log10, "assumptions": tuple(data["assumptions"])}
+        return cls(**{**data, **rest})
 
 
 def _rounded(x: float, side: float) -> float:

@@ -113,8 +113,7 @@ def rng_state() -> dict[str, Any]:
     state = {"python": random.getstate(), "numpy": np.random.get_state(), "torch": torch.get_rng_state()}
     device = _accelerator()
     if device is not None:
-        every = getattr(device, "get_rng_state_all", None)
-        state["accelerator"] = every() if every is not None else [device.get_rng_state()]
+        state["accelerator"] = getattr(device, "get_rng_state_all", lambda: [device.get_rng_state()])()
     return state
 
 

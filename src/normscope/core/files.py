@@ -66,9 +66,6 @@ def write_text(path: str | os.PathLike[str], text: str) -> Path:
 def user_path(path: str | os.PathLike[str]) -> Path:
     """Return a path with ``~`` and ``~name`` replaced by home folders.
 
-    Raises:
-        InputError: if there is no such home folder.
-
     >>> user_path("a/b").parts
     ('a', 'b')
     """

@@ -94,17 +94,10 @@ class Finding:
 
     def to_dict(self) -> dict[str, Any]:
         """Return the JSON form; infinities become strings."""
-        return {
-            "code": self.code,
+        return vars(self) | {
             "severity": self.severity.value,
-            "place": self.place,
-            "message": self.message,
-            "evidence": {k: _plain(v) for k, v in self.evidence.items()},
+            "evidence": {k: v if isinstance(v, str | int) else json_number(float(v)) for k, v in self.evidence.items()},
             "certainty": self.certainty.value,
-            "statement": self.statement,
-            "fix": self.fix,
-            "cause": self.cause,
-            "effect": self.effect,
             "places": list(self.everywhere),
             "explains": list(self.explains),
         }
@@ -122,11 +115,6 @@ class Finding:
         rest["places"] = () if places == (data["place"],) else places
         severity, certainty = Severity(rest.pop("severity")), Certainty(rest.pop("certainty"))
         return cls(severity=severity, certainty=certainty, **rest)
-
-
-def _plain(value: float | int | str) -> float | int | str:
-    """Return a number as strict JSON can carry it."""
-    return value if isinstance(value, str | int) and not isinstance(value, float) else json_number(float(value))
 
 
 def grouped(findings: Iterable[Finding]) -> list[Finding]:

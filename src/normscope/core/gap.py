@@ -55,11 +55,7 @@ class Gap:
 
     def to_dict(self) -> dict[str, Any]:
         """Return the JSON form."""
-        return {
-            "bound": self.bound,
-            "log10": self.log10,
-            "shares": [{"name": s.name, "cause": s.cause, "log10": s.log10} for s in self.shares],
-        }
+        return {"bound": self.bound, "log10": self.log10, "shares": [dict(vars(share)) for share in self.shares]}
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> Gap:
@@ -69,4 +65,4 @@ class Gap:
         >>> Gap.from_dict(one.to_dict()) == one
         True
         """
-        return cls(data["bound"], tuple(Share(s["name"], s["cause"], float(s["log10"])) for s in data["shares"]))
+        return cls(data["bound"], tuple(Share(**share) for share in data["shares"]))

@@ -11,11 +11,6 @@ def numbered(names: Iterable[str], form: str = "{}#{}", *, plain_first: bool = F
 
     A number that would make a name which is there already is passed over.
 
-    Args:
-        names: in order.
-        form: how a name and its number are written.
-        plain_first: whether the first of equal names stays as it is.
-
     >>> numbered(["fc", "norm", "fc"])
     ['fc#1', 'norm', 'fc#2']
     >>> numbered(["a", "a", "a (2)"], "{} ({})", plain_first=True)

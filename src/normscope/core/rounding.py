@@ -23,10 +23,6 @@ TINIEST = 5e-324
 def up(x: float, units: float = 8.0) -> float:
     """Return a float at least ``x (1 + units u)``, for ``x >= 0``.
 
-    Args:
-        x: the computed number; zero stays zero and infinity stays infinity.
-        units: how many unit roundoffs of relative error the computation of ``x`` may hold.
-
     >>> 1.0 < up(1.0) < 1.0 + 1e-14
     True
     >>> up(0.0), up(math.inf)

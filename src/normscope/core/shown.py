@@ -99,14 +99,11 @@ def cells(row: Any) -> dict[str, Any]:
     items = {f.name: getattr(row, f.name) for f in fields(row)} if is_dataclass(row) else dict(row)
     found: dict[str, Any] = {}
     for name, item in items.items():
+        parts = item if isinstance(item, tuple) else (item,)
         if isinstance(item, Value):
             found |= {name: item.value, f"{name}_kind": "attained" if item.kind.value == "lower" else item.kind.value}
         elif isinstance(item, Enum):
             found[name] = item.value
-        elif (
-            (isinstance(item, tuple) and all(isinstance(x, int | float | str) for x in item))
-            or item is None
-            or isinstance(item, int | float | str)
-        ):
+        elif item is None or all(isinstance(x, int | float | str) for x in parts):
             found[name] = item
     return found

@@ -8,7 +8,7 @@ import gc
 import inspect
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -23,10 +23,15 @@ from normscope.graph.interpreter import as_floating, run
 from normscope.graph.ir import Graph, Node, Ref, map_refs
 from normscope.graph.kept_run import KeptRun
 from normscope.graph.recorder import record_graph, with_unknown_outputs
+from normscope.graph.signature import signature_of
 from normscope.graph.statefulness import MODES, RepeatedRuns, evaluating, refuse_quantized
 from normscope.graph.unrelated_inputs import number_of_probes, unrelated
 
 ELSEWHERE_NOTE = "the model behaves differently on inputs unlike the example: the outputs are marked unknown"
+RECORDED_NOTE = (
+    "torch.export failed ({}); the model was recorded by running it: where control flow depends on the data, "
+    "the outputs are marked unknown"
+)
 _PREFIX = "model"
 #: The most numbers in all inputs unlike the example if they are run as one batch.
 AT_ONCE = 2**20
@@ -164,7 +169,13 @@ def capture(
     """
     refuse_quantized(model)
     inputs = _without_cache(model, inputs)
-    with _without_garbage_collection(), untouched(model), torch.no_grad(), _as_written():
+    with (
+        _without_garbage_collection(),
+        untouched(model),
+        torch.no_grad(),
+        sdpa_kernel(SDPBackend.MATH),  # attention as a formula
+        torch.compiler.set_stance("force_eager"),  # compiled parts as they are written
+    ):
         evaluating(model)
         flat = _Flat(model, inputs)
         flat.training = False
@@ -204,20 +215,12 @@ def _without_garbage_collection() -> Iterator[None]:
             gc.enable()
 
 
-@contextlib.contextmanager
-def _as_written() -> Iterator[None]:
-    """Run compiled parts as they are written, and attention as a formula."""
-    with sdpa_kernel(SDPBackend.MATH), torch.compiler.set_stance("force_eager"):
-        yield
-
-
 def _copies(tensors: list[Tensor]) -> list[Tensor]:
     """Return copies: a network may overwrite its input."""
     return [t.clone() for t in tensors]
 
 
-@dataclass(frozen=True, eq=False)
-class _Ran:
+class _Ran(NamedTuple):
     """What the model gave, and on what."""
 
     inputs: list[Tensor]
@@ -277,7 +280,7 @@ def _first_that_works(
                 if how.endswith("dispatch"):
                     reason = failures[-1] if failures else ""
                     graph, tensors = record_graph(runs.flat, tuple(_copies(given)))
-                    graph = replace(graph, notes=(*graph.notes, _note(reason)))
+                    graph = replace(graph, notes=(*graph.notes, RECORDED_NOTE.format(reason)))
                 else:
                     with sdpa_kernel(_ANY_ATTENTION):  # the graph is the same, and sooner there
                         graph, tensors = export_graph(runs.flat, tuple(given), dynamic=dynamic)
@@ -292,14 +295,6 @@ def _first_that_works(
         return graph, tensors, given, kept
     runs.refuse_difference(example)
     raise CaptureError("The model could not be captured as a graph:\n  " + "\n  ".join(failures))
-
-
-def _note(reason: str) -> str:
-    """Say what a recording is worth."""
-    return (
-        f"torch.export failed ({reason}); the model was recorded by running it: where control flow "
-        "depends on the data, the outputs are marked unknown"
-    )
 
 
 def _doubled(example: list[Tensor]) -> list[Tensor] | None:
@@ -473,10 +468,7 @@ def _input_names(model: nn.Module, inputs: ModelInputs) -> list[str]:
 
 def _without_cache(model: nn.Module, inputs: ModelInputs) -> ModelInputs:
     """Ask transformers models for their plain output, without a key-value cache."""
-    try:
-        parameters = inspect.signature(model.forward).parameters
-    except (TypeError, ValueError):
-        return inputs
-    if hasattr(model, "config") and "use_cache" in parameters and "use_cache" not in inputs.kwargs:
+    keywords = signature_of(model).keywords
+    if hasattr(model, "config") and "use_cache" in keywords and "use_cache" not in inputs.kwargs:
         return replace(inputs, kwargs={**inputs.kwargs, "use_cache": False})
     return inputs

@@ -106,14 +106,14 @@ class TensorEntry:
         shape: its shape.
         dtype: e.g. ``"float32"``.
         nbytes: bytes of its values.
-        file: the file it is in; None if that is not known.
+        file: the file it is in.
     """
 
     name: str
     shape: tuple[int, ...]
     dtype: str
     nbytes: int
-    file: Path | None = None
+    file: Path
 
     @property
     def role(self) -> Role:
@@ -275,8 +275,6 @@ def iterate_tensors(path: str | Path) -> Iterator[tuple[TensorEntry, torch.Tenso
     """
     for file, group in itertools.groupby(read_header(path), key=lambda entry: entry.file):
         entries = list(group)
-        if file is None:
-            continue
         mapped = is_safetensors(file) or is_mappable(file)
         size = max(WINDOW, *(entry.nbytes for entry in entries)) if mapped else sum(entry.nbytes for entry in entries)
         for run in _windows(entries, size):

@@ -147,6 +147,7 @@ def _python_name(target: Any) -> str:
 def _translate(program: Any, inputs: tuple[Any, ...], dynamic: bool) -> tuple[Graph, dict[str, Tensor]]:
     """Turn an exported program into a :class:`Graph` and its tensors."""
     specs = {spec.arg.name: spec for spec in program.graph_signature.input_specs}
+    held = program.constants | program.state_dict
     tensors: dict[str, Tensor] = {}
     nodes: list[Node] = []
     for fx_node in program.graph.nodes:
@@ -155,7 +156,7 @@ def _translate(program: Any, inputs: tuple[Any, ...], dynamic: bool) -> tuple[Gr
             kind = _INPUT_KINDS.get(spec.kind.name, "input")
             target = spec.target or ""
             if kind != "input":
-                tensors[target] = _lookup(program, target)
+                tensors[target] = held[target]
             nodes.append(Node(fx_node.name, kind, target=target, **describe(fx_node.meta.get("val"))))
         elif fx_node.op == "output":
             outputs = [a for a in fx_node.args[0] if isinstance(a, torch.fx.Node)]
@@ -179,12 +180,6 @@ def _limits(program: Any) -> tuple[str, ...]:
     exact = " and ".join(dict.fromkeys(code for code in conditions if not re.fullmatch(plain, code)))
     found = [] if least >= UNLIMITED else [f"{LIMIT_NOTE} {least}"]
     return (*found, f"{CONDITION_NOTE} {exact}") if exact else tuple(found)
-
-
-def _lookup(program: Any, target: str) -> Tensor:
-    """Return the tensor a placeholder stands for."""
-    tensor = program.state_dict.get(target)
-    return program.constants[target] if tensor is None else tensor
 
 
 def translate_call(fx_node: Any) -> Node:

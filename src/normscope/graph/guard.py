@@ -8,14 +8,13 @@ from collections.abc import Iterator, Sequence
 from types import TracebackType
 from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.nn.modules import module as _module_globals
 from torch.nn.parameter import is_lazy
 
 from normscope.core.environment import flags, restore_flags, restore_rng, rng_state, same_rng
-from normscope.core.errors import StateChangedError
+from normscope.core.errors import StateChangedError, listed
 from normscope.core.lazy import same_process
 from normscope.graph.model_state import GeneratorState, ModelState
 
@@ -64,11 +63,6 @@ class StateGuard:
     Inside the block every ``.grad`` is ``None``: a backward pass there fills a fresh one, never the user's; and what
     the caller set for autograd and for new tensors is left, see :func:`ordinary`.
 
-    Args:
-        model: the module to protect.
-        tensors: further tensors to protect.
-        parameters: also protect the content of the parameters.
-
     Attributes:
         moved: after the block, names of the attributes, buffers and other tensors of the model that it had changed.
         drew: after the block, whether it had moved a random generator.
@@ -79,9 +73,7 @@ class StateGuard:
     """
 
     def __init__(self, model: nn.Module, *tensors: Tensor, parameters: bool = True) -> None:
-        self.model = model
-        self.tensors = tensors
-        self.parameters = parameters
+        self.model, self.tensors, self.parameters = model, tensors, parameters
         self.moved: tuple[str, ...] = ()
         self.drew = False
 
@@ -90,7 +82,7 @@ class StateGuard:
         lazy = [name for name, tensor in held.tensors if is_lazy(tensor)]
         if lazy:
             raise StateChangedError(
-                f"Running the model would initialize its lazy parameters ({_some(lazy)}). Run it once on a "
+                f"Running the model would initialize its lazy parameters ({listed(lazy)}). Run it once on a "
                 "batch of your own first."
             )
         with contextlib.ExitStack() as stack:
@@ -108,9 +100,9 @@ class StateGuard:
         if not changed:
             return
         lost = [state.name for state in changed if state.copy is None]
-        outcome = f"{_some(lost)} could not be restored; load the weights again" if lost else "they were restored"
+        outcome = f"{listed(lost)} could not be restored; load the weights again" if lost else "they were restored"
         message = (
-            f"The model overwrote its parameters {_some([state.name for state in changed])} in place "
+            f"The model overwrote its parameters {listed([state.name for state in changed])} in place "
             f"when it was run; {outcome}. Move the update out of forward(), or make it a "
             "parametrization (torch.nn.utils.parametrize)."
         )
@@ -122,11 +114,12 @@ class StateGuard:
         """Remember everything."""
         self._rng = rng_state()
         self._flags = flags()
-        self._modules = [_ModuleState(module) for _, module in held.modules]
+        self._modules = [(module, type(module), module.training) for _, module in held.modules]
         self._containers = [(name, prefix, _ContainerState(value)) for name, prefix, value in held.containers]
-        self._arrays = [(name, _ArrayState(array)) for name, array in held.arrays]
+        self._arrays = [(name, array, array.copy()) for name, array in held.arrays]
         self._generators = [GeneratorState(generator) for _, generator in held.generators]
-        self._hooks = [_ContainerState(hooks) for hooks in _global_hooks()]
+        shared = [hooks for name, hooks in vars(_module_globals).items() if name.startswith("_global_")]
+        self._hooks = [_ContainerState(hooks) for hooks in shared if isinstance(hooks, dict)]
         named = held.tensors
         size = sum(t.numel() * t.element_size() for _, t in named if isinstance(t, nn.Parameter))
         self._named = [
@@ -140,12 +133,17 @@ class StateGuard:
         """Put everything back, and return the parameters whose content had changed."""
         for hooks in self._hooks:
             hooks.restore()
-        for module in self._modules:
-            module.restore()
+        for module, kind, training in self._modules:
+            if type(module) is not kind:
+                module.__class__ = kind
+            module.training = training  # of a scripted module, no attribute
         names = []
         for name, prefix, container in self._containers:
             names += [name if prefix is None or not key else prefix + key for key in container.restore()]
-        names += [name for name, array in self._arrays if array.restore()]
+        for name, array, copy in self._arrays:
+            if array.shape == copy.shape and array.tobytes() != copy.tobytes():
+                array[...] = copy
+                names.append(name)
         written = [state for state in self._named if state.restore()]
         changed = [state for state in written if isinstance(state.tensor, nn.Parameter)]
         inputs = {id(tensor) for tensor in self.tensors}
@@ -265,9 +263,6 @@ def _write(tensor: Tensor, content: Tensor) -> None:
         with torch.inference_mode():
             target.copy_(content)
         return
-    for axis, stride in enumerate(target.stride() if target.layout is torch.strided else ()):
-        if stride == 0:  # expanded: the entries along this axis are one place in memory
-            target, content = target.narrow(axis, 0, 1), content.narrow(axis, 0, 1)
     target.copy_(content)
 
 
@@ -322,48 +317,3 @@ class _ContainerState:
 def _identical(a: Sequence[Any], b: Sequence[Any]) -> bool:
     """Tell whether two sequences have the same objects, in the same places."""
     return len(a) == len(b) and all(map(operator.is_, a, b))
-
-
-class _ArrayState:
-    """The content of an array of numpy."""
-
-    def __init__(self, array: np.ndarray) -> None:
-        self.array = array
-        self.copy = array.copy()
-
-    def restore(self) -> bool:
-        """Put the content back, and tell whether any bit of it had changed."""
-        if self.array.shape != self.copy.shape or self.array.tobytes() == self.copy.tobytes():
-            return False
-        self.array[...] = self.copy
-        return True
-
-
-class _ModuleState:
-    """The class of one module, and its mode where that is no attribute."""
-
-    def __init__(self, module: nn.Module) -> None:
-        self.module = module
-        self.type = type(module)
-        self.training = module.training
-
-    def restore(self) -> None:
-        """Put both back."""
-        if type(self.module) is not self.type:
-            self.module.__class__ = self.type
-        if isinstance(self.module, torch.jit.ScriptModule):
-            self.module.training = self.training
-
-
-def _global_hooks() -> list[dict[Any, Any]]:
-    """Return torch's dictionaries of hooks that are called for every module."""
-    return [value for key, value in sorted(vars(_module_globals).items()) if _is_global_hooks(key, value)]
-
-
-def _is_global_hooks(key: str, value: object) -> bool:
-    return key.startswith("_global_") and isinstance(value, dict)
-
-
-def _some(names: list[str]) -> str:
-    """Return a few names for a message."""
-    return ", ".join(names[:3]) + (f" and {len(names) - 3} more" if len(names) > 3 else "")

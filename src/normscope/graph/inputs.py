@@ -19,6 +19,7 @@ from normscope.graph.guard import untouched
 from normscope.graph.safe_load import unlike_numbers
 from normscope.graph.signature import InnermostModule, input_device, input_dtype, signature_of, sized_layers
 from normscope.graph.statefulness import evaluating, refuse_quantized
+from normscope.graph.weights_validation import count_non_finite
 
 _ADVICE = "Pass a shape (--input 3,224,224, without the batch axis) or data (--data, data=...)."
 _LABELS = ("labels", "label", "targets", "target", "y")
@@ -135,9 +136,6 @@ def guess_inputs(
         dtype: the dtype of its input.
         batch: the size of the batch.
 
-    Returns:
-        Random numbers or token ids, the same ones every time.
-
     Raises:
         InputError: if the model does not run on the given shape, or on any that was guessed.
         WeightsError: if it is quantized.
@@ -168,11 +166,11 @@ def _batches(data: Any, model: nn.Module, batch: int) -> Iterator[Any]:
     if isinstance(data, ModelInputs):
         yield data
     elif isinstance(data, Tensor | np.ndarray):
-        yield from _cut(data, batch)
+        yield from (piece[0] for piece in _cut({0: data}, batch))
     elif isinstance(data, Mapping):
-        yield from _cut_together(data, list(data), batch)
+        yield from _cut(data, batch)
     elif isinstance(data, tuple | list) and any(isinstance(item, Tensor | np.ndarray) for item in data):
-        yield from (tuple(piece.values()) for piece in _cut_together(dict(enumerate(data)), range(len(data)), batch))
+        yield from (tuple(piece.values()) for piece in _cut(dict(enumerate(data)), batch))
     elif isinstance(data, Dataset):
         yield from DataLoader(data, batch_size=batch, generator=torch.Generator().manual_seed(0), collate_fn=_collated)
     elif isinstance(data, Iterable) and not isinstance(data, str | bytes):
@@ -211,16 +209,8 @@ def _stacked(column: list[Any]) -> Any:
         return column
 
 
-def _cut(data: Any, batch: int) -> Iterator[Any]:
-    """Yield pieces of a tensor or array along axis 0."""
-    if data.ndim == 0:
-        yield data
-        return
-    yield from (data[start : start + batch] for start in range(0, len(data), batch))
-
-
-def _cut_together(data: Mapping[Any, Any], keys: Iterable[Any], batch: int) -> Iterator[dict[Any, Any]]:
-    """Yield pieces of several tensors along axis 0, and of lists as long, if they have one length; else all at once."""
+def _cut(data: Mapping[Any, Any], batch: int) -> Iterator[dict[Any, Any]]:
+    """Yield pieces of tensors along axis 0, and of lists as long, if all have one length; else all at once."""
     lengths = {len(v) for v in data.values() if isinstance(v, Tensor | np.ndarray) and v.ndim}
     if len(lengths) != 1:
         yield dict(data)
@@ -228,8 +218,7 @@ def _cut_together(data: Mapping[Any, Any], keys: Iterable[Any], batch: int) -> I
     length = lengths.pop()
     cut = {k for k, v in data.items() if getattr(v, "ndim", 0) or (isinstance(v, list | tuple) and len(v) == length)}
     for start in range(0, length, batch):
-        piece = slice(start, start + batch)
-        yield {key: data[key][piece] if key in cut else data[key] for key in keys}
+        yield {key: value[start : start + batch] if key in cut else value for key, value in data.items()}
 
 
 def _from_sequence(data: Sequence[Any], model: nn.Module) -> ModelInputs:
@@ -341,24 +330,16 @@ def _check(inputs: ModelInputs, model: nn.Module) -> None:
         return
     _refuse_missing_batch_axis(tensors[0], *first, others=len(tensors) > 1)
     problem = "" if len(tensors) > 1 else _unlike_first(tensors[0], *first)
-    if problem and not _runs(model, inputs):  # the layer that is registered first need not be the first to run
-        raise InputError(problem)
-
-
-def _runs(model: nn.Module, inputs: ModelInputs) -> bool:
-    """Tell whether a model runs on these inputs."""
-    try:
-        check_runs(model, inputs)
-    except InputError:
-        return False
-    return True
+    if problem:
+        try:
+            check_runs(model, inputs)  # the layer that is registered first need not be the first to run
+        except InputError:
+            raise InputError(problem) from None
 
 
 def _check_finite(name: str, value: Tensor) -> None:
     """Raise if an input holds NaN or infinity; a mask may say "never" by minus infinity."""
-    if not value.is_floating_point() or value.is_meta or "mask" in name:
-        return
-    nan, infinite = int(value.isnan().sum()), int(value.isinf().sum())
+    nan, infinite = (0, 0) if value.is_meta or "mask" in name else count_non_finite(value)
     if nan or infinite:
         raise NonFiniteInputError(
             f"Expected finite inputs, but input {name} has {nan} NaN and {infinite} infinite entries "

@@ -65,9 +65,6 @@ _DIFFERENTIABLE: dict[str, Callable[..., Any]] = {
 def resolve(op: str) -> Callable[..., Any]:
     """Return the function behind an operation's name.
 
-    Raises:
-        CaptureError: if this torch has no such operation.
-
     >>> resolve("aten.relu.default")(torch.tensor([-1.0, 2.0])).tolist()
     [0.0, 2.0]
     """
@@ -177,11 +174,6 @@ def rounded(node: Node, value: Any) -> Any:
     return value.to(short).to(value.dtype)
 
 
-def last_uses(graph: Graph) -> Mapping[str, Sequence[str]]:
-    """Return for every node the names of the values that are not needed after it."""
-    return graph.last_uses
-
-
 def run(
     graph: Graph,
     tensors: Mapping[str, Tensor],
@@ -210,7 +202,7 @@ def run(
     kept, changed = known or {}, set[str]()
     moving = graph.moving  # a weight that is cast to few bits is the rounded one
     supply = iter(inputs)
-    dying = last_uses(graph)
+    dying = graph.last_uses
     outputs: list[Any] = []
     for node in graph:
         name = node.name

@@ -1,18 +1,16 @@
-"""The frozen graph: what a model computes, as plain data that survives a JSON round trip."""
+"""The frozen graph: what a model computes, as plain data."""
 
 from __future__ import annotations
 
 import functools
-import json
 from collections.abc import Callable, Iterator
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from typing import Any
 
 #: Operations that carry data into a graph or out of it, rather than compute.
 SOURCES = ("input", "parameter", "buffer", "constant")
 #: What no rule understands: the first argument's value, which depends on the other arguments in a way not followed.
 UNKNOWN = "normscope.scalar.unknown"
-FORMAT = 1
 
 
 @dataclass(frozen=True)
@@ -24,7 +22,7 @@ class Ref:
 
 @dataclass(frozen=True)
 class Named:
-    """A torch literal that JSON cannot hold: a dtype, device, layout or memory format."""
+    """A torch literal by name: a dtype, device, layout or memory format."""
 
     type: str
     name: str
@@ -77,9 +75,9 @@ class Graph:
         output_names: a name for each output tensor.
         notes: what happened on the way (a fallback and why).
 
-    >>> g = Graph((Node("x", "input", shape=(2,), dtype="float32"), Node("y", "aten.relu.default", (Ref("x"),))))
-    >>> Graph.from_json(g.to_json()) == g
-    True
+    >>> graph = Graph((Node("x", "input", shape=(2,), dtype="float32"), Node("y", "aten.relu.default", (Ref("x"),))))
+    >>> graph.users()
+    {'x': ['y'], 'y': []}
     """
 
     nodes: tuple[Node, ...]
@@ -136,36 +134,6 @@ class Graph:
         skip = (*SOURCES, "output", "getitem")
         return tuple(n for n in self.nodes if n.op not in skip and not n.op.startswith("python."))
 
-    def to_json(self) -> str:
-        """Return the graph as JSON text."""
-        body = {
-            "format": FORMAT,
-            "front_end": self.front_end,
-            "batch": self.batch,
-            "output_names": list(self.output_names),
-            "notes": list(self.notes),
-            "nodes": [_encode_node(node) for node in self.nodes],
-        }
-        return json.dumps(body)
-
-    @classmethod
-    def from_json(cls, text: str) -> Graph:
-        """Read a graph back.
-
-        Raises:
-            ValueError: if the text has another format version.
-        """
-        body = json.loads(text)
-        if body.get("format") != FORMAT:
-            raise ValueError(f"Expected graph format {FORMAT}, got {body.get('format')!r}. Capture the graph again.")
-        return cls(
-            nodes=tuple(_decode_node(n) for n in body["nodes"]),
-            front_end=body["front_end"],
-            batch=body["batch"],
-            output_names=tuple(body["output_names"]),
-            notes=tuple(body["notes"]),
-        )
-
 
 def references(tree: Any) -> Iterator[Ref]:
     """Yield every :class:`Ref` in a nested argument, in order."""
@@ -183,49 +151,3 @@ def map_refs(tree: Any, function: Callable[[Ref], Any], *, into: type = list) ->
     if isinstance(tree, tuple | list):
         return into(map_refs(item, function, into=into) for item in tree)
     return tree
-
-
-def _encode(tree: Any) -> Any:
-    """Return the JSON form of an argument."""
-    if isinstance(tree, Ref):
-        return {"ref": tree.name}
-    if isinstance(tree, Named):
-        return {"named": [tree.type, tree.name]}
-    if isinstance(tree, tuple | list):
-        return [_encode(item) for item in tree]
-    if isinstance(tree, float) and tree - tree != 0:  # inf, -inf and nan are not JSON
-        return {"float": repr(tree)}
-    return tree
-
-
-def _decode(tree: Any) -> Any:
-    """Read the JSON form of an argument back."""
-    if isinstance(tree, dict):
-        if "ref" in tree:
-            return Ref(tree["ref"])
-        return Named(*tree["named"]) if "named" in tree else float(tree["float"])
-    if isinstance(tree, list):
-        return tuple(_decode(item) for item in tree)
-    return tree
-
-
-def _encode_node(node: Node) -> dict[str, Any]:
-    """Return the JSON form of a node, without empty fields."""
-    body = asdict(node) | {"args": _encode(node.args), "kwargs": _encode(node.kwargs), "shape": node.shape}
-    shape = body.pop("shape")  # a scalar's is (), which is not the same as none
-    full = {key: value for key, value in body.items() if value not in ("", [], ())}
-    return full if shape is None else full | {"shape": list(shape)}
-
-
-def _decode_node(body: dict[str, Any]) -> Node:
-    """Read the JSON form of a node back."""
-    body = dict(body)
-    shape = body.pop("shape", None)
-    return Node(
-        **{
-            **body,
-            "args": _decode(body.get("args", [])),
-            "kwargs": tuple((k, v) for k, v in _decode(body.get("kwargs", []))),
-            "shape": None if shape is None else tuple(shape),
-        }
-    )

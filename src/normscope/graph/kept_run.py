@@ -17,11 +17,6 @@ MOST = 2**25
 class KeptRun:
     """What the nodes that read weights gave on one input: products with weights are what takes long.
 
-    Args:
-        graph: what is run.
-        inputs: what it is run on.
-        most: so many numbers are kept, those of the first nodes.
-
     >>> node = Node("y", "aten.mul.Tensor", target="")
     >>> run = KeptRun(Graph((node,), "export", "dynamic"), [torch.ones(2)])
     >>> run.at([torch.ones(2)]), run.at([torch.zeros(2)])

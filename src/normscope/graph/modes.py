@@ -38,12 +38,7 @@ def running_statistics(node: Node) -> tuple[str, str] | None:
 
 
 def with_statistics(graph: Graph, targets: Mapping[str, tuple[str, str]]) -> Graph:
-    """Return the graph with other running statistics for some BatchNorms: buffers of the names given.
-
-    Args:
-        graph: the graph.
-        targets: names of mean and variance by the node of a BatchNorm.
-    """
+    """Return the graph with other running statistics for some BatchNorms: buffers of the names given."""
     nodes = []
     for node in graph:
         if node.name in targets:

@@ -32,26 +32,7 @@ class Block:
 
     def to_dict(self) -> dict[str, Any]:
         """Return the block as plain JSON data."""
-        return {
-            "name": self.name,
-            "type": self.type,
-            "repeat": self.repeat,
-            "ops": list(self.ops),
-            "parameters": self.parameters,
-            "children": [child.to_dict() for child in self.children],
-        }
-
-    @classmethod
-    def from_dict(cls, data: dict[str, Any]) -> Block:
-        """Read a block back from JSON data."""
-        children = tuple(cls.from_dict(child) for child in data["children"])
-        return cls(data["name"], data["type"], data["repeat"], tuple(data["ops"]), data["parameters"], children)
-
-    def walk(self) -> Iterator[Block]:
-        """Yield the block and all inside it."""
-        yield self
-        for child in self.children:
-            yield from child.walk()
+        return vars(self) | {"ops": list(self.ops), "children": [child.to_dict() for child in self.children]}
 
 
 @dataclass

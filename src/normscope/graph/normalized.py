@@ -126,14 +126,8 @@ class _Slope(torch.autograd.Function):
         cross = (u * pulled).sum(axes)  # r <u, P g>, or <u, g> with constant statistics
         if ctx.constant:
             by_slope = by_slope + _affine(u, gamma * inverse)
-            return (
-                by_slope,
-                _affine(slope, a * inverse),
-                None if weight is None else cross * inverse,
-                None,
-                None,
-                None,
-            )
+            by_weight = None if weight is None else cross * inverse
+            return by_slope, _affine(slope, a * inverse), by_weight, None, None, None
         pushed, overlap, _ = _slope(u, x, None, center, inverse, False)
         by_slope = by_slope + _affine(pushed, gamma)
         pull = gamma * cross * inverse / count

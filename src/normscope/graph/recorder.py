@@ -48,10 +48,8 @@ _LOOKUPS = ("embedding", "index", "index_select", "gather")
 _FINITE = ("isnan", "isinf", "isfinite", "isposinf", "isneginf")
 
 
-def record_graph(
-    model: nn.Module, inputs: tuple[Any, ...], *, notes: Sequence[str] = ()
-) -> tuple[Graph, dict[str, Tensor]]:
-    """Capture ``model(*inputs)`` by recording one run of it.
+def record_graph(model: nn.Module, inputs: tuple[Any, ...]) -> tuple[Graph, dict[str, Tensor]]:
+    """Capture ``model(*inputs)`` by recording one run of it; return the graph and its tensors by name.
 
     As long as no number leaves torch, Python does the same on every input of these shapes, and the graph holds for all.
     Where one does (``if x.sum() > 0``, ``x.max().item()``, numpy), each output is followed by a node with the operation
@@ -60,7 +58,6 @@ def record_graph(
     Args:
         model: a module in the mode it is to be captured in; its outputs must be tensors in a tuple, or one tensor.
         inputs: example tensors.
-        notes: why this front end was chosen; kept in the graph.
 
     Raises:
         CaptureError: if the model calls what cannot be recorded, or returns something other than tensors.
@@ -82,7 +79,7 @@ def record_graph(
         graph, tensors = _functional(recorder, slots)
     with untouched(model), torch.no_grad():
         reproduced = _reproduces(graph, tensors, inputs, values)
-    found = list(notes)
+    found: list[str] = []
     if recorder.left is not None:
         graph = with_unknown_outputs(graph)
         found.append(f"{LEFT_NOTE} {recorder.left or 'the model itself'}")

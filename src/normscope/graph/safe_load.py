@@ -183,6 +183,7 @@ def tensors_by_name(content: Any, name: str) -> dict[str, torch.Tensor]:
     >>> list(tensors_by_name({"net": {"weight": torch.ones(1)}, "best": torch.tensor(0.9)}, "m.pt"))
     ['weight']
     """
+    content = _named(content)
     inside = _state_dicts(content, _is_weight) or _state_dicts(content, lambda value: isinstance(value, torch.Tensor))
     while wrapper := next((key for key in WRAPPERS if any(path[:1] == (key,) for path in inside)), None):
         inside = {path[1:]: found for path, found in inside.items() if path[:1] == (wrapper,)}
@@ -203,6 +204,15 @@ def tensors_by_name(content: Any, name: str) -> dict[str, torch.Tensor]:
         f"Expected tensors by name in the checkpoint, at the top or under {', '.join(WRAPPERS)}; "
         f"{name} has {held}. Save model.state_dict()."
     )
+
+
+def _named(content: Any) -> Any:
+    """Return content with lists of (name, tensor) pairs, as ``list(state_dict.items())`` gives, as dictionaries."""
+    if isinstance(content, Mapping):
+        return {key: _named(value) if isinstance(value, list) else value for key, value in content.items()}
+    pairs = isinstance(content, list) and all(isinstance(x, tuple | list) and len(x) == 2 for x in content)
+    named = pairs and all(isinstance(x[0], str) and isinstance(x[1], torch.Tensor) for x in content)
+    return dict(content) if named and content else content
 
 
 def _state_dicts(content: Any, is_part: Callable[[Any], bool]) -> dict[tuple[Any, ...], Mapping[Any, Any]]:

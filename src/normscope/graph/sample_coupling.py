@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from normscope.graph.capture import Captured
-from normscope.graph.interpreter import as_floating, call, last_uses
+from normscope.graph.interpreter import as_floating, call
 from normscope.graph.ir import SOURCES, Graph, Node, Ref, map_refs
 
 #: Batch sizes at which every operation is run: an odd one that shows order, and one beyond most numbers in a graph.
@@ -89,11 +89,7 @@ class _Held:
     sizes: Mapping[int, Any] = field(default_factory=dict)
 
     def at(self, size: int, count: int) -> Any:
-        """Return the value at another size of the batch: of the data its shape alone.
-
-        Raises:
-            KeyError: if it is not known there.
-        """
+        """Return the value at another size of the batch: of the data its shape alone."""
         if self.layout is not None:
             shape = list(self.together.shape)
             shape[self.layout.axis] = shape[self.layout.axis] // count * size
@@ -127,9 +123,6 @@ def meeting(
         tensors: parameters, buffers and constants by target name.
         example: the input tensors; their first axis is that of samples.
         dtype: floating precision to work in.
-
-    Returns:
-        The operation, or ``None`` if each sample's outputs are a function of that sample alone.
 
     >>> from torch import nn
     >>> from normscope.graph.capture import capture
@@ -172,7 +165,7 @@ class _Walk:
     def meeting(self, example: Sequence[Tensor]) -> _Mixed | None:
         """Return the first value in which samples meet and which an output depends on."""
         held: dict[str, Any] = {}
-        supply, dying = iter(example), last_uses(self.graph)
+        supply, dying = iter(example), self.graph.last_uses
         for node in self.graph:
             if node.op == "output":
                 found = (self._culprit(self.graph[ref.name], held[ref.name]) for ref in node.args)
@@ -232,7 +225,9 @@ class _Walk:
     def _call(self, node: Node, values: dict[str, Any]) -> Any:
         """Run one node, on copies where it writes."""
         with torch.no_grad():
-            return call(node, {k: _copy(v) for k, v in values.items()} if _writes(node) else values, self.dtype)
+            if node.op.split(".")[1].endswith("_"):  # it writes into what it reads
+                values = {k: v.clone() if isinstance(v, Tensor) else v for k, v in values.items()}
+            return call(node, values, self.dtype)
 
     def _hold(self, node: Node, together: Any, alone: list[Any], layouts: list[Layout] | None) -> Any:
         """Tell how a value of the batch is made of those of its samples."""
@@ -325,16 +320,6 @@ def _cuts(node: Node, read: Mapping[str, Any]) -> bool:
     step = options.get("step", node.args[4] if len(node.args) > 4 else 1)
     whole = end is None or isinstance(end, Ref) or end >= sys.maxsize
     return not (start in (None, 0) and whole and step == 1)
-
-
-def _writes(node: Node) -> bool:
-    """Tell whether an operation writes into what it reads."""
-    return node.op.partition(".")[2].partition(".")[0].endswith("_")
-
-
-def _copy(value: Any) -> Any:
-    """Return a value of its own memory."""
-    return value.clone() if isinstance(value, Tensor) else value
 
 
 def _leaves(values: Any) -> Iterator[_Held | _Mixed]:

@@ -56,10 +56,6 @@ def _is_quantized(kind: type) -> bool:
 class RepeatedRuns:
     """A model whose every run starts from the same state.
 
-    Args:
-        model: the model, in the mode it is to be run in, inside a guard of its own.
-        flat: a module that runs it: tensors in, a tuple of tensors out.
-
     Attributes:
         moved: what runs so far changed in the model: attributes, buffers, other tensors.
         drew: whether a run so far used a global random generator.

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 import torch
 from torch import Tensor
@@ -58,20 +58,10 @@ def number_of_probes(example: Sequence[Tensor]) -> int:
     return len(_kinds(example))
 
 
-def _kinds(example: Sequence[Tensor]) -> list[tuple[object, float]]:
+def _kinds(example: Sequence[Tensor]) -> list[tuple[str, float]]:
     """Return the changes to make, each with its amount."""
-    changes = _CHANGES if any(t.is_floating_point() for t in example) else _INTEGER_CHANGES
-    return [(change, amount) for change, amounts in changes for amount in amounts]
-
-
-def _stretched(x: Tensor, amount: float, generator: torch.Generator) -> Tensor:
-    """Return the example times a factor."""
-    return x * amount
-
-
-def _level(x: Tensor, amount: float, generator: torch.Generator) -> Tensor:
-    """Return a constant."""
-    return torch.full_like(x, amount * float(x.abs().max()))
+    amounts = _AMOUNTS if any(t.is_floating_point() for t in example) else _INTEGER_AMOUNTS
+    return [(change, amount) for change, several in amounts.items() for amount in several]
 
 
 def _spike(x: Tensor, amount: float, generator: torch.Generator) -> Tensor:
@@ -82,46 +72,39 @@ def _spike(x: Tensor, amount: float, generator: torch.Generator) -> Tensor:
     return flat.reshape(x.shape)
 
 
-def _alone(x: Tensor, amount: float, generator: torch.Generator) -> Tensor:
-    """Return zeros but for one entry."""
-    return _spike(x, amount, generator) - x
-
-
-def _permuted(x: Tensor, amount: float, generator: torch.Generator) -> Tensor:
-    """Return the entries in another order."""
-    return x.flatten()[torch.randperm(x.numel(), generator=generator).to(x.device)].reshape(x.shape)
-
-
-def _reversed(x: Tensor, amount: float, generator: torch.Generator) -> Tensor:
-    """Return the entries in reverse order."""
-    return x.flatten().flip(0).reshape(x.shape)
-
-
-def _repeated(x: Tensor, amount: float, generator: torch.Generator) -> Tensor:
-    """Return the first entry everywhere."""
-    return x.flatten()[:1].expand(x.numel()).reshape(x.shape)
-
-
 def _noise(x: Tensor, amount: float, generator: torch.Generator) -> Tensor:
     """Return noise about as large as the example."""
     drawn = torch.randn(x.shape, generator=generator, dtype=torch.float64).to(x.device)
     return (drawn * amount * float(x.abs().max())).to(x.dtype)
 
 
-_CHANGES = (
-    (_stretched, STRETCHES),
-    (_level, LEVELS),
-    (_spike, SPIKES),
-    (_alone, SPIKES[1:]),
-    (_permuted, (1.0,)),
-    (_noise, (1.0, 20.0)),
-)
-_INTEGER_CHANGES = ((_permuted, (1.0, 1.0)), (_reversed, (1.0,)), (_repeated, (1.0,)))
+#: The changes of one input, by name.
+_CHANGES: dict[str, Callable[[Tensor, float, torch.Generator], Tensor]] = {
+    "stretched": lambda x, amount, generator: x * amount,
+    "constant": lambda x, amount, generator: torch.full_like(x, amount * float(x.abs().max())),
+    "spike": _spike,
+    "spike alone": lambda x, amount, generator: _spike(x, amount, generator) - x,
+    "permuted": lambda x, amount, generator: x.flatten()[
+        torch.randperm(x.numel(), generator=generator).to(x.device)
+    ].reshape(x.shape),
+    "noise": _noise,
+    "reversed": lambda x, amount, generator: x.flatten().flip(0).reshape(x.shape),
+    "repeated": lambda x, amount, generator: x.flatten()[:1].expand(x.numel()).reshape(x.shape),
+}
+_AMOUNTS = {
+    "stretched": STRETCHES,
+    "constant": LEVELS,
+    "spike": SPIKES,
+    "spike alone": SPIKES[1:],
+    "permuted": (1.0,),
+    "noise": (1.0, 20.0),
+}
+_INTEGER_AMOUNTS = {"permuted": (1.0, 1.0), "reversed": (1.0,), "repeated": (1.0,)}
 
 
-def _changed(x: Tensor, change: object, amount: float, generator: torch.Generator) -> Tensor:
+def _changed(x: Tensor, change: str, amount: float, generator: torch.Generator) -> Tensor:
     """Return one input changed; integers and truth values are only put into another order, or repeated."""
     if x.numel() == 0:
         return x
-    fits = x.is_floating_point() or change in (_reversed, _repeated)
-    return (change if fits else _permuted)(x.detach(), amount, generator)  # type: ignore[operator]
+    fits = x.is_floating_point() or change in ("reversed", "repeated")
+    return _CHANGES[change if fits else "permuted"](x.detach(), amount, generator)

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from normscope.graph.interpreter import as_floating, last_uses, resolve, rounded
+from normscope.graph.interpreter import as_floating, resolve, rounded
 from normscope.graph.interpreter import call as execute
 from normscope.graph.ir import SOURCES, Graph, Node, Ref, map_refs
 from normscope.graph.recognise import Recogniser, name_of
@@ -121,7 +121,7 @@ class Walk:
 
     def run(self) -> Program:
         """Walk the graph and return what it found."""
-        dying = last_uses(self.graph)
+        dying = self.graph.last_uses
         kept = self._needed_later()
         for node in self.graph:
             if node.op == "output":

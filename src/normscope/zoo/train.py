@@ -17,7 +17,6 @@ from torch.nn.utils.parametrize import is_parametrized
 
 from normscope.core.errors import InputError, NonFiniteError
 from normscope.zoo.randomness import seeded
-from normscope.zoo.spatial import check_instance_norms
 from normscope.zoo.training_state import Progress, restore_state, save_state
 
 _LINEAR = (nn.Linear, nn.Conv1d, nn.Conv2d, nn.Conv3d, nn.ConvTranspose1d, nn.ConvTranspose2d, nn.ConvTranspose3d)
@@ -128,8 +127,7 @@ def train(
         state: a file kept up to date after each epoch; a run whose file is there goes on from it, as if never stopped.
 
     Raises:
-        InputError: for data or settings that make no sense, images too small for an InstanceNorm of the model, or a
-            state of other settings.
+        InputError: for data or settings that make no sense, or a state of other settings.
         NonFiniteError: if the loss becomes NaN or infinite.
 
     >>> x = torch.randn(64, 2, generator=torch.Generator().manual_seed(0))
@@ -138,7 +136,6 @@ def train(
     True
     """
     _checked(images, labels, seconds, epochs, batch)
-    check_instance_norms(model, images.shape[1:])
     order = torch.Generator().manual_seed(seed)
     optimizer = torch.optim.Adam(model.parameters(), lr=lr, weight_decay=weight_decay)
     settings = {"lr": lr, "batch": batch, "weight_decay": weight_decay, "seed": seed, "examples": len(images)}

@@ -7,7 +7,7 @@ import math
 import struct
 import zlib
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO
 
@@ -60,10 +60,13 @@ def read_shape(stream: IO[bytes], file: Path) -> tuple[int, ...]:
 
 @dataclass(frozen=True)
 class IdxImages:
-    """Images (n, height, width) and labels (n,) in two idx files."""
+    """Images (n, height, width) and labels (n,) in two idx files; ``shape`` is that of one image with its channel."""
 
     images: Path
     labels: Path
+    labelled: bool = True
+    count: int = field(init=False)
+    shape: tuple[int, ...] = field(init=False)
 
     def __post_init__(self) -> None:
         with opened(self.images) as images, opened(self.labels) as labels:
@@ -75,23 +78,8 @@ class IdxImages:
                 f"Expected one label per image; {self.images} has {shape[0]} images, {self.labels} has shape {marks}. "
                 "Download both again."
             )
-
-    @property
-    def count(self) -> int:
-        """Number of images."""
-        with opened(self.images) as stream:
-            return read_shape(stream, self.images)[0]
-
-    @property
-    def shape(self) -> tuple[int, ...]:
-        """Shape of one image, with its single channel."""
-        with opened(self.images) as stream:
-            return (1, *read_shape(stream, self.images)[1:])
-
-    @property
-    def labelled(self) -> bool:
-        """True: the labels are a file of their own."""
-        return True
+        object.__setattr__(self, "count", shape[0])
+        object.__setattr__(self, "shape", (1, *shape[1:]))
 
     def blocks(self, size: int) -> Iterator[Block]:
         """Yield images (n, 1, height, width) of bytes and their labels."""

@@ -138,15 +138,6 @@ def test_another_setting_needs_another_folder(unbroken: Run) -> None:
         record(replace(SETTING, seed=1), unbroken.path, certify=False)
 
 
-def test_images_too_small_for_instance_norm_are_refused_and_nothing_is_written(tmp_path: Path) -> None:
-    """The stem for 224 pixels leaves one of 16."""
-    small = replace(settings_of("fig1", "smoke")[1], network="resnet18", examples=64)
-    small = replace(small, arguments={"classes": 10, "width": 4, "norm": "in"})
-    with pytest.raises(InputError, match="maps of 1x1 for inputs of 3x16x16"):
-        record(small, tmp_path / "run", certify=False)
-    assert not (tmp_path / "run").exists()
-
-
 def test_training_data_lie_in_the_unit_ball() -> None:
     """The largest on its edge."""
     images, labels = training_data(SETTING, None)

@@ -20,7 +20,6 @@ from normscope.monitor.sinks.folder import RunFolder
 from normscope.papers.than2025.figures.setting import Setting
 from normscope.zoo import catalogue as zoo
 from normscope.zoo.data.load import load_data
-from normscope.zoo.spatial import check_instance_norms
 from normscope.zoo.train import he_normal_, train
 from normscope.zoo.training_state import steps_done
 
@@ -66,7 +65,6 @@ def record(
         return Run.open(folder)
     images, labels = training_data(setting, root)
     model = zoo.build(setting.network, seed=setting.seed, **setting.arguments)
-    check_instance_norms(model, images.shape[1:])
     he_normal_(model, torch.Generator().manual_seed(setting.seed))
     write_text(folder / SETTING, json.dumps(setting.to_dict(), indent=1) + "\n")
     steps = setting.epochs * max(1, len(images) // setting.batch)
