@@ -15,9 +15,9 @@ def _nothing() -> Outcome:
 
 def test_an_id_is_taken_once() -> None:
     claims = Claims("than2025")
-    claims.add("001-A", "Lemma 0", says="")(_nothing)
+    claims.add("001-A", "Lemma 0")(_nothing)
     with pytest.raises(KeyError, match="Duplicate claim: 001-A"):
-        claims.add("001-A", "Lemma 0", says="")
+        claims.add("001-A", "Lemma 0")
 
 
 def test_a_claim_is_of_a_known_paper() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -81,34 +82,44 @@ class Claim:
             raise KeyError(f"Unknown paper {self.paper!r}. Known papers: {', '.join(sorted(PAPERS))}.")
 
 
+Check = Callable[[], Outcome]
+
+
 class Claims(dict[str, Claim]):
     """The claims of one paper, filled by decorating their checks.
 
+    The docstring of a check is what the paper says; what is true instead follows after ``Corrected:``.
+
     >>> claims = Claims("than2025")
-    >>> @claims.add("001-X", "Lemma 0", says="one is two", corrected="one is one")
+    >>> @claims.add("001-X", "Lemma 0")
     ... def _one() -> Outcome:
+    ...     '''One is two.
+    ...
+    ...     Corrected: One is one.
+    ...     '''
     ...     return Outcome(Verdict.FALSE, {"one": 1.0, "two": 2.0}, "they differ")
-    >>> claims["001-X"].check().verdict.value
-    'false'
+    >>> claims["001-X"].check().verdict.value, claims["001-X"].says, claims["001-X"].corrected
+    ('false', 'One is two.', 'One is one.')
     """
 
     def __init__(self, paper: str) -> None:
         super().__init__()
         self.paper = paper
 
-    def add(
-        self, id: str, place: str, *, says: str, corrected: str = "", code: tuple[str, ...] = ()
-    ) -> Callable[[Callable[[], Outcome]], Callable[[], Outcome]]:
-        """Register a check under an id.
+    def add(self, id: str, place: str, *code: Callable[..., object]) -> Callable[[Check], Check]:
+        """Register a check under an id, with the functions that compute what the claim is about.
 
         Raises:
             KeyError: if the id is taken.
         """
         if id in self:
             raise KeyError(f"Duplicate claim: {id}.")
+        names = tuple(f"{function.__module__}.{function.__qualname__}" for function in code)
 
-        def register(check: Callable[[], Outcome]) -> Callable[[], Outcome]:
-            self[id] = Claim(id, self.paper, place, says, corrected, check, code)
+        def register(check: Check) -> Check:
+            says, _, corrected = (inspect.getdoc(check) or "").partition("\n\nCorrected: ")
+            words = (" ".join(text.split()) for text in (says, corrected))
+            self[id] = Claim(id, self.paper, place, *words, check, names)
             return check
 
         return register

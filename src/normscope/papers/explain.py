@@ -110,9 +110,6 @@ class Answer(Shown):
 def located(name: str) -> Location:
     """Return where the function of a dotted name is defined.
 
-    Raises:
-        LookupError: if nothing has that name.
-
     >>> located("normscope.lipschitz.printed.lemma_5").file
     'normscope/lipschitz/printed.py'
     """

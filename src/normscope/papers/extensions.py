@@ -11,6 +11,7 @@ from torch.nn import functional as F
 
 from normscope.geometry.derivatives import standardized
 from normscope.geometry.flow import Point, gradient_of
+from normscope.geometry.symmetry import batch_norm_orbit, radial_derivative, symmetry_dimension
 from normscope.operators.attention import attention_constants
 from normscope.operators.normalizers.batch_norm import (
     batch_norm_batch_at,
@@ -18,6 +19,7 @@ from normscope.operators.normalizers.batch_norm import (
     batch_norm_batch_global,
 )
 from normscope.operators.normalizers.group_norm import group_norm_at
+from normscope.operators.normalizers.layer_norm import layer_norm_global, layer_norm_range
 from normscope.operators.normalizers.rms_norm import rms_norm_at, rms_norm_global
 from normscope.papers.akbar2025.claims.laboratory import hidden_layer, largest, normalized, output, square_loss
 from normscope.papers.claim import Claims, Outcome
@@ -26,9 +28,6 @@ from normscope.papers.measure import confirm, confirm_bound, gaussian, holds, ja
 CLAIMS = Claims("normscope")
 ZERO = 1e-10
 EPS = 1e-5
-_BATCH = "normscope.operators.normalizers.batch_norm."
-_RMS = "normscope.operators.normalizers.rms_norm."
-_ATTENTION = "normscope.operators.attention.attention_constants"
 
 
 def _agree(ours: float, true: float) -> float:
@@ -36,14 +35,11 @@ def _agree(ours: float, true: float) -> float:
     return abs(ours - true) / max(true, 1e-300)
 
 
-@CLAIMS.add(
-    "X-BNtrain",
-    "F2",
-    says="On the stacked batch BatchNorm has the Jacobian norm max_c |gamma_c|/s_c for m >= 3 values per channel, "
-    "|gamma_c| eps/s_c^3 for m = 2 and 0 for m = 1; ||J||_F^2 = sum_c gamma_c^2/s_c^2 (m - 2 + (eps/s_c^2)^2).",
-    code=(_BATCH + "batch_norm_batch_at", _BATCH + "batch_norm_batch_global"),
-)
+@CLAIMS.add("X-BNtrain", "F2", batch_norm_batch_at, batch_norm_batch_global)
 def _batch_statistics() -> Outcome:
+    """On the stacked batch BatchNorm has the Jacobian norm max_c |gamma_c|/s_c for m >= 3 values per channel, |gamma_c|
+    eps/s_c^3 for m = 2 and 0 for m = 1; ||J||_F^2 = sum_c gamma_c^2/s_c^2 (m - 2 + (eps/s_c^2)^2).
+    """
     gamma, gaps = numbers(1.5, -0.7), {}
     for m in (1, 2, 3, 7):
         x = gaussian(800 + m, m, 2)
@@ -62,13 +58,9 @@ def _batch_statistics() -> Outcome:
     return holds(max(measured.values()) < 1e-9, measured, "two rank-one terms leave m - 2 directions")
 
 
-@CLAIMS.add(
-    "X-BNfold",
-    "F2",
-    says="The layer X -> BN_train(X W^T) has at most the norm of diag(gamma/s) W.",
-    code=(_BATCH + "batch_norm_batch_each",),
-)
+@CLAIMS.add("X-BNfold", "F2", batch_norm_batch_each)
 def _folded() -> Outcome:
+    """The layer X -> BN_train(X W^T) has at most the norm of diag(gamma/s) W."""
     ratios = []
     for seed in range(40):
         x, weight, gamma = gaussian(820 + seed, 9, 3), gaussian(870 + seed, 4, 3), gaussian(920 + seed, 4)
@@ -83,14 +75,11 @@ def _folded() -> Outcome:
     return holds(max(ratios) <= 1 + 1e-9, measured, "each channel contracts after the folded weight")
 
 
-@CLAIMS.add(
-    "X-RMS",
-    "F6",
-    says="RMSNorm has the Jacobian (I - x x^T/(n r^2))/r, r^2 = ||x||^2/n + eps: norm 1/r for n >= 2, eps/r^3 for "
-    "n = 1, at most max |gamma|/sqrt(eps), attained at zero.",
-    code=(_RMS + "rms_norm_at", _RMS + "rms_norm_global"),
-)
+@CLAIMS.add("X-RMS", "F6", rms_norm_at, rms_norm_global)
 def _rms() -> Outcome:
+    """RMSNorm has the Jacobian (I - x x^T/(n r^2))/r, r^2 = ||x||^2/n + eps: norm 1/r for n >= 2, eps/r^3 for n = 1, at
+    most max |gamma|/sqrt(eps), attained at zero.
+    """
     measured = {}
     for n in (1, 2, 5):
         x, one = gaussian(830 + n, n), torch.ones(n, dtype=torch.float64)
@@ -106,13 +95,9 @@ def _rms() -> Outcome:
     return holds(max(measured.values()) < 1e-9, measured, "one rank-one term, no centring")
 
 
-@CLAIMS.add(
-    "X-IN",
-    "F5",
-    says="InstanceNorm has the norm max |gamma_c|/s_nc over samples and channels, for at least three positions.",
-    code=("normscope.operators.normalizers.group_norm.group_norm_at",),
-)
+@CLAIMS.add("X-IN", "F5", group_norm_at)
 def _instance() -> Outcome:
+    """InstanceNorm has the norm max |gamma_c|/s_nc over samples and channels, for at least three positions."""
     x, gamma = gaussian(840, 2, 3, 2, 3), numbers(1.5, -0.7, 4)
     true = jacobian_norm(lambda z: F.instance_norm(z, weight=gamma, eps=EPS), x)
     ours = group_norm_at(x, x.shape[1], gamma, EPS)
@@ -121,12 +106,9 @@ def _instance() -> Outcome:
     return holds(_agree(ours, true) < 1e-9, {"ours": ours, "true": true}, "blocks by sample and channel")
 
 
-@CLAIMS.add(
-    "X-res",
-    "F10",
-    says="x + f(x) has at most the constant 1 + Lip(f), attained by f = 2 id.",
-)
+@CLAIMS.add("X-res", "F10")
 def _residual() -> Outcome:
+    """The map x + f(x) has at most the constant 1 + Lip(f), attained by f = 2 id."""
     attained = jacobian_norm(lambda x: x + 2 * x, gaussian(841, 4))
     ratios = []
     for seed in range(20):
@@ -153,13 +135,9 @@ def _attention(a: Tensor, value: Tensor, mask: Tensor | None = None) -> Callable
     return attend
 
 
-@CLAIMS.add(
-    "X-att",
-    "F11",
-    says="Dot-product attention of at least two tokens is not Lipschitz on all inputs.",
-    code=(_ATTENTION,),
-)
+@CLAIMS.add("X-att", "F11", attention_constants)
 def _attention_unbounded() -> Outcome:
+    """Dot-product attention of at least two tokens is not Lipschitz on all inputs."""
     one = torch.ones(1, 1, dtype=torch.float64)
 
     def at(t: float) -> float:
@@ -176,13 +154,9 @@ def _attention_unbounded() -> Outcome:
     return holds(growth > 50, measured, "the score is a product of two tokens")
 
 
-@CLAIMS.add(
-    "X-attB",
-    "F11",
-    says="For tokens of norm at most R: Lip <= ||V|| (sqrt(N) + ||A|| R^2 (1 + sqrt(N))), whatever the mask.",
-    code=(_ATTENTION,),
-)
+@CLAIMS.add("X-attB", "F11", attention_constants)
 def _attention_bound() -> Outcome:
+    """For tokens of norm at most R: Lip <= ||V|| (sqrt(N) + ||A|| R^2 (1 + sqrt(N))), whatever the mask."""
     worst, count, d = 0.0, 4, 3
     causal = torch.ones(count, count, dtype=torch.bool).triu(1)
     for seed in range(60):
@@ -205,14 +179,11 @@ def _attention_bound() -> Outcome:
     return holds(worst <= 1, measured, "covariances of tokens in a ball")
 
 
-@CLAIMS.add(
-    "X-homog",
-    "F17",
-    says="With ReLU (gamma_i, beta_i) -> alpha and the next column/alpha changes nothing, and gradient flow "
-    "conserves gamma_i^2 + beta_i^2 - ||V_:i||^2; without a normalizer the same of (w_i, b_i).",
-    code=("normscope.geometry.symmetry.symmetry_dimension",),
-)
+@CLAIMS.add("X-homog", "F17", symmetry_dimension)
 def _homogeneity() -> Outcome:
+    """With ReLU (gamma_i, beta_i) -> alpha and the next column/alpha changes nothing, and gradient flow conserves
+    gamma_i^2 + beta_i^2 - ||V_:i||^2; without a normalizer the same of (w_i, b_i).
+    """
     x, target, alpha = gaussian(850, 20, 3), gaussian(851, 20, 2), numbers(0.3, 2, 5, 1)
     measured = {}
     for kind, names in (("batch", ("gamma", "beta")), ("none", ("W", "b"))):
@@ -238,14 +209,11 @@ def _stream(point: Point, x: Tensor) -> Tensor:
     return torch.relu(normalized("batch", h)) @ point["head"].mT
 
 
-@CLAIMS.add(
-    "X-ressym",
-    "F17",
-    says="In residual networks a weight whose output is normalized inside its branch is scale-invariant alone; "
-    "weights that write to the stream are so only all together with the stem.",
-    code=("normscope.geometry.symmetry.batch_norm_orbit",),
-)
+@CLAIMS.add("X-ressym", "F17", batch_norm_orbit)
 def _residual_symmetry() -> Outcome:
+    """In residual networks a weight whose output is normalized inside its branch is scale-invariant alone; weights that
+    write to the stream are so only all together with the stem.
+    """
     x = gaussian(853, 20, 3)
     shapes = {"stem": (5, 3), "inner0": (6, 5), "inner1": (6, 5), "writer0": (5, 6), "writer1": (5, 6), "head": (2, 5)}
     point = {name: gaussian(854 + k, *shape) for k, (name, shape) in enumerate(shapes.items())}
@@ -275,14 +243,11 @@ def _post_activation(p: Point, x: Tensor) -> Tensor:
     return h @ p["head"].mT
 
 
-@CLAIMS.add(
-    "X-stream",
-    "F17",
-    says="In a residual stream with ReLU the rescaling (gamma, beta) -> alpha, next columns/alpha acts per "
-    "channel of the stream: on all that write to it and all that read it together.",
-    code=("normscope.geometry.symmetry.symmetry_dimension",),
-)
+@CLAIMS.add("X-stream", "F17", symmetry_dimension)
 def _stream_homogeneity() -> Outcome:
+    """In a residual stream with ReLU the rescaling (gamma, beta) -> alpha, next columns/alpha acts per channel of the
+    stream: on all that write to it and all that read it together.
+    """
     x, alpha = gaussian(880, 20, 3), numbers(0.2, 3, 1, 7, 0.5)
     shapes = {
         "stem": (5, 3),
@@ -309,13 +274,9 @@ def _stream_homogeneity() -> Outcome:
     return holds(tied, measured, "the sum ties the writers of a channel together")
 
 
-@CLAIMS.add(
-    "X-share",
-    "F17",
-    says="Shared weights are scale-invariant if and only if every use of them is normalized.",
-    code=("normscope.geometry.symmetry.batch_norm_orbit",),
-)
+@CLAIMS.add("X-share", "F17", batch_norm_orbit)
 def _shared() -> Outcome:
+    """Shared weights are scale-invariant if and only if every use of them is normalized."""
     x, weight = gaussian(860, 20, 4), gaussian(861, 4, 4)
 
     def run(w: Tensor, every: bool) -> Tensor:
@@ -327,14 +288,11 @@ def _shared() -> Outcome:
     return holds(gaps[True] < ZERO < gaps[False] - 1e-3, measured, "one use lets the scale through")
 
 
-@CLAIMS.add(
-    "X-radial",
-    "F17",
-    says="For eps > 0, <W, grad_W> + <b, grad_b> = sum_n (eps/(sigma_n^2 + eps)) sum_i gamma_i delta_ni z^_ni "
-    "under LayerNorm, and the same with the mean square for sigma_n^2 under RMSNorm.",
-    code=("normscope.geometry.symmetry.radial_derivative",),
-)
+@CLAIMS.add("X-radial", "F17", radial_derivative)
 def _radial() -> Outcome:
+    """For eps > 0, <W, grad_W> + <b, grad_b> = sum_n (eps/(sigma_n^2 + eps)) sum_i gamma_i delta_ni z^_ni under
+    LayerNorm, and the same with the mean square for sigma_n^2 under RMSNorm.
+    """
     x, target, point, eps = gaussian(862, 20, 3), gaussian(863, 20, 2), hidden_layer(864), 0.3
     measured = {}
     for kind in ("layer", "rms"):
@@ -355,17 +313,11 @@ def _radial() -> Outcome:
     return holds(worst < ZERO, measured, "eps lets a part of the scale through")
 
 
-@CLAIMS.add(
-    "X-eps",
-    "F3",
-    says="Between two inputs LayerNorm's normalized values are never longer than sqrt(n), and it never expands "
-    "more than 1/sqrt(eps).",
-    code=(
-        "normscope.operators.normalizers.layer_norm.layer_norm_global",
-        "normscope.operators.normalizers.layer_norm.layer_norm_range",
-    ),
-)
+@CLAIMS.add("X-eps", "F3", layer_norm_global, layer_norm_range)
 def _range() -> Outcome:
+    """Between two inputs LayerNorm's normalized values are never longer than sqrt(n), and it never expands more than
+    1/sqrt(eps).
+    """
     x, y = gaussian(865, 200, 6) * 1e-3, gaussian(866, 200, 6) * 1e-3
     images = [F.layer_norm(z, (6,), eps=EPS) for z in (x, y)]
     quotients = (images[0] - images[1]).norm(dim=1) / (x - y).norm(dim=1)

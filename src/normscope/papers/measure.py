@@ -93,10 +93,7 @@ def chain(
 ) -> Function:
     """Return the network ``h_k = g(NO_k(W_k h_{k-1}))`` of the paper's definitions.
 
-    Args:
-        weights: ``W_1, ..., W_K``.
-        after: the normalizer of layer ``k`` (from zero), applied to its total input; none for a plain network.
-        activation: ``g``.
+    ``after`` is the normalizer of layer ``k`` (from zero), applied to its total input; none for a plain network.
 
     >>> chain([2 * torch.eye(2, dtype=torch.float64)])(numbers(1, -1)).tolist()
     [2.0, 0.0]
@@ -123,12 +120,6 @@ def standardized(y: Tensor) -> Tensor:
 def of_weight(network: Callable[[list[Tensor]], Function], weights: list[Tensor], i: int, x: Tensor) -> Function:
     """Return the output at ``x`` as a function of the weight ``W_i`` (from zero) alone.
 
-    Args:
-        network: builds the network from its weights, e.g. :func:`chain`.
-        weights: all of them.
-        i: which one varies.
-        x: the input.
-
     >>> of_weight(chain, [torch.eye(2, dtype=torch.float64)], 0, numbers(1, 0))(torch.ones(1, 2).double()).tolist()
     [1.0]
     """
@@ -147,9 +138,6 @@ def padded_identity(rows: int, columns: int) -> Tensor:
 def confirm(what: str, ours: float, measured: float, relative: float = RELATIVE) -> None:
     """Raise unless the corrected statement agrees with what was measured.
 
-    Raises:
-        CorrectionError: with both numbers.
-
     >>> confirm("one", 1.0, 1.0)
     """
     if not close(ours, measured, relative):
@@ -158,9 +146,6 @@ def confirm(what: str, ours: float, measured: float, relative: float = RELATIVE)
 
 def confirm_bound(what: str, ours: float, measured: float, relative: float = RELATIVE) -> None:
     """Raise unless the corrected bound is above what was measured.
-
-    Raises:
-        CorrectionError: with both numbers.
 
     >>> confirm_bound("two", 2.0, 1.0)
     """
@@ -216,10 +201,10 @@ def refuted(condition: bool, measured: Mapping[str, Number], because: str) -> Ou
     return Outcome(Verdict.FALSE if condition else Verdict.HOLDS, measured, because)
 
 
-def given(condition: bool, because: str, measured: Mapping[str, Number], otherwise: Verdict) -> Outcome:
+def given(condition: bool, measured: Mapping[str, Number], because: str, otherwise: Verdict = Verdict.HOLDS) -> Outcome:
     """Return that a claim needs an assumption if the numbers show it, and another verdict if not.
 
-    >>> given(True, "it needs one", {}, Verdict.HOLDS).verdict.name
+    >>> given(True, {}, "it needs one").verdict.name
     'ASSUMPTION'
     """
     return Outcome(Verdict.ASSUMPTION if condition else otherwise, measured, because)

@@ -183,11 +183,7 @@ def every_claim() -> dict[str, Claim]:
 
 
 def claims_of(module: str) -> Iterator[Claim]:
-    """Yield the claims of one paper: those of every :class:`Claims` in its module, or in the modules of its folder.
-
-    Raises:
-        KeyError: if an id is there twice.
-    """
+    """Yield the claims of one paper: those of every :class:`Claims` in its module, or in the modules of its folder."""
     found: dict[str, Claim] = {}
     for part in _modules(module):
         for claims in vars(part).values():
@@ -207,11 +203,7 @@ def _modules(name: str) -> Iterator[ModuleType]:
 
 
 def chosen_claims(paper: str | None, only: Sequence[str] | None) -> list[Claim]:
-    """Return the claims a user asks for.
-
-    Raises:
-        InputError: if there is no such paper or claim, or the claim is of another paper.
-    """
+    """Return the claims a user asks for."""
     sources = [source for source in SOURCES if paper is None or paper in source[:2]]
     if not sources:
         known = [name for source in SOURCES for name in source[:2]]

@@ -55,12 +55,6 @@ class Line:
     def over_seeds(cls, label: str, x: Sequence[float], values: Any, *, dashed: bool = False) -> Line:
         """Return the median and the range over seeds.
 
-        Args:
-            label: what it is.
-            x: abscissae.
-            values: one row per seed, one column per abscissa.
-            dashed: for bounds and formulas.
-
         >>> Line.over_seeds("loss", [1, 2], [[1.0, 5.0], [3.0, 7.0]]).y
         (2.0, 6.0)
         """

@@ -38,14 +38,7 @@ _SETTINGS = {
 
 
 def run(scale: str, seed: int, data_root: Path | None, progress: Callable[[str], None]) -> Study:
-    """Compare smooth activations with ReLU: the Hessian where it exists, the jump of the gradient, and training.
-
-    Args:
-        scale: ``smoke`` or ``laptop``.
-        seed: the first of the seeds.
-        data_root: folder of MNIST.
-        progress: called with a line of text at each step.
-    """
+    """Compare smooth activations with ReLU: the Hessian where it exists, the jump of the gradient, and training."""
     setting = _SETTINGS[scale]
     x, y = unit_data(setting.data, data_root, "train", setting.examples)
     hessians: dict[str, list[list[float]]] = {name: [] for name in ACTIVATIONS}

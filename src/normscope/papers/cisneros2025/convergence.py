@@ -42,14 +42,7 @@ _SETTINGS = {
 
 
 def run(scale: str, seed: int, data_root: Path | None, progress: Callable[[str], None]) -> Study:
-    """Train as the paper does from weight vectors of several lengths, then by steps that are certified.
-
-    Args:
-        scale: ``smoke`` or ``laptop``.
-        seed: the first of the seeds.
-        data_root: folder that holds MNIST and CIFAR-10; data that are not there are left out, but one must be.
-        progress: called with a line of text at each step.
-    """
+    """Train as the paper does from weight vectors of several lengths, then by steps that are certified."""
     setting = _SETTINGS[scale]
     panels: list[Panel] = []
     evidence: list[Evidence] = []

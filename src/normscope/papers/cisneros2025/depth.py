@@ -38,12 +38,6 @@ def run(scale: str, seed: int, data_root: Path | None, progress: Callable[[str],
 
     The plain twin has the same form with weights of variance one in place of unit vectors, so a layer has a norm near
     2. Output weights have norm one, inputs too.
-
-    Args:
-        scale: ``smoke`` or ``laptop``.
-        seed: the first of the seeds.
-        data_root: not used.
-        progress: called with a line of text at each step.
     """
     setting = _SETTINGS[scale]
     depths = setting.depths

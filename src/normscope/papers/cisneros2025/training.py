@@ -16,17 +16,7 @@ from normscope.zoo.data.load import load_data
 
 
 def unit_data(name: str, root: Path | None, split: str, examples: int) -> tuple[Tensor, Tensor]:
-    """Return images as unit vectors and one-hot targets.
-
-    Args:
-        name: of the data, e.g. ``digits`` or ``mnist``.
-        root: where they lie.
-        split: ``train`` or ``test``.
-        examples: how many.
-
-    Raises:
-        InputError: if the data have no labels.
-    """
+    """Return images as unit vectors and one-hot targets."""
     images, labels = load_data(name, root, split, examples).tensors()
     if labels is None:
         raise InputError(f"Expected labelled data, but {name} has no labels.")
@@ -48,15 +38,7 @@ def descend(
 ) -> None:
     """Train in place by plain gradient descent on mini-batches.
 
-    Args:
-        model: the network.
-        x: inputs.
-        y: targets.
-        steps: updates.
-        rate: the step size.
-        batch: examples of a step; ``None`` for all of them.
-        seed: of the order.
-        after_step: called with the number of updates so far, also before the first with 0.
+    ``after_step`` gets the number of updates so far, also 0 before the first; no batch means all of the data.
     """
     draw = torch.Generator().manual_seed(seed)
     size = len(x) if batch is None else min(batch, len(x))
@@ -74,13 +56,7 @@ def descend(
 
 
 def probe(model: nn.Module, x: Tensor, y: Tensor) -> tuple[float, float]:
-    """Return the loss and the norm of its gradient over all these data.
-
-    Args:
-        model: the network; its gradients are not touched.
-        x: inputs.
-        y: targets.
-    """
+    """Return the loss and the norm of its gradient over all these data."""
     loss = square_loss(model(x), y)
     slopes = torch.autograd.grad(loss, list(model.parameters()))
     return loss.item(), math.sqrt(sum(g.square().sum().item() for g in slopes))

@@ -43,12 +43,6 @@ def run(scale: str, seed: int, data_root: Path | None, progress: Callable[[str],
     """Train networks of several widths on the same examples and compare test and training loss.
 
     They are trained with Adam: in this scaling plain descent with the paper's step size hardly moves in so few steps.
-
-    Args:
-        scale: ``smoke`` or ``laptop``.
-        seed: the first of the seeds.
-        data_root: folder of MNIST.
-        progress: called with a line of text at each step.
     """
     setting = _SETTINGS[scale]
     x, y = unit_data(setting.data, data_root, "train", setting.train)

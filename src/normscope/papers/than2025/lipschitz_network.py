@@ -68,12 +68,6 @@ def run(scale: str, seed: int, data_root: Path | None, progress: Callable[[str],
 
     Zeros and ones of MNIST are told apart by how bright the middle and the sides of an image are: two numbers in [0, 1]
     that are fixed before the data, as is the grid.
-
-    Args:
-        scale: ``smoke`` (invented points) or ``laptop`` (MNIST).
-        seed: random seed of weights and data order.
-        data_root: folder of MNIST.
-        progress: called with a line of text at each step.
     """
     setting = _SETTINGS[scale]
     train, test = (features(setting.data, split, data_root, seed) for split in ("train", "test"))
@@ -119,14 +113,7 @@ def run(scale: str, seed: int, data_root: Path | None, progress: Callable[[str],
 def features(data: str, split: str, root: Path | None, seed: int) -> tuple[Tensor, Tensor]:
     """Return two features in [0, 1] and labels 0 or 1.
 
-    Args:
-        data: ``mnist``, or ``synthetic`` for points of two triangular clouds.
-        split: ``train`` or ``test``.
-        root: folder of MNIST.
-        seed: of invented points.
-
-    Raises:
-        InputError: if the data have no labels.
+    They are of MNIST, or ``synthetic``: points of two triangular clouds.
     """
     if data == "synthetic":
         source = torch.Generator().manual_seed(2 * seed + (split == "test"))

@@ -44,14 +44,7 @@ FLAT, FROBENIUS = "log flatness, relative (1/sigma^2)", "log product of Frobeniu
 
 
 def run(scale: str, seed: int, data_root: Path | None, progress: Callable[[str], None]) -> Study:
-    """Train networks on digits with some wrong labels, measure them, and compare measures with gaps.
-
-    Args:
-        scale: ``smoke`` or ``laptop``.
-        seed: the first of the seeds.
-        data_root: not used.
-        progress: called with a line of text at each step.
-    """
+    """Train networks on digits with some wrong labels, measure them, and compare measures with gaps."""
     setting = _SETTINGS[scale]
     train, test = _data(setting, seed)
     names = ("width", "depth", "rate", "batch", "norm")
@@ -99,11 +92,7 @@ def _network(width: int, depth: int, norm: str, features: int) -> nn.Sequential:
 def _train(
     net: nn.Module, x: Tensor, y: Tensor, rate: float, batch: int, epochs: int, seed: int
 ) -> tuple[nn.Module, tuple[list[int], list[float]]]:
-    """Train in place by SGD with momentum until the training loss is small; leave it in evaluation.
-
-    Returns:
-        The network after the first pass over the data, and steps and losses after each.
-    """
+    """Train in place by SGD with momentum until the training loss is small; leave it in evaluation."""
     source = torch.Generator().manual_seed(seed)
     optimizer = torch.optim.SGD(net.parameters(), lr=rate, momentum=0.9)
     early, step = copy.deepcopy(net), 0

@@ -7,9 +7,14 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from normscope.core.value import Kind, Value
-from normscope.lipschitz.printed import corollary_10, lemma_5
-from normscope.operators.normalizers.batch_norm import batch_norm_printed, batch_norm_running
-from normscope.operators.normalizers.layer_norm import layer_norm_on_floor
+from normscope.lipschitz.printed import corollary_10, corollary_11, lemma_5
+from normscope.operators.normalizers.batch_norm import (
+    batch_norm_batch_at,
+    batch_norm_printed,
+    batch_norm_running,
+    batch_norm_scale,
+)
+from normscope.operators.normalizers.layer_norm import layer_norm_global, layer_norm_on_floor
 from normscope.papers.claim import Claims, Outcome, Verdict, close
 from normscope.papers.measure import (
     Measured,
@@ -28,23 +33,18 @@ from normscope.papers.measure import (
 
 CLAIMS = Claims("than2025summary")
 EPS = 1e-5
-_BATCH = "normscope.operators.normalizers.batch_norm."
-_LAYER = "normscope.operators.normalizers.layer_norm."
-_PRINTED = "normscope.lipschitz.printed."
 
 
 def _layer_norm(y: Tensor, _: int) -> Tensor:
     return F.layer_norm(y, y.shape[-1:], eps=EPS)
 
 
-@CLAIMS.add(
-    "000-sup",
-    "Summary, contribution",
-    says="Normalization layers exponentially suppress the global Lipschitz constant of a network.",
-    corrected="On all inputs LayerNorm multiplies it by up to eps^(-K/2); BatchNorm may raise or lower it (001-RED).",
-    code=(_LAYER + "layer_norm_global", _PRINTED + "corollary_11"),
-)
+@CLAIMS.add("000-sup", "Summary, contribution", layer_norm_global, corollary_11)
 def _suppressed() -> Outcome:
+    """Normalization layers exponentially suppress the global Lipschitz constant of a network.
+
+    Corrected: On all inputs LayerNorm multiplies it by up to eps^(-K/2); BatchNorm may raise or lower it (001-RED).
+    """
     measured: Measured = {}
     constants = []
     for depth in (1, 2, 3):
@@ -55,14 +55,12 @@ def _suppressed() -> Outcome:
     return refuted(constants[0] > 1 and constants[2] > constants[1], measured, "it grows with every LayerNorm")
 
 
-@CLAIMS.add(
-    "000-inh",
-    "Summary, contribution",
-    says="Unnormalized deep networks inherently have exponentially excessive capacity.",
-    corrected="Some have (Theorem 6), others contract: with norms below one the constant decays exponentially.",
-    code=(_PRINTED + "lemma_5",),
-)
+@CLAIMS.add("000-inh", "Summary, contribution", lemma_5)
 def _inherent() -> Outcome:
+    """Unnormalized deep networks inherently have exponentially excessive capacity.
+
+    Corrected: Some have (Theorem 6), others contract: with norms below one the constant decays exponentially.
+    """
     depth = 20
     upper = lemma_5([Value.of(0.5, Kind.CERTIFIED)] * depth).value
     attained = jacobian_norm(chain([0.5 * padded_identity(4, 4)] * depth), torch.ones(4, dtype=torch.float64))
@@ -71,15 +69,13 @@ def _inherent() -> Outcome:
     return refuted(attained < 1e-5, measured, "a network without normalizers and a tiny constant")
 
 
-@CLAIMS.add(
-    "000-comp",
-    "Summary, contribution",
-    says="Normalization compresses the space of functions a network can represent.",
-    corrected="With its scale and shift BatchNorm represents every plain network: gamma = s and beta = mean undo it. "
-    "Only without them (or with bounds on gamma) is anything lost.",
-    code=(_BATCH + "batch_norm_scale",),
-)
+@CLAIMS.add("000-comp", "Summary, contribution", batch_norm_scale)
 def _compressed() -> Outcome:
+    """Normalization compresses the space of functions a network can represent.
+
+    Corrected: With its scale and shift BatchNorm represents every plain network: gamma = s and beta = mean undo it.
+    Only without them (or with bounds on gamma) is anything lost.
+    """
     weights, data = [gaussian(10 + k, 6, 6) for k in range(3)], gaussian(20, 64, 6)
     plain = chain(weights)
     statistics, x = [], data
@@ -98,14 +94,12 @@ def _compressed() -> Outcome:
     return refuted(difference < 1e-9, measured, "the same function with and without BatchNorm")
 
 
-@CLAIMS.add(
-    "000-tight",
-    "Summary, contribution",
-    says="This is the first tight characterization of normalization by capacity.",
-    corrected="The constant of BatchNorm is too large by up to sqrt(n) at every layer (001-L1), GroupNorm's by C.",
-    code=(_PRINTED + "corollary_10", _BATCH + "batch_norm_printed", _BATCH + "batch_norm_running"),
-)
+@CLAIMS.add("000-tight", "Summary, contribution", corollary_10, batch_norm_printed, batch_norm_running)
 def _tight() -> Outcome:
+    """This is the first tight characterization of normalization by capacity.
+
+    Corrected: The constant of BatchNorm is too large by up to sqrt(n) at every layer (001-L1), GroupNorm's by C.
+    """
     n, depth = 64, 10
     var = torch.full((n,), 9.0, dtype=torch.float64)
     ones = [Value.of(1.0, Kind.CERTIFIED)] * depth
@@ -117,15 +111,13 @@ def _tight() -> Outcome:
     return refuted(bound(printed, true) is Verdict.LOOSE, measured, "not tight by nine orders of magnitude")
 
 
-@CLAIMS.add(
-    "000-why",
-    "Summary, contribution",
-    says="One mechanism explains stable gradients, faster convergence and smaller generalization error.",
-    corrected="Upper bounds are compared, no cause is shown; the quantity in question changes under W -> c W while "
-    "training loss, decisions and generalization do not.",
-    code=(_BATCH + "batch_norm_running",),
-)
+@CLAIMS.add("000-why", "Summary, contribution", batch_norm_running)
 def _explained() -> Outcome:
+    """One mechanism explains stable gradients, faster convergence and smaller generalization error.
+
+    Corrected: Upper bounds are compared, no cause is shown; the quantity in question changes under W -> c W while
+    training loss, decisions and generalization do not.
+    """
     data, weight = gaussian(30, 128, 6), gaussian(31, 6, 6)
     small = batch_norm_running(None, (data @ weight.mT).var(0, unbiased=False), 0.0)
     large = batch_norm_running(None, (100 * data @ weight.mT).var(0, unbiased=False), 0.0)
@@ -136,14 +128,12 @@ def _explained() -> Outcome:
     return Outcome(Verdict.HOLDS, measured, "the quantity follows the network")
 
 
-@CLAIMS.add(
-    "000-exp",
-    "Abstract",
-    says="An unnormalized network can have exponentially large Lipschitz constants in parameters or inputs.",
-    corrected="As stated, for norms >= 1 + c (001-T6, 001-T13(9)).",
-    code=(_PRINTED + "lemma_5",),
-)
+@CLAIMS.add("000-exp", "Abstract", lemma_5)
 def _exponential() -> Outcome:
+    """An unnormalized network can have exponentially large Lipschitz constants in parameters or inputs.
+
+    Corrected: As stated, for norms >= 1 + c (001-T6, 001-T13(9)).
+    """
     measured: Measured = {}
     constants = []
     for depth in (5, 10, 20):
@@ -153,14 +143,12 @@ def _exponential() -> Outcome:
     return holds(close(constants[2], constants[1] ** 2) and constants[0] > 1, measured, "2^K is attained")
 
 
-@CLAIMS.add(
-    "000-unc",
-    "Abstract",
-    says="Such bad networks are uncountably many.",
-    corrected="As stated, and more: they are an open set of weights, of positive measure.",
-    code=(_PRINTED + "lemma_5",),
-)
+@CLAIMS.add("000-unc", "Abstract", lemma_5)
 def _uncountable() -> Outcome:
+    """Such bad networks are uncountably many.
+
+    Corrected: As stated, and more: they are an open set of weights, of positive measure.
+    """
     x = torch.ones(3, dtype=torch.float64)
     attained = []
     for seed in range(20):  # random weights in a ball around 2 I
@@ -170,15 +158,13 @@ def _uncountable() -> Outcome:
     return holds(min(attained) > 1.5**10, measured, "every network nearby is as bad")
 
 
-@CLAIMS.add(
-    "000-red",
-    "Abstract",
-    says="Inserting normalization layers provably can reduce the constant exponentially in their number.",
-    corrected="Where every normalizer's standard deviation stays above s > 1: by s^-K for LayerNorm on that set; for "
-    "BatchNorm with frozen statistics of std s. Not on all inputs, and not for a network's own statistics.",
-    code=(_LAYER + "layer_norm_on_floor", _LAYER + "layer_norm_global"),
-)
+@CLAIMS.add("000-red", "Abstract", layer_norm_on_floor, layer_norm_global)
 def _reduced() -> Outcome:
+    """Inserting normalization layers provably can reduce the constant exponentially in their number.
+
+    Corrected: Where every normalizer's standard deviation stays above s > 1: by s^-K for LayerNorm on that set; for
+    BatchNorm with frozen statistics of std s. Not on all inputs, and not for a network's own statistics.
+    """
     floor = layer_norm_on_floor(torch.ones(8), EPS, 3.0)
     frozen = jacobian_norm(chain([padded_identity(8, 8)] * 5, lambda y, _: y / 3), torch.ones(8, dtype=torch.float64))
     confirm("five layers at std 3", floor**5, frozen, 1e-5)
@@ -188,18 +174,16 @@ def _reduced() -> Outcome:
         "five frozen BatchNorms of std 3": frozen,
         "LayerNorm at 0": everywhere,
     }
-    return given(frozen < 1 < everywhere, "a statement about inputs of large variance", measured, Verdict.HOLDS)
+    return given(frozen < 1 < everywhere, measured, "a statement about inputs of large variance")
 
 
-@CLAIMS.add(
-    "000-loss",
-    "Abstract, consequence 1",
-    says="This smooths the loss landscape exponentially and makes optimization faster and more stable.",
-    corrected="Only with statistics that do not move and variances bounded below: in training the gradient in a weight "
-    "before BatchNorm grows as 1/||W|| (001-T12c).",
-    code=(_BATCH + "batch_norm_batch_at",),
-)
+@CLAIMS.add("000-loss", "Abstract, consequence 1", batch_norm_batch_at)
 def _smoother() -> Outcome:
+    """This smooths the loss landscape exponentially and makes optimization faster and more stable.
+
+    Corrected: Only with statistics that do not move and variances bounded below: in training the gradient in a weight
+    before BatchNorm grows as 1/||W|| (001-T12c).
+    """
     data, target, weight = gaussian(40, 64, 5), gaussian(41, 64, 5), gaussian(42, 5, 5)
 
     def loss(w: Tensor) -> Tensor:
@@ -212,18 +196,16 @@ def _smoother() -> Outcome:
         "gradient with BatchNorm at 0.01 W": sizes[1e-2],
         "gradient without at 0.01 W": plain,
     }
-    return given(sizes[1e-2] > plain, "near W = 0 the normalized loss is the steeper one", measured, Verdict.HOLDS)
+    return given(sizes[1e-2] > plain, measured, "near W = 0 the normalized loss is the steeper one")
 
 
-@CLAIMS.add(
-    "000-gen",
-    "Abstract, consequence 2",
-    says="This constrains the effective capacity and so improves generalization guarantees.",
-    corrected="The guarantee (Theorem 20) needs a partition fixed before the data and a bounded loss, and its constant "
-    "is that of the trained network, which is not shown to be smaller (001-C22, 001-RED).",
-    code=(_BATCH + "batch_norm_running", _PRINTED + "lemma_5"),
-)
+@CLAIMS.add("000-gen", "Abstract, consequence 2", batch_norm_running, lemma_5)
 def _generalizes() -> Outcome:
+    """This constrains the effective capacity and so improves generalization guarantees.
+
+    Corrected: The guarantee (Theorem 20) needs a partition fixed before the data and a bounded loss, and its constant
+    is that of the trained network, which is not shown to be smaller (001-C22, 001-RED).
+    """
     data = gaussian(50, 256, 6)
     plain, normalized = 0.1**3, data
     factors = []

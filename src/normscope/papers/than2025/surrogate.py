@@ -97,12 +97,6 @@ def run(scale: str, seed: int, data_root: Path | None, progress: Callable[[str],
 
     Of the test images, without labels, one half gives the principal components that surrogates see, before the training
     data is looked at; the other half shows how often the network and its surrogate disagree.
-
-    Args:
-        scale: ``smoke`` (digits) or ``laptop`` (MNIST).
-        seed: random seed of weights and data order.
-        data_root: folder of MNIST.
-        progress: called with a line of text at each step.
     """
     setting = _SETTINGS[scale]
     (x, y), (u, v) = (_data(setting.data, split, data_root) for split in ("train", "test"))
@@ -203,15 +197,7 @@ def _decided(network: nn.Module, project: Callable[[Tensor], Tensor], images: Te
 def randomized(
     network: nn.Module, train: tuple[Tensor, Tensor], test: tuple[Tensor, Tensor], seconds: float, seed: int
 ) -> dict[str, float]:
-    """Return what a randomized network trained for its bound says about a network, by unlabelled inputs.
-
-    Args:
-        network: to be certified.
-        train: its training data.
-        test: inputs, whose labels are not used.
-        seconds: to train.
-        seed: random seed.
-    """
+    """Return what a randomized network trained for its bound says about a network, by unlabelled inputs."""
     name = "PAC-Bayes, trained"
     found = bounds(network, train=train, test=test, delta=DELTA, posterior=seconds, only=[name], seed=seed).rows
     own, kl = found[f"{name}, and disagreement"], found[f"{name}, kl"]

@@ -12,6 +12,7 @@ from torch.nn import functional as F
 from normscope.geometry.flow import gradient_of
 from normscope.geometry.growth import equilibrium_norm
 from normscope.geometry.hessian import dense_hessian
+from normscope.geometry.symmetry import batch_norm_orbit
 from normscope.papers.akbar2025.claims.laboratory import (
     descended,
     hidden_layer,
@@ -39,15 +40,13 @@ def _logistic(steps: int) -> Tensor:
     return w
 
 
-@CLAIMS.add(
-    "003-7a",
-    "Section 7.1",
-    says="If the loss is smooth with Lipschitz gradients, gradient descent converges to a critical point.",
-    corrected="Needs a step below 2/L and bounded level sets (or another condition that keeps the path in a "
-    "compact set and excludes circling, such as Kurdyka-Lojasiewicz). The logistic loss of separable data has no "
-    "critical point.",
-)
+@CLAIMS.add("003-7a", "Section 7.1")
 def _converges() -> Outcome:
+    """If the loss is smooth with Lipschitz gradients, gradient descent converges to a critical point.
+
+    Corrected: Needs a step below 2/L and bounded level sets (or another condition that keeps the path in a compact set
+    and excludes circling, such as Kurdyka-Lojasiewicz). The logistic loss of separable data has no critical point.
+    """
     ends = {}
     for size in (1.9, 2.1):
         end = descended(lambda p: p["w"].square().sum() / 2, {"w": numbers(1.0)}, size, 100)
@@ -60,16 +59,15 @@ def _converges() -> Outcome:
         "after 3000 steps": late,
     }
     needs = ends[1.9] < 1 < ends[2.1] and late > middle + 0.5
-    return given(needs, "the step and the level sets decide", measured, Verdict.HOLDS)
+    return given(needs, measured, "the step and the level sets decide")
 
 
-@CLAIMS.add(
-    "003-7b",
-    "Section 7.2",
-    says="Gradient descent on a linear classifier tends to minimize ||w||, heading for the largest margin.",
-    corrected="||w|| grows without bound, like ln t; only the direction w/||w|| tends to that of the largest margin.",
-)
+@CLAIMS.add("003-7b", "Section 7.2")
 def _norm_diverges() -> Outcome:
+    """Gradient descent on a linear classifier tends to minimize ||w||, heading for the largest margin.
+
+    Corrected: ||w|| grows without bound, like ln t; only the direction w/||w|| tends to that of the largest margin.
+    """
     best = numbers(0.8, 0.5) / math.hypot(0.8, 0.5)
     weights = [_logistic(steps) for steps in (30, 300, 3000)]
     norms = [float(w.norm()) for w in weights]
@@ -85,15 +83,14 @@ def _norm_diverges() -> Outcome:
     return refuted(norms[0] < norms[1] < norms[2], measured, "the norm is not minimized, it diverges")
 
 
-@CLAIMS.add(
-    "003-7c",
-    "Section 7.2 (generalization bounds)",
-    says="With BatchNorm the generalization gap is about (1/N) sum_l ||W_l||_{2,1}^2 prod_{j != l} "
-    "||W_j||_{2,inf}^2, plus terms for BatchNorm's parameters, which are not given.",
-    corrected="Nothing to put in its place: no proof is given. The sum can be made as small as one likes by W -> "
-    "cW, which leaves the network as it is, so that the terms not given are all there is.",
-)
+@CLAIMS.add("003-7c", "Section 7.2 (generalization bounds)")
 def _gap_formula() -> Outcome:
+    """With BatchNorm the generalization gap is about (1/N) sum_l ||W_l||_{2,1}^2 prod_{j != l} ||W_j||_{2,inf}^2, plus
+    terms for BatchNorm's parameters, which are not given.
+
+    Corrected: Nothing to put in its place: no proof is given. The sum can be made as small as one likes by W -> cW,
+    which leaves the network as it is, so that the terms not given are all there is.
+    """
     x = gaussian(400, 30, 5)
     weights = [gaussian(401 + k, 5, 5) for k in range(3)]
 
@@ -118,14 +115,12 @@ def _gap_formula() -> Outcome:
     return Outcome(verdict, measured, "one network has every value of the formula")
 
 
-@CLAIMS.add(
-    "003-7s",
-    "Section 7.1",
-    says="In deep linear networks BatchNorm eliminates the bad saddle points.",
-    corrected="gamma = beta = 0 with a zero layer behind it is a strict saddle of the linear network too.",
-    code=("normscope.geometry.hessian.dense_hessian",),
-)
+@CLAIMS.add("003-7s", "Section 7.1", dense_hessian)
 def _linear_saddle() -> Outcome:
+    """In deep linear networks BatchNorm eliminates the bad saddle points.
+
+    Corrected: gamma = beta = 0 with a zero layer behind it is a strict saddle of the linear network too.
+    """
     x, target = gaussian(404, 24, 3), gaussian(405, 24, 2)
     zero = torch.zeros(4, dtype=torch.float64)
     point = {"W": gaussian(406, 4, 3), "gamma": zero, "beta": zero, "V": torch.zeros(2, 4, dtype=torch.float64)}
@@ -144,13 +139,13 @@ def _linear_saddle() -> Outcome:
     return refuted(bad, measured, "a critical point that is no minimum")
 
 
-@CLAIMS.add(
-    "003-71k",
-    "Section 7.1",
-    says="If the loss is convex and L-smooth, gradient descent needs O(kappa ln(1/accuracy)) steps.",
-    corrected="Needs strong convexity: without it kappa is infinite and the steps are polynomial in 1/accuracy.",
-)
+@CLAIMS.add("003-71k", "Section 7.1")
 def _condition_number() -> Outcome:
+    """If the loss is convex and L-smooth, gradient descent needs O(kappa ln(1/accuracy)) steps.
+
+    Corrected: Needs strong convexity: without it kappa is infinite and the steps are polynomial in 1/accuracy.
+    """
+
     def steps(slope: Callable[[Tensor], Tensor], start: Tensor, size: float, accuracy: float) -> int:
         w, count = start, 0
         while largest(w) > accuracy and count < 30000:
@@ -169,15 +164,12 @@ def _condition_number() -> Outcome:
         "w^4/4: steps to 0.01": flat[1],
     }
     needs = 8 < needed[100] / needed[10] < 12 and flat[1] > 50 * flat[0]
-    return given(needs, "with strong convexity, not with convexity alone", measured, Verdict.HOLDS)
+    return given(needs, measured, "with strong convexity, not with convexity alone")
 
 
-@CLAIMS.add(
-    "003-72m",
-    "Section 6 (margin)",
-    says="For a linear classifier scaled to the functional margin one, the distance to the boundary is 1/||w||.",
-)
+@CLAIMS.add("003-72m", "Section 6 (margin)")
 def _linear_margin() -> Outcome:
+    """For a linear classifier scaled to the functional margin one, the distance to the boundary is 1/||w||."""
     w = numbers(0.8, 0.5)
     w = w / float((_POINTS @ w).min())
     nearest = _POINTS[int((_POINTS @ w).argmin())]
@@ -186,14 +178,13 @@ def _linear_margin() -> Outcome:
     return holds(close(*measured.values()), measured, "the distance of a point is |w.x|/||w||")
 
 
-@CLAIMS.add(
-    "003-72s",
-    "Section 7.2",
-    says="BatchNorm keeps a network from using a feature that tells the classes apart only by its magnitude.",
-    corrected="It maps each feature by one increasing affine map per batch: what separates the classes before, "
-    "separates them after. Only the scale common to the whole batch is lost.",
-)
+@CLAIMS.add("003-72s", "Section 7.2")
 def _spurious_feature() -> Outcome:
+    """BatchNorm keeps a network from using a feature that tells the classes apart only by its magnitude.
+
+    Corrected: It maps each feature by one increasing affine map per batch: what separates the classes before, separates
+    them after. Only the scale common to the whole batch is lost.
+    """
     label = numbers(*([1.0] * 16 + [-1.0] * 16))
     feature = (100.0 + 50.0 * label + gaussian(408, 32))[:, None]
     after = normalized("batch", feature, 1e-5)
@@ -203,26 +194,21 @@ def _spurious_feature() -> Outcome:
     return refuted(close(*correlations) and apart, measured, "the classes are as far apart as before")
 
 
-@CLAIMS.add(
-    "003-72l",
-    "Section 7.2",
-    says="BatchNorm in the layers below does not keep the last layer from scaling the logits.",
-)
+@CLAIMS.add("003-72l", "Section 7.2")
 def _last_layer() -> Outcome:
+    """BatchNorm in the layers below does not keep the last layer from scaling the logits."""
     x, point = gaussian(409, 12, 3), hidden_layer(410)
     scaled = point | {"V": 5 * point["V"], "c": 5 * point["c"]}
     gap = largest(output(scaled, x, "batch") - 5 * output(point, x, "batch"))
     return holds(gap < ZERO, {"error of five times the logits": gap}, "nothing normalizes the last layer")
 
 
-@CLAIMS.add(
-    "003-91b",
-    "Section 9.1",
-    says="Leaving out biases in front of BatchNorm reduces the capacity of the model slightly.",
-    corrected="Not at all: the output is the same for every bias.",
-    code=("normscope.geometry.symmetry.batch_norm_orbit",),
-)
+@CLAIMS.add("003-91b", "Section 9.1", batch_norm_orbit)
 def _capacity() -> Outcome:
+    """Leaving out biases in front of BatchNorm reduces the capacity of the model slightly.
+
+    Corrected: Not at all: the output is the same for every bias.
+    """
     x, point = gaussian(411, 12, 3), hidden_layer(412)
     slopes = jacobian(lambda b: output(point | {"b": b}, x, "batch", eps=1e-5), point["b"])
     far = largest(
@@ -232,15 +218,13 @@ def _capacity() -> Outcome:
     return refuted(max(measured.values()) < ZERO, measured, "what has no effect adds no capacity")
 
 
-@CLAIMS.add(
-    "003-91w",
-    "Section 9.1",
-    says="Weight decay selects the solution of the least norm among those that BatchNorm makes equivalent.",
-    corrected="There is none: the penalty falls to zero along the ray and is not attained. Training settles where "
-    "growth and decay of the norm balance, ||w||^4 = eta G^2/(2 lambda - eta lambda^2).",
-    code=("normscope.geometry.growth.equilibrium_norm",),
-)
+@CLAIMS.add("003-91w", "Section 9.1", equilibrium_norm)
 def _least_norm() -> Outcome:
+    """Weight decay selects the solution of the least norm among those that BatchNorm makes equivalent.
+
+    Corrected: There is none: the penalty falls to zero along the ray and is not attained. Training settles where growth
+    and decay of the norm balance, ||w||^4 = eta G^2/(2 lambda - eta lambda^2).
+    """
     loss, start, _ = neuron()
     penalized = [
         float(loss(start | {"w": c * start["w"]}) + 0.05 * (c * start["w"]).square().sum()) for c in (1.0, 0.1, 0.01)
@@ -257,27 +241,25 @@ def _least_norm() -> Outcome:
     return refuted(falls, measured, "an infimum that is not attained")
 
 
-@CLAIMS.add(
-    "003-94",
-    "Section 9.4",
-    says="For a batch of one, LayerNorm normalizes the sample just the same.",
-    corrected="LayerNorm never looks at the batch; BatchNorm of one sample leaves nothing but beta.",
-)
+@CLAIMS.add("003-94", "Section 9.4")
 def _batch_of_one() -> Outcome:
+    """For a batch of one, LayerNorm normalizes the sample just the same.
+
+    Corrected: LayerNorm never looks at the batch; BatchNorm of one sample leaves nothing but beta.
+    """
     x = gaussian(414, 8, 6)
     gap = largest(F.layer_norm(x, (6,))[:1] - F.layer_norm(x[:1], (6,)))
     measured = {"LN alone against in a batch": gap, "BN of one sample": largest(normalized("batch", x[:1], 1e-5))}
     return holds(gap < ZERO, measured, "its statistics are the sample's")
 
 
-@CLAIMS.add(
-    "003-95w",
-    "Section 9.5",
-    says="Whitening the activations would make the network invariant to every orthogonal transformation of the "
-    "weights.",
-    corrected="ZCA whitening turns along: W -> RW gives R z^. It is undone only if the next layer turns back.",
-)
+@CLAIMS.add("003-95w", "Section 9.5")
 def _whitened() -> Outcome:
+    """Whitening the activations would make the network invariant to every orthogonal transformation of the weights.
+
+    Corrected: ZCA whitening turns along: W -> RW gives R z^. It is undone only if the next layer turns back.
+    """
+
     def whitened(z: Tensor) -> Tensor:
         centred = z - z.mean(0)
         values, vectors = torch.linalg.eigh(centred.mT @ centred / len(z))

@@ -16,6 +16,7 @@ from normscope.geometry.derivatives import (
 )
 from normscope.geometry.flow import Loss, Point, gradient_flow, gradient_of
 from normscope.geometry.hessian import dense_hessian, smallest_eigenvalue_bound
+from normscope.geometry.symmetry import symmetry_dimension
 from normscope.papers.akbar2025.claims.degrees import flat_directions
 from normscope.papers.akbar2025.claims.laboratory import hidden_layer, largest, neuron, output, square_loss
 from normscope.papers.claim import Claims, Outcome, Verdict, close
@@ -34,8 +35,6 @@ from normscope.papers.measure import (
 
 CLAIMS = Claims("akbar2025")
 ZERO = 1e-10
-_DERIVATIVES = "normscope.geometry.derivatives."
-_HESSIAN = "normscope.geometry.hessian."
 
 
 def _of_weight() -> tuple[Loss, dict[str, Tensor]]:
@@ -49,15 +48,13 @@ def _curvature_at(z: Tensor, target: Tensor, gamma: float, eps: float) -> Tensor
     return dense_hessian(lambda p: (gamma * standardized(p["z"], eps)[0] - target).square().sum() / 2, {"z": z})
 
 
-@CLAIMS.add(
-    "003-H0",
-    "Sections 4.1 and 6.1",
-    says="The Hessian has the eigenvector w with the eigenvalue zero.",
-    corrected="H w = -grad L: an eigenvector only where the gradient is zero. Elsewhere w^T H w = 0 and H has a "
-    "negative eigenvalue, at most (h - sqrt(h^2 + 4 ||grad||^2/||w||^2))/2 with h the curvature along the gradient.",
-    code=(_HESSIAN + "smallest_eigenvalue_bound", _HESSIAN + "dense_hessian"),
-)
+@CLAIMS.add("003-H0", "Sections 4.1 and 6.1", smallest_eigenvalue_bound, dense_hessian)
 def _zero_eigenvalue() -> Outcome:
+    """The Hessian has the eigenvector w with the eigenvalue zero.
+
+    Corrected: H w = -grad L: an eigenvector only where the gradient is zero. Elsewhere w^T H w = 0 and H has a negative
+    eigenvalue, at most (h - sqrt(h^2 + 4 ||grad||^2/||w||^2))/2 with h the curvature along the gradient.
+    """
     loss, point = _of_weight()
     w, slope, bend = point["w"], gradient_of(loss, point)["w"], dense_hessian(loss, point)
     unit = slope / slope.norm()
@@ -75,14 +72,12 @@ def _zero_eigenvalue() -> Outcome:
     return refuted(measured["|H w|"] > ZERO, measured, "the gradient turns with the weight")
 
 
-@CLAIMS.add(
-    "003-Hmix",
-    "Section 3.2 (Hessian)",
-    says="The mixed second derivatives between an invariant direction and others vanish as well.",
-    corrected="w^T H u = -<grad L, u>: they vanish at stationary points only.",
-    code=(_HESSIAN + "dense_hessian",),
-)
+@CLAIMS.add("003-Hmix", "Section 3.2 (Hessian)", dense_hessian)
 def _mixed() -> Outcome:
+    """The mixed second derivatives between an invariant direction and others vanish as well.
+
+    Corrected: w^T H u = -<grad L, u>: they vanish at stationary points only.
+    """
     loss, point = _of_weight()
     slope, bend = gradient_of(loss, point)["w"], dense_hessian(loss, point)
     unit = slope / slope.norm()
@@ -94,15 +89,14 @@ def _mixed() -> Outcome:
     return refuted(abs(mixed) > ZERO, measured, "w^T H u is minus the slope along u")
 
 
-@CLAIMS.add(
-    "003-2D",
-    "Section 4.3 (curvature)",
-    says="For a loss f(angle) of two weights the Hessian has the eigenvalues 0 and f''/r^2.",
-    corrected="At stationary points of f. Elsewhere the radial-angular entry is -f'/r^2, and the eigenvalues are "
-    "(f'' +- sqrt(f''^2 + 4 f'^2))/(2 r^2): one of them negative.",
-    code=(_HESSIAN + "dense_hessian",),
-)
+@CLAIMS.add("003-2D", "Section 4.3 (curvature)", dense_hessian)
 def _plane() -> Outcome:
+    """For a loss f(angle) of two weights the Hessian has the eigenvalues 0 and f''/r^2.
+
+    Corrected: At stationary points of f. Elsewhere the radial-angular entry is -f'/r^2, and the eigenvalues are (f'' +-
+    sqrt(f''^2 + 4 f'^2))/(2 r^2): one of them negative.
+    """
+
     def found(angle: float) -> Tensor:
         w = 2.0 * numbers(math.cos(angle), math.sin(angle))
         return torch.linalg.eigvalsh(dense_hessian(lambda p: torch.sin(torch.atan2(p["w"][1], p["w"][0])), {"w": w}))
@@ -119,10 +113,7 @@ def _plane() -> Outcome:
     }
     right = close(float(still[0]), -1 / 4) and close(float(still[1]), 0.0)
     return given(
-        right and not close(float(moving[0]), second / 4),
-        "true where the slope is zero, not elsewhere",
-        measured,
-        Verdict.HOLDS,
+        right and not close(float(moving[0]), second / 4), measured, "true where the slope is zero, not elsewhere"
     )
 
 
@@ -132,15 +123,13 @@ def _exact_design() -> Tensor:
     return torch.cat([signs, -signs]) * numbers(10, 1, 0.1)
 
 
-@CLAIMS.add(
-    "003-61",
-    "Section 6.1",
-    says="BatchNorm is like whitening its inputs: the largest eigenvalue and the condition number of the Hessian drop.",
-    corrected="At zero residual H = (gamma^2/sigma^2) X^T Q X/m: the input covariance deflated along Sigma w, "
-    "divided by w^T Sigma w. Its size follows 1/||w||^2; compare ||w||^2 lambda_max only.",
-    code=(_DERIVATIVES + "standardization_core",),
-)
+@CLAIMS.add("003-61", "Section 6.1", standardization_core)
 def _whitening() -> Outcome:
+    """BatchNorm is like whitening its inputs: the largest eigenvalue and the condition number of the Hessian drop.
+
+    Corrected: At zero residual H = (gamma^2/sigma^2) X^T Q X/m: the input covariance deflated along Sigma w, divided by
+    w^T Sigma w. Its size follows 1/||w||^2; compare ||w||^2 lambda_max only.
+    """
     x = _exact_design()
 
     def spectrum(w: Tensor) -> Tensor:
@@ -165,16 +154,14 @@ def _whitening() -> Outcome:
     return refuted(worse, measured, "one direction is removed; the others keep their spread")
 
 
-@CLAIMS.add(
-    "003-61f",
-    "Section 6.1",
-    says="With the batch statistics held fixed, the derivative of the output is orthogonal to w, and the Hessian "
-    "of rank one.",
-    corrected="With fixed statistics <w, da_n/dw> = z^_n, not 0; orthogonality comes from the moving variance. "
-    "Over a batch the Hessian has the rank of Q X, min(n - 1, m - 2).",
-    code=(_DERIVATIVES + "standardization_core",),
-)
+@CLAIMS.add("003-61f", "Section 6.1", standardization_core)
 def _fixed_statistics() -> Outcome:
+    """With the batch statistics held fixed, the derivative of the output is orthogonal to w, and the Hessian of rank
+    one.
+
+    Corrected: With fixed statistics <w, da_n/dw> = z^_n, not 0; orthogonality comes from the moving variance. Over a
+    batch the Hessian has the rank of Q X, min(n - 1, m - 2).
+    """
     x, w = gaussian(300, 12, 4), gaussian(301, 4)
     values, scale = standardized(x @ w, 0.0)
     fixed = (x - x.mean(0)) / scale  # the paper's derivative, statistics fixed
@@ -187,14 +174,12 @@ def _fixed_statistics() -> Outcome:
     return refuted(largest(fixed @ w) > ZERO and rank != 1, measured, "what is left out is what makes it orthogonal")
 
 
-@CLAIMS.add(
-    "003-61o",
-    "Section 6.1 (negative eigenvalues)",
-    says="At zero weights BatchNorm's derivative is not defined.",
-    corrected="Only for eps = 0. For eps > 0 the derivative is gamma/sqrt(eps) (I - 11^T/m), large but defined.",
-    code=(_DERIVATIVES + "batch_norm_backward",),
-)
+@CLAIMS.add("003-61o", "Section 6.1 (negative eigenvalues)", batch_norm_backward)
 def _origin() -> Outcome:
+    """At zero weights BatchNorm's derivative is not defined.
+
+    Corrected: Only for eps = 0. For eps > 0 the derivative is gamma/sqrt(eps) (I - 11^T/m), large but defined.
+    """
     x, target, eps = gaussian(302, 10, 3), gaussian(303, 10), 1e-5
     zero = torch.zeros(3, dtype=torch.float64)
     slope = gradient(lambda w: (standardized(x @ w, eps)[0] - target).square().sum() / 2, zero)
@@ -206,30 +191,24 @@ def _origin() -> Outcome:
         "gradient, eps = 0, is a number": bool(bare.isfinite().all()),
     }
     needs = bool(slope.isfinite().all()) and not measured["gradient, eps = 0, is a number"]
-    return given(needs, "only eps = 0 leaves it undefined", measured, Verdict.FALSE)
+    return given(needs, measured, "only eps = 0 leaves it undefined", Verdict.FALSE)
 
 
-@CLAIMS.add(
-    "003-dl",
-    "Section 6 (deep linear networks)",
-    says="A deep linear network is unchanged if one layer is multiplied by alpha and another divided by it.",
-)
+@CLAIMS.add("003-dl", "Section 6 (deep linear networks)")
 def _deep_linear() -> Outcome:
+    """A deep linear network is unchanged if one layer is multiplied by alpha and another divided by it."""
     x, a, b = gaussian(304, 6, 3), gaussian(305, 4, 3), gaussian(306, 2, 4)
     gap = largest(x @ (3 * a).mT @ (b / 3).mT - x @ a.mT @ b.mT)
     return holds(gap < ZERO, {"change": gap}, "the factors cancel in the product")
 
 
-@CLAIMS.add(
-    "003-xl",
-    "Section 6 (deep linear networks)",
-    says="BatchNorm breaks the rescaling symmetry between layers and removes its zero eigenvalues.",
-    corrected="It moves to (gamma_i, beta_i) -> alpha, next column/alpha (linear or ReLU networks), and gamma_i^2 "
-    "+ beta_i^2 - ||V_:i||^2 is conserved; the zero eigenvalues become more. Only BatchNorm without affine part "
-    "removes it.",
-    code=("normscope.geometry.symmetry.symmetry_dimension",),
-)
+@CLAIMS.add("003-xl", "Section 6 (deep linear networks)", symmetry_dimension)
 def _cross_layer() -> Outcome:
+    """BatchNorm breaks the rescaling symmetry between layers and removes its zero eigenvalues.
+
+    Corrected: It moves to (gamma_i, beta_i) -> alpha, next column/alpha (linear or ReLU networks), and gamma_i^2 +
+    beta_i^2 - ||V_:i||^2 is conserved; the zero eigenvalues become more. Only BatchNorm without affine part removes it.
+    """
     x, target, point = gaussian(307, 24, 3), gaussian(308, 24, 2), hidden_layer(309)
     alpha = numbers(0.2, 3, 1, 7)
     moved = point | {"gamma": alpha * point["gamma"], "beta": alpha * point["beta"], "V": point["V"] / alpha}
@@ -246,14 +225,12 @@ def _cross_layer() -> Outcome:
     return refuted(gap < ZERO and batch > plain, measured, "the symmetry moves behind the normalizer")
 
 
-@CLAIMS.add(
-    "003-A12a",
-    "Appendix A.1.2",
-    says="Where sum delta = 0 and sum delta (z - mu) = 0, the gradient dL/dz is zero.",
-    corrected="These are the conditions for beta and gamma; then dL/dz = (gamma/s) delta.",
-    code=(_DERIVATIVES + "batch_norm_backward",),
-)
+@CLAIMS.add("003-A12a", "Appendix A.1.2", batch_norm_backward)
 def _stationary() -> Outcome:
+    """Where sum delta = 0 and sum delta (z - mu) = 0, the gradient dL/dz is zero.
+
+    Corrected: These are the conditions for beta and gamma; then dL/dz = (gamma/s) delta.
+    """
     z, delta = numbers(-1.5, -0.5, 0.5, 1.5), numbers(1, -1, -1, 1)
     slope = gradient(lambda x: (standardized(x, 0.0)[0] * delta).sum(), z)
     confirm("the gradient", 0.0, largest(slope - delta / math.sqrt(1.25)))
@@ -261,15 +238,13 @@ def _stationary() -> Outcome:
     return refuted(largest(slope) > ZERO, measured, "two equations do not make m numbers vanish")
 
 
-@CLAIMS.add(
-    "003-A12b",
-    "Appendix A.1.2",
-    says="Along z^ the second derivative has the eigenvalue (1 - m) gamma^2/sigma^2, which a moving gamma makes zero.",
-    corrected="At zero residual H = (gamma^2/s^2) Q^2, Q = I - 11^T/m - z^z^^T/m: exactly flat along z^ at fixed "
-    "gamma for eps = 0, and (gamma^2/s^2)(eps/s^2)^2 for eps > 0.",
-    code=(_DERIVATIVES + "batch_norm_hessian", _DERIVATIVES + "batch_norm_hessian_spectrum"),
-)
+@CLAIMS.add("003-A12b", "Appendix A.1.2", batch_norm_hessian, batch_norm_hessian_spectrum)
 def _flat_direction() -> Outcome:
+    """Along z^ the second derivative has the eigenvalue (1 - m) gamma^2/sigma^2, which a moving gamma makes zero.
+
+    Corrected: At zero residual H = (gamma^2/s^2) Q^2, Q = I - 11^T/m - z^z^^T/m: exactly flat along z^ at fixed gamma
+    for eps = 0, and (gamma^2/s^2)(eps/s^2)^2 for eps > 0.
+    """
     z, gamma = gaussian(310, 6), 1.5
     along = {}
     for eps in (0.0, 0.1):
@@ -288,14 +263,12 @@ def _flat_direction() -> Outcome:
     return refuted(abs(along[0.0] - (1 - 6) * full) > ZERO, measured, "scaling z changes nothing at any order")
 
 
-@CLAIMS.add(
-    "003-A12m",
-    "Appendix A.1.2",
-    says="At zero residual the second derivative is (gamma^2/sigma^2)(I - 11^T/m - z^z^^T + I/m).",
-    corrected="(gamma^2/s^2) Q^2 with Q = I - 11^T/m - z^z^^T/m; for eps = 0 that is (gamma^2/sigma^2) Q.",
-    code=(_DERIVATIVES + "batch_norm_hessian",),
-)
+@CLAIMS.add("003-A12m", "Appendix A.1.2", batch_norm_hessian)
 def _printed_matrix() -> Outcome:
+    """At zero residual the second derivative is (gamma^2/sigma^2)(I - 11^T/m - z^z^^T + I/m).
+
+    Corrected: (gamma^2/s^2) Q^2 with Q = I - 11^T/m - z^z^^T/m; for eps = 0 that is (gamma^2/sigma^2) Q.
+    """
     z, gamma = gaussian(311, 6), 1.5
     values, scale = standardized(z, 0.0)
     true = _curvature_at(z, gamma * values, gamma, 0.0)
@@ -307,14 +280,12 @@ def _printed_matrix() -> Outcome:
     return refuted(largest(printed - true) > ZERO, measured, "1/m is lost at z^z^^T")
 
 
-@CLAIMS.add(
-    "003-A12e",
-    "Appendix A.1.2",
-    says="In the end: a zero eigenvalue for the shift, one for the scale, and m - 2 equal to gamma^2/sigma^2.",
-    corrected="True of the pre-activations at zero residual and eps = 0.",
-    code=(_DERIVATIVES + "batch_norm_hessian_spectrum",),
-)
+@CLAIMS.add("003-A12e", "Appendix A.1.2", batch_norm_hessian_spectrum)
 def _spectrum() -> Outcome:
+    """In the end: a zero eigenvalue for the shift, one for the scale, and m - 2 equal to gamma^2/sigma^2.
+
+    Corrected: True of the pre-activations at zero residual and eps = 0.
+    """
     z, gamma = gaussian(312, 7), 0.8
     bend = _curvature_at(z, gamma * standardized(z, 0.0)[0], gamma, 0.0)
     values = torch.linalg.eigvalsh(bend)
@@ -328,14 +299,12 @@ def _spectrum() -> Outcome:
     return holds(right, measured, "a projector times a number")
 
 
-@CLAIMS.add(
-    "003-A12c",
-    "Appendix A.1.2",
-    says="The Hessian of the weights has n - 1 positive eigenvalues, all equal to gamma^2/sigma^2.",
-    corrected="It is (gamma^2/sigma^2) X^T Q X: of rank min(n - 1, m - 2) at most, with the spread of the inputs.",
-    code=(_DERIVATIVES + "standardization_core",),
-)
+@CLAIMS.add("003-A12c", "Appendix A.1.2", standardization_core)
 def _weight_spectrum() -> Outcome:
+    """The Hessian of the weights has n - 1 positive eigenvalues, all equal to gamma^2/sigma^2.
+
+    Corrected: It is (gamma^2/sigma^2) X^T Q X: of rank min(n - 1, m - 2) at most, with the spread of the inputs.
+    """
     counts, least, most = {}, 0.0, 0.0
     for m in (4, 20):
         x, w = gaussian(313, m, 5), gaussian(314, 5)
@@ -352,15 +321,13 @@ def _weight_spectrum() -> Outcome:
     return refuted(counts[4] != 4 or not close(least, most), measured, "the inputs shape the curvature")
 
 
-@CLAIMS.add(
-    "003-A12d",
-    "Appendix A.1.2",
-    says="Where delta is not zero there are further terms in delta; they are not given.",
-    corrected="- (gamma/(m s^2)) (z^ (Q delta)^T + (Q delta) z^^T + (sum delta z^) Q), for every eps, beside "
-    "(gamma^2/s^2) Q diag(l'') Q.",
-    code=(_DERIVATIVES + "batch_norm_hessian",),
-)
+@CLAIMS.add("003-A12d", "Appendix A.1.2", batch_norm_hessian)
 def _further_terms() -> Outcome:
+    """Where delta is not zero there are further terms in delta; they are not given.
+
+    Corrected: - (gamma/(m s^2)) (z^ (Q delta)^T + (Q delta) z^^T + (sum delta z^) Q), for every eps, beside
+    (gamma^2/s^2) Q diag(l'') Q.
+    """
     z, target, gamma = gaussian(315, 6), gaussian(316, 6), 1.5
     errors = {}
     for eps in (0.0, 0.1):

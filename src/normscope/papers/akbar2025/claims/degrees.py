@@ -9,14 +9,14 @@ from torch.nn import functional as F
 from normscope.geometry.flow import Point
 from normscope.geometry.hessian import dense_hessian, nullity
 from normscope.geometry.symmetry import Kind, layer_norm_orbit, symmetry_dimension
+from normscope.operators.normalizers.group_norm import group_norm_at
+from normscope.operators.normalizers.weight_norm import weight_norm_effective
 from normscope.papers.akbar2025.claims.laboratory import Activation, change, hidden_layer, largest, output, square_loss
 from normscope.papers.claim import Claims, Outcome
 from normscope.papers.measure import confirm, gaussian, holds, numbers, refuted
 
 CLAIMS = Claims("akbar2025")
 ZERO = 1e-10
-_SYMMETRY = "normscope.geometry.symmetry."
-_EFFECTIVE = "normscope.operators.normalizers.weight_norm.weight_norm_effective"
 
 
 def flat_directions(kind: Kind, activation: Activation, *, affine: bool = True, groups: int = 1, seed: int = 0) -> int:
@@ -31,15 +31,13 @@ def flat_directions(kind: Kind, activation: Activation, *, affine: bool = True, 
     return nullity(dense_hessian(loss, teacher))
 
 
-@CLAIMS.add(
-    "003-grp",
-    "Section 4.1 (geometry)",
-    says="The symmetry group of a network with k BatchNorm layers is (R+)^k: one dimension per layer.",
-    corrected="(R+ x R) per neuron: a scale and a bias each, and for affine BatchNorm before ReLU one more, "
-    "(gamma_i, beta_i) against the next layer's column.",
-    code=(_SYMMETRY + "symmetry_dimension", "normscope.geometry.hessian.nullity"),
-)
+@CLAIMS.add("003-grp", "Section 4.1 (geometry)", symmetry_dimension, nullity)
 def _group() -> Outcome:
+    """The symmetry group of a network with k BatchNorm layers is (R+)^k: one dimension per layer.
+
+    Corrected: (R+ x R) per neuron: a scale and a bias each, and for affine BatchNorm before ReLU one more, (gamma_i,
+    beta_i) against the next layer's column.
+    """
     found = flat_directions("batch", torch.relu, affine=False)
     confirm("the nullity", symmetry_dimension("batch", 4, 3, affine=False, homogeneous=True), found)
     # with few samples some kinks are not seen, and the Hessian has zeros that are no symmetries
@@ -65,16 +63,14 @@ def _group() -> Outcome:
     return refuted(found != 1 and deep != 2, measured, "every neuron has its own scale and its own bias")
 
 
-@CLAIMS.add(
-    "003-T1",
-    "Table 1",
-    says="Degrees of freedom: BatchNorm a scale and a shift per neuron, LayerNorm a scale and a common shift per "
-    "layer, WeightNorm a scale per vector.",
-    corrected="BatchNorm 2 per neuron before its affine part; LayerNorm 1 + inputs + 1 per layer; GroupNorm that "
-    "per group; RMSNorm 1; ReLU adds one per neuron (with gamma, beta, or without a normalizer).",
-    code=(_SYMMETRY + "symmetry_dimension", "normscope.geometry.hessian.nullity"),
-)
+@CLAIMS.add("003-T1", "Table 1", symmetry_dimension, nullity)
 def _table() -> Outcome:
+    """Degrees of freedom: BatchNorm a scale and a shift per neuron, LayerNorm a scale and a common shift per layer,
+    WeightNorm a scale per vector.
+
+    Corrected: BatchNorm 2 per neuron before its affine part; LayerNorm 1 + inputs + 1 per layer; GroupNorm that per
+    group; RMSNorm 1; ReLU adds one per neuron (with gamma, beta, or without a normalizer).
+    """
     cases: dict[str, tuple[Kind, Activation, bool, int]] = {
         "plain, ReLU": ("none", torch.relu, True, 1),
         "BN without affine, ReLU": ("batch", torch.relu, False, 1),
@@ -100,39 +96,33 @@ def _table() -> Outcome:
     return refuted(measured["LN, tanh"] != 2, measured, "LayerNorm has 5 flat directions here, not 2")
 
 
-@CLAIMS.add(
-    "003-T1B",
-    "Table 1 (batch norm)",
-    says="BatchNorm has two flat directions per neuron, a scale and a shift.",
-    corrected="True of the weights in front of it; ReLU behind its affine part adds a third.",
-    code=(_SYMMETRY + "symmetry_dimension",),
-)
+@CLAIMS.add("003-T1B", "Table 1 (batch norm)", symmetry_dimension)
 def _table_batch() -> Outcome:
+    """BatchNorm has two flat directions per neuron, a scale and a shift.
+
+    Corrected: True of the weights in front of it; ReLU behind its affine part adds a third.
+    """
     found = flat_directions("batch", torch.tanh)
     return holds(found == 2 * 4, {"neurons": 4, "nullity, tanh": found}, "two per neuron")
 
 
-@CLAIMS.add(
-    "003-T1L",
-    "Table 1 (layer norm)",
-    says="LayerNorm has two flat directions per layer, a scale and a common shift.",
-    corrected="1 + inputs + 1 directions: W -> W + 1 v^T is flat as well.",
-    code=(_SYMMETRY + "symmetry_dimension",),
-)
+@CLAIMS.add("003-T1L", "Table 1 (layer norm)", symmetry_dimension)
 def _table_layer() -> Outcome:
+    """LayerNorm has two flat directions per layer, a scale and a common shift.
+
+    Corrected: 1 + inputs + 1 directions: W -> W + 1 v^T is flat as well.
+    """
     found = flat_directions("layer", torch.tanh)
     confirm("the nullity", symmetry_dimension("layer", 4, 3), found)
     return refuted(found != 2, {"inputs": 3, "nullity, tanh": found}, "the common row of the weights is missing")
 
 
-@CLAIMS.add(
-    "003-T1W",
-    "Table 1 (weight norm)",
-    says="WeightNorm has one flat direction per weight vector: (v, g) -> (alpha v, g/alpha).",
-    corrected="One, but it is v -> alpha v with g fixed.",
-    code=(_EFFECTIVE,),
-)
+@CLAIMS.add("003-T1W", "Table 1 (weight norm)", weight_norm_effective)
 def _table_weight() -> Outcome:
+    """WeightNorm has one flat direction per weight vector: (v, g) -> (alpha v, g/alpha).
+
+    Corrected: One, but it is v -> alpha v with g fixed.
+    """
     x, v, g = gaussian(30, 40, 3), gaussian(31, 4, 3), 1.0 + gaussian(32, 4).abs()
     out = gaussian(33, 4)
 
@@ -155,14 +145,12 @@ def _table_weight() -> Outcome:
     return refuted(measured["curvature along (v, -g)"] > ZERO, measured, "the number is right, the direction is not")
 
 
-@CLAIMS.add(
-    "003-GN",
-    "Section 2.2",
-    says="GroupNorm's invariances lie between LayerNorm's and BatchNorm's: rescalings within groups of channels.",
-    corrected="LayerNorm's group, W -> cW + 1 v^T and b -> cb + d 1, separately for every group.",
-    code=(_SYMMETRY + "layer_norm_orbit",),
-)
+@CLAIMS.add("003-GN", "Section 2.2", layer_norm_orbit)
 def _group_norm() -> Outcome:
+    """GroupNorm's invariances lie between LayerNorm's and BatchNorm's: rescalings within groups of channels.
+
+    Corrected: LayerNorm's group, W -> cW + 1 v^T and b -> cb + d 1, separately for every group.
+    """
     point = hidden_layer(34, neurons=6)
     weight, bias = layer_norm_orbit(point["W"], point["b"], numbers(2, 5), gaussian(35, 2, 3), numbers(1, -3))
     moved = point | {"W": weight, "b": bias}
@@ -176,13 +164,9 @@ def _group_norm() -> Outcome:
     return holds(between, measured, "more than LayerNorm allows, less than BatchNorm")
 
 
-@CLAIMS.add(
-    "003-IN",
-    "Section 2.2",
-    says="InstanceNorm is LayerNorm of every channel of every sample alone.",
-    code=("normscope.operators.normalizers.group_norm.group_norm_at",),
-)
+@CLAIMS.add("003-IN", "Section 2.2", group_norm_at)
 def _instance_norm() -> Outcome:
+    """InstanceNorm is LayerNorm of every channel of every sample alone."""
     x = gaussian(36, 2, 3, 4, 4)
     error = largest(F.instance_norm(x) - F.layer_norm(x, (4, 4)))
     return holds(error < ZERO, {"difference": error}, "the same mean and variance, over the positions")

@@ -14,6 +14,7 @@ from normscope.geometry.derivatives import (
 )
 from normscope.geometry.flow import gradient_of
 from normscope.geometry.hessian import dense_hessian
+from normscope.geometry.symmetry import batch_norm_orbit
 from normscope.geometry.weight_norm import weight_norm_gradients
 from normscope.papers.akbar2025.claims.laboratory import hidden_layer, inner, largest, output, square_loss
 from normscope.papers.claim import Claims, Outcome, close
@@ -21,17 +22,14 @@ from normscope.papers.measure import confirm, gaussian, gradient, holds, jacobia
 
 CLAIMS = Claims("akbar2025")
 ZERO = 1e-10
-_DERIVATIVES = "normscope.geometry.derivatives."
 
 
-@CLAIMS.add(
-    "003-BN1",
-    "Section 3.1",
-    says="The values BatchNorm normalizes have mean zero and variance one over the batch, with eps in the root.",
-    corrected="The variance is sigma^2/(sigma^2 + eps): one only for eps = 0.",
-    code=(_DERIVATIVES + "standardized",),
-)
+@CLAIMS.add("003-BN1", "Section 3.1", standardized)
 def _unit_variance() -> Outcome:
+    """The values BatchNorm normalizes have mean zero and variance one over the batch, with eps in the root.
+
+    Corrected: The variance is sigma^2/(sigma^2 + eps): one only for eps = 0.
+    """
     z, eps = gaussian(1, 32, 1), 0.1
     values = F.batch_norm(z, None, None, training=True, eps=eps)
     variance, spread = float(values.var(correction=0)), float(z.var(correction=0))
@@ -40,14 +38,11 @@ def _unit_variance() -> Outcome:
     return refuted(not close(variance, 1.0), measured, "eps takes its share of the variance")
 
 
-@CLAIMS.add(
-    "003-sgn",
-    "Section 3.1",
-    says="A negative factor on a neuron's pre-activations turns the sign of what BatchNorm normalizes; with gamma "
-    "turned too, the output is the same.",
-    code=(_DERIVATIVES + "standardized",),
-)
+@CLAIMS.add("003-sgn", "Section 3.1", standardized)
 def _sign() -> Outcome:
+    """A negative factor on a neuron's pre-activations turns the sign of what BatchNorm normalizes; with gamma turned
+    too, the output is the same.
+    """
     x = gaussian(2, 16, 3)
     point = hidden_layer(3)
     turned = point | {name: -point[name] for name in ("W", "b", "gamma")}
@@ -58,15 +53,13 @@ def _sign() -> Outcome:
     return holds(max(flipped, same) < ZERO, measured, "the standard deviation knows no sign")
 
 
-@CLAIMS.add(
-    "003-bias",
-    "Section 3.1",
-    says="A bias in front of BatchNorm has no effect: the batch mean takes it away.",
-    corrected="True for batch statistics and every eps; with running statistics a bias changed afterwards moves "
-    "the output.",
-    code=("normscope.geometry.symmetry.batch_norm_orbit",),
-)
+@CLAIMS.add("003-bias", "Section 3.1", batch_norm_orbit)
 def _bias() -> Outcome:
+    """A bias in front of BatchNorm has no effect: the batch mean takes it away.
+
+    Corrected: True for batch statistics and every eps; with running statistics a bias changed afterwards moves the
+    output.
+    """
     x = gaussian(4, 16, 3)
     point = hidden_layer(5)
     moved = point | {"b": point["b"] + 7.0 * gaussian(6, 4)}
@@ -76,16 +69,14 @@ def _bias() -> Outcome:
     return holds(max(change, slope) < ZERO, measured, "a constant over the batch is its mean")
 
 
-@CLAIMS.add(
-    "003-Eq1",
-    "Equation (1)",
-    says="With delta the gradient with respect to BatchNorm's output, dL/dz_n = (m delta_n - sum delta - z^_n sum "
-    "delta z^)/(m sigma).",
-    corrected="The factor gamma is missing: dL/dz_n = gamma/(m s) (m delta_n - sum delta - z^_n sum delta z^), "
-    "exact for eps > 0 too with s = sqrt(sigma^2 + eps). The end of Appendix A.1.1 has it.",
-    code=(_DERIVATIVES + "batch_norm_backward",),
-)
+@CLAIMS.add("003-Eq1", "Equation (1)", batch_norm_backward)
 def _equation_1() -> Outcome:
+    """With delta the gradient with respect to BatchNorm's output, dL/dz_n = (m delta_n - sum delta - z^_n sum delta
+    z^)/(m sigma).
+
+    Corrected: The factor gamma is missing: dL/dz_n = gamma/(m s) (m delta_n - sum delta - z^_n sum delta z^), exact for
+    eps > 0 too with s = sqrt(sigma^2 + eps). The end of Appendix A.1.1 has it.
+    """
     z, delta, gamma, eps = gaussian(8, 7), gaussian(9, 7), 2.3, 1e-3
     true = gradient(lambda x: (gamma * standardized(x, eps)[0] * delta).sum(), z)
     values, scale = standardized(z, eps)
@@ -96,29 +87,23 @@ def _equation_1() -> Outcome:
     return refuted(largest(ratio - 1) > ZERO, measured, "the printed gradient is too small by the factor gamma")
 
 
-@CLAIMS.add(
-    "003-Eq1s",
-    "Equation (1)",
-    says="The gradient with respect to the pre-activations of a unit sums to zero over the batch.",
-    code=(_DERIVATIVES + "batch_norm_backward",),
-)
+@CLAIMS.add("003-Eq1s", "Equation (1)", batch_norm_backward)
 def _sums_to_zero() -> Outcome:
+    """The gradient with respect to the pre-activations of a unit sums to zero over the batch."""
     z, delta = gaussian(10, 9, 3), gaussian(11, 9, 3)
     slopes = gradient(lambda x: (standardized(x, 1e-5)[0] * delta).sum(), z)
     measured = {"largest sum": largest(slopes.sum(0)), "largest entry": largest(slopes)}
     return holds(measured["largest sum"] < ZERO, measured, "a common shift of the batch changes nothing")
 
 
-@CLAIMS.add(
-    "003-LNb",
-    "Section 3.2 (layer norm)",
-    says="LayerNorm's gradient is BatchNorm's with sums over the neurons: (d delta_i - sum_j delta_j - z^_j sum_j "
-    "delta_j z^_j)/(d sigma).",
-    corrected="dL/dz_i = (d gamma_i delta_i - sum_j gamma_j delta_j - z^_i sum_j gamma_j delta_j z^_j)/(d s): the "
-    "index before the last sum is i, and gamma_j stands inside the sums.",
-    code=(_DERIVATIVES + "layer_norm_backward",),
-)
+@CLAIMS.add("003-LNb", "Section 3.2 (layer norm)", layer_norm_backward)
 def _layer_norm_gradient() -> Outcome:
+    """LayerNorm's gradient is BatchNorm's with sums over the neurons: (d delta_i - sum_j delta_j - z^_j sum_j delta_j
+    z^_j)/(d sigma).
+
+    Corrected: dL/dz_i = (d gamma_i delta_i - sum_j gamma_j delta_j - z^_i sum_j gamma_j delta_j z^_j)/(d s): the index
+    before the last sum is i, and gamma_j stands inside the sums.
+    """
     z, delta, gamma, eps = gaussian(12, 6), gaussian(13, 6), 1.0 + 0.3 * gaussian(14, 6), 1e-3
     true = gradient(lambda x: (gamma * standardized(x, eps)[0] * delta).sum(), z)
     values, scale = standardized(z, eps)
@@ -136,28 +121,22 @@ def _layer_norm_gradient() -> Outcome:
     return refuted(min(readings) > ZERO, errors, "no reading of the printed formula is the gradient")
 
 
-@CLAIMS.add(
-    "003-LNbs",
-    "Section 3.2 (layer norm)",
-    says="LayerNorm's gradient with respect to the pre-activations of a sample sums to zero over the neurons.",
-    code=(_DERIVATIVES + "layer_norm_backward",),
-)
+@CLAIMS.add("003-LNbs", "Section 3.2 (layer norm)", layer_norm_backward)
 def _layer_sums_to_zero() -> Outcome:
+    """LayerNorm's gradient with respect to the pre-activations of a sample sums to zero over the neurons."""
     z, delta, gamma = gaussian(15, 5, 6), gaussian(16, 5, 6), gaussian(17, 6)
     slopes = gradient(lambda x: (F.layer_norm(x, (6,), gamma) * delta).sum(), z)
     measured = {"largest sum": largest(slopes.sum(1)), "largest entry": largest(slopes)}
     return holds(measured["largest sum"] < ZERO, measured, "a common shift of the layer changes nothing")
 
 
-@CLAIMS.add(
-    "003-1/c",
-    "Section 3.2",
-    says="If the weights in front of BatchNorm grow by a factor c, their gradient shrinks by 1/c, and the "
-    "curvature by 1/c^2.",
-    corrected="Exact for eps = 0; for eps > 0 if eps grows by c^2 at the same time.",
-    code=("normscope.geometry.hessian.dense_hessian",),
-)
+@CLAIMS.add("003-1/c", "Section 3.2", dense_hessian)
 def _inverse_scale() -> Outcome:
+    """If the weights in front of BatchNorm grow by a factor c, their gradient shrinks by 1/c, and the curvature by
+    1/c^2.
+
+    Corrected: Exact for eps = 0; for eps > 0 if eps grows by c^2 at the same time.
+    """
     x, target, c = gaussian(18, 20, 3), gaussian(19, 20, 2), 3.0
     whole = hidden_layer(20, bias=False)
     rest = {name: value for name, value in whole.items() if name != "W"}
@@ -183,15 +162,13 @@ def _inverse_scale() -> Outcome:
     return holds(exact, measured, "the loss is a function of the direction")
 
 
-@CLAIMS.add(
-    "003-WNd",
-    "Section 3.2 (weight norm)",
-    says="For w = g v/||v||: dL/dv_k = dL/dw_k dw_k/dv_k, and (Section 4.3) dL/dg = <dL/dw, v/||v||>/||v||.",
-    corrected="grad_v = (g/||v||)(I - v^v^^T) grad_w: every w_j depends on v_k; dL/dg = <grad_w, v>/||v||, "
-    "without a second factor 1/||v||.",
-    code=("normscope.geometry.weight_norm.weight_norm_gradients",),
-)
+@CLAIMS.add("003-WNd", "Section 3.2 (weight norm)", weight_norm_gradients)
 def _weight_norm() -> Outcome:
+    """For w = g v/||v||: dL/dv_k = dL/dw_k dw_k/dv_k, and (Section 4.3) dL/dg = <dL/dw, v/||v||>/||v||.
+
+    Corrected: grad_v = (g/||v||)(I - v^v^^T) grad_w: every w_j depends on v_k; dL/dg = <grad_w, v>/||v||, without a
+    second factor 1/||v||.
+    """
     v, g, back = gaussian(21, 1, 4), torch.tensor([1.7], dtype=torch.float64), gaussian(22, 1, 4)
     to_v = gradient(lambda p: (g[:, None] * p / p.norm() * back).sum(), v)
     to_g = gradient(lambda p: (p[:, None] * v / v.norm() * back).sum(), g)
@@ -210,15 +187,13 @@ def _weight_norm() -> Outcome:
     return refuted(wrong, measured, "both miss a part of the derivative")
 
 
-@CLAIMS.add(
-    "003-A11",
-    "Appendix A.1.1",
-    says="dz^_n/dz_k = delta_nk/sigma - 1/(m sigma) - (z_n - mu)(z_k - mu)/sigma^3.",
-    corrected="The last term is divided by m: (delta_nk - 1/m - z^_n z^_k/m)/s. The final display of the appendix "
-    "is right.",
-    code=(_DERIVATIVES + "standardization_core",),
-)
+@CLAIMS.add("003-A11", "Appendix A.1.1", standardization_core)
 def _jacobian() -> Outcome:
+    """dz^_n/dz_k = delta_nk/sigma - 1/(m sigma) - (z_n - mu)(z_k - mu)/sigma^3.
+
+    Corrected: The last term is divided by m: (delta_nk - 1/m - z^_n z^_k/m)/s. The final display of the appendix is
+    right.
+    """
     z, eps = gaussian(23, 6), 1e-3
     true = jacobian(lambda x: standardized(x, eps)[0], z)
     values, scale = standardized(z, eps)
@@ -237,15 +212,12 @@ def _jacobian() -> Outcome:
     return refuted(wrong, measured, "1/m is lost in the first display and found again in the last")
 
 
-@CLAIMS.add(
-    "003-A11c",
-    "Appendix A.1.1",
-    says="By the chain rule dL/dz_n = dL/da_n da_n/dz_n, with the sample's own output only.",
-    corrected="Every output of the batch depends on z_n: dL/dz_n = sum_k dL/da_k da_k/dz_n, as the appendix uses "
-    "later.",
-    code=(_DERIVATIVES + "batch_norm_backward",),
-)
+@CLAIMS.add("003-A11c", "Appendix A.1.1", batch_norm_backward)
 def _chain_rule() -> Outcome:
+    """By the chain rule dL/dz_n = dL/da_n da_n/dz_n, with the sample's own output only.
+
+    Corrected: Every output of the batch depends on z_n: dL/dz_n = sum_k dL/da_k da_k/dz_n, as the appendix uses later.
+    """
     z, delta = gaussian(25, 6), gaussian(26, 6)
     full = jacobian(lambda x: standardized(x, 0.0)[0], z)
     true, own = delta @ full, delta * full.diagonal()
@@ -254,15 +226,13 @@ def _chain_rule() -> Outcome:
     return refuted(measured["error"] > ZERO, measured, "the statistics tie the samples together")
 
 
-@CLAIMS.add(
-    "003-A11w",
-    "Appendix A.1.1",
-    says="The gradient of a weight is gamma/sigma times (sum delta x - mean of delta times sum x - mean of delta "
-    "z^ times sum z^ x), and its inner product with the weights is zero.",
-    corrected="Exact with s = sqrt(sigma^2 + eps) for sigma; orthogonal to the weights for eps = 0.",
-    code=(_DERIVATIVES + "batch_norm_backward",),
-)
+@CLAIMS.add("003-A11w", "Appendix A.1.1", batch_norm_backward)
 def _weight_gradient() -> Outcome:
+    """The gradient of a weight is gamma/sigma times (sum delta x - mean of delta times sum x - mean of delta z^ times
+    sum z^ x), and its inner product with the weights is zero.
+
+    Corrected: Exact with s = sqrt(sigma^2 + eps) for sigma; orthogonal to the weights for eps = 0.
+    """
     x, target, gamma = gaussian(27, 12, 4), gaussian(28, 12), 1.4
     w = gaussian(29, 4)
 

@@ -15,6 +15,7 @@ from normscope.geometry.growth import (
     square_after_step,
 )
 from normscope.geometry.symmetry import conserved, radial_derivative
+from normscope.geometry.weight_norm import weight_norm_gradients
 from normscope.papers.akbar2025.claims.laboratory import (
     descended,
     hidden_layer,
@@ -31,23 +32,19 @@ CLAIMS = Claims("akbar2025")
 ZERO = 1e-10
 #: What the Runge-Kutta steps of these flows may lose.
 FLOW = 1e-6
-_GROWTH = "normscope.geometry.growth."
-_FLOW = "normscope.geometry.flow.gradient_flow"
 
 
 def _square(value: Tensor) -> float:
     return float(value.square().sum())
 
 
-@CLAIMS.add(
-    "003-L51",
-    "Lemma 5.1",
-    says="Gradient flow keeps the norm of a weight vector in front of BatchNorm.",
-    corrected="For eps = 0 and no weight decay. In general d||w||^2/dt = -2 (eps/(sigma^2 + eps)) gamma dL/dgamma "
-    "- 2 lambda ||w||^2.",
-    code=(_FLOW, "normscope.geometry.symmetry.conserved", "normscope.geometry.symmetry.radial_derivative"),
-)
+@CLAIMS.add("003-L51", "Lemma 5.1", gradient_flow, conserved, radial_derivative)
 def _norm_conserved() -> Outcome:
+    """Gradient flow keeps the norm of a weight vector in front of BatchNorm.
+
+    Corrected: For eps = 0 and no weight decay. In general d||w||^2/dt = -2 (eps/(sigma^2 + eps)) gamma dL/dgamma - 2
+    lambda ||w||^2.
+    """
     loss, start, x = neuron()
     end = gradient_flow(loss, start, 20.0, 160)
     ratio = math.sqrt(_square(end["w"]) / _square(start["w"]))
@@ -65,15 +62,13 @@ def _norm_conserved() -> Outcome:
     return holds(close(ratio, 1.0, FLOW), measured, "the gradient is orthogonal to the weight")
 
 
-@CLAIMS.add(
-    "003-L51d",
-    "Lemma 5.1",
-    says="The same is assumed of full-batch gradient descent: the norm stays.",
-    corrected="||w+||^2 = ||w||^2 + eta^2 ||grad||^2 exactly: the norm grows at every step (with decoupled weight "
-    "decay, (1 - eta lambda)^2 ||w||^2 + eta^2 ||grad||^2).",
-    code=(_GROWTH + "square_after_step",),
-)
+@CLAIMS.add("003-L51d", "Lemma 5.1", square_after_step)
 def _norm_grows() -> Outcome:
+    """The same is assumed of full-batch gradient descent: the norm stays.
+
+    Corrected: ||w+||^2 = ||w||^2 + eta^2 ||grad||^2 exactly: the norm grows at every step (with decoupled weight decay,
+    (1 - eta lambda)^2 ||w||^2 + eta^2 ||grad||^2).
+    """
     loss, start, _ = neuron()
     slopes = gradient_of(loss, start)
     after = step(start, slopes, 0.5)
@@ -90,15 +85,12 @@ def _norm_grows() -> Outcome:
     return refuted(growth > ZERO, measured, "a step along a tangent leaves the sphere")
 
 
-@CLAIMS.add(
-    "003-L51n",
-    "Section 5.1 (remark)",
-    says="Mini-batch noise gives the gradient a small component along the invariant direction.",
-    corrected="None: the loss of every mini-batch is itself scale-invariant. The norm drifts by eta^2 "
-    "||grad_B||^2 only.",
-    code=(_GROWTH + "square_after_step",),
-)
+@CLAIMS.add("003-L51n", "Section 5.1 (remark)", square_after_step)
 def _no_radial_noise() -> Outcome:
+    """Mini-batch noise gives the gradient a small component along the invariant direction.
+
+    Corrected: None: the loss of every mini-batch is itself scale-invariant. The norm drifts by eta^2 ||grad_B||^2 only.
+    """
     _, start, x = neuron()
     target = gaussian(201, 16)
     radial, size = [], []
@@ -114,14 +106,12 @@ def _no_radial_noise() -> Outcome:
     return refuted(max(radial) < ZERO, measured, "no batch has a radial component")
 
 
-@CLAIMS.add(
-    "003-L51L",
-    "Section 5.1",
-    says="Under LayerNorm gradient flow keeps the Frobenius norm of the weight matrix.",
-    corrected="It keeps ||W||_F^2 + ||b||^2 (and 1^T W, 1^T b); ||W||_F alone only without a bias.",
-    code=("normscope.geometry.symmetry.conserved", _FLOW),
-)
+@CLAIMS.add("003-L51L", "Section 5.1", conserved, gradient_flow)
 def _layer_norm_conserves() -> Outcome:
+    """Under LayerNorm gradient flow keeps the Frobenius norm of the weight matrix.
+
+    Corrected: It keeps ||W||_F^2 + ||b||^2 (and 1^T W, 1^T b); ||W||_F alone only without a bias.
+    """
     x, target, point = gaussian(203, 16, 3), gaussian(204, 16, 2), hidden_layer(205)
     loss = square_loss(x, target, "layer")
     slopes = gradient_of(loss, point)
@@ -149,14 +139,12 @@ def _weight_normalized() -> tuple[Loss, dict[str, Tensor]]:
     return loss, {"v": gaussian(208, 3), "g": numbers(1.7)}
 
 
-@CLAIMS.add(
-    "003-L51W",
-    "Section 5.1",
-    says="Under WeightNorm gradient flow keeps ||v||.",
-    corrected="So it does; gradient steps grow it by eta^2 ||grad_v||^2.",
-    code=(_FLOW, _GROWTH + "square_after_step"),
-)
+@CLAIMS.add("003-L51W", "Section 5.1", gradient_flow, square_after_step)
 def _weight_norm_conserved() -> Outcome:
+    """Under WeightNorm gradient flow keeps ||v||.
+
+    Corrected: So it does; gradient steps grow it by eta^2 ||grad_v||^2.
+    """
     loss, start = _weight_normalized()
     end = gradient_flow(loss, start, 10.0, 120)
     slopes = gradient_of(loss, start)
@@ -167,15 +155,12 @@ def _weight_norm_conserved() -> Outcome:
     return holds(close(ratio, 1.0, FLOW), measured, "v gets no radial gradient")
 
 
-@CLAIMS.add(
-    "003-L51W'",
-    "Section 5.1",
-    says="The reason: the gradient is orthogonal to (v, -g).",
-    corrected="The gradient is orthogonal to (v, 0). Orthogonality to (v, -g) would conserve ||v||^2 - g^2, which "
-    "moves.",
-    code=("normscope.geometry.weight_norm.weight_norm_gradients",),
-)
+@CLAIMS.add("003-L51W'", "Section 5.1", weight_norm_gradients)
 def _weight_norm_reason() -> Outcome:
+    """The reason: the gradient is orthogonal to (v, -g).
+
+    Corrected: The gradient is orthogonal to (v, 0). Orthogonality to (v, -g) would conserve ||v||^2 - g^2, which moves.
+    """
     loss, start = _weight_normalized()
     slopes = gradient_of(loss, start)
     end = gradient_flow(loss, start, 10.0, 120)
@@ -186,15 +171,13 @@ def _weight_norm_reason() -> Outcome:
     return refuted(abs(along) > ZERO, measured, "the conclusion is right, its reason is not")
 
 
-@CLAIMS.add(
-    "003-WD",
-    "Section 5.1 (weight decay)",
-    says="With the penalty lambda ||w||^2/2, d||w||^2/dt = -lambda ||w||^2, and norms shrink, perhaps to zero.",
-    corrected="-2 lambda ||w||^2. Gradient steps do not shrink to zero: ||w||^4 settles at eta G^2/(2 lambda - "
-    "eta lambda^2), G the gradient norm on the unit sphere.",
-    code=(_GROWTH + "square_after_flow", _GROWTH + "equilibrium_norm"),
-)
+@CLAIMS.add("003-WD", "Section 5.1 (weight decay)", square_after_flow, equilibrium_norm)
 def _weight_decay() -> Outcome:
+    """With the penalty lambda ||w||^2/2, d||w||^2/dt = -lambda ||w||^2, and norms shrink, perhaps to zero.
+
+    Corrected: -2 lambda ||w||^2. Gradient steps do not shrink to zero: ||w||^4 settles at eta G^2/(2 lambda - eta
+    lambda^2), G the gradient norm on the unit sphere.
+    """
     loss, start, _ = neuron()
     fixed = {"w": start["w"]}
     end = gradient_flow(lambda p: loss({**p, "gamma": start["gamma"]}), fixed, 20.0, 320, decay=0.05)
@@ -214,14 +197,12 @@ def _weight_decay() -> Outcome:
     return refuted(not close(ratio, math.exp(-1), FLOW), measured, "the square decays twice as fast as the norm")
 
 
-@CLAIMS.add(
-    "003-51c",
-    "Section 5.1",
-    says="A common offset of the biases in front of BatchNorm or LayerNorm is not changed by gradient flow.",
-    corrected="Under BatchNorm every single bias stays.",
-    code=("normscope.geometry.symmetry.conserved",),
-)
+@CLAIMS.add("003-51c", "Section 5.1", conserved)
 def _offset_kept() -> Outcome:
+    """A common offset of the biases in front of BatchNorm or LayerNorm is not changed by gradient flow.
+
+    Corrected: Under BatchNorm every single bias stays.
+    """
     x, target, point = gaussian(209, 16, 3), gaussian(210, 16, 2), hidden_layer(211)
     ends = {kind: gradient_flow(square_loss(x, target, kind), point, 2.0, 60) for kind in ("batch", "layer")}
     measured = {
@@ -233,14 +214,12 @@ def _offset_kept() -> Outcome:
     return holds(kept, measured, "these directions get no gradient")
 
 
-@CLAIMS.add(
-    "003-51r",
-    "Section 5.1",
-    says="Directions evolve on the sphere; the end is on the ray of the optimum, at the initial norm.",
-    corrected="And time runs with 1/||w||^2: from 2w the same path takes four times as long.",
-    code=(_FLOW,),
-)
+@CLAIMS.add("003-51r", "Section 5.1", gradient_flow)
 def _sphere_time() -> Outcome:
+    """Directions evolve on the sphere; the end is on the ray of the optimum, at the initial norm.
+
+    Corrected: And time runs with 1/||w||^2: from 2w the same path takes four times as long.
+    """
     loss, start, _ = neuron()
 
     def fixed(p: Point) -> Tensor:
@@ -257,14 +236,12 @@ def _sphere_time() -> Outcome:
     return holds(stays, measured, "the norm stays while the gradient dies out")
 
 
-@CLAIMS.add(
-    "003-E51",
-    "Example 5.1",
-    says="For y = w.x behind BatchNorm the gradient subtracts averages over the features j.",
-    corrected="Averages over the batch, Equation (1) with its gamma; and it shrinks like 1/||w||, it is not O(1).",
-    code=("normscope.geometry.derivatives.batch_norm_backward",),
-)
+@CLAIMS.add("003-E51", "Example 5.1", batch_norm_backward)
 def _example() -> Outcome:
+    """For y = w.x behind BatchNorm the gradient subtracts averages over the features j.
+
+    Corrected: Averages over the batch, Equation (1) with its gamma; and it shrinks like 1/||w||, it is not O(1).
+    """
     x, target, w = gaussian(212, 10, 2), gaussian(213, 10), gaussian(214, 2)
 
     def loss(weight: Tensor) -> Tensor:

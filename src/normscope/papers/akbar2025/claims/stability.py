@@ -13,22 +13,20 @@ from normscope.geometry.flow import Point, gradient_flow, gradient_of
 from normscope.geometry.growth import growth_after_heavy_ball
 from normscope.geometry.hessian import dense_hessian
 from normscope.papers.akbar2025.claims.laboratory import neuron, normalized, square_loss
-from normscope.papers.claim import Claims, Outcome, Verdict, close
+from normscope.papers.claim import Claims, Outcome, close
 from normscope.papers.measure import confirm, gaussian, given, gradient, holds, refuted
 
 CLAIMS = Claims("akbar2025")
 ZERO = 1e-10
 
 
-@CLAIMS.add(
-    "003-51L",
-    "Section 5.1 (stability), 9.1",
-    says="BatchNorm lowers the Lipschitz constant of the gradient and keeps gradients bounded.",
-    corrected="Both are unbounded: grad L(cw) = grad L(w)/c and the Hessian grows like 1/c^2 as c -> 0. What is "
-    "bounded is ||w|| ||grad|| and ||w||^2 lambda_max.",
-    code=("normscope.geometry.hessian.dense_hessian",),
-)
+@CLAIMS.add("003-51L", "Section 5.1 (stability), 9.1", dense_hessian)
 def _not_smooth() -> Outcome:
+    """BatchNorm lowers the Lipschitz constant of the gradient and keeps gradients bounded.
+
+    Corrected: Both are unbounded: grad L(cw) = grad L(w)/c and the Hessian grows like 1/c^2 as c -> 0. What is bounded
+    is ||w|| ||grad|| and ||w||^2 lambda_max.
+    """
     loss, start, _ = neuron()
     rates, sizes = [], []
     for c in (1.0, 0.1, 0.01):
@@ -46,14 +44,13 @@ def _not_smooth() -> Outcome:
     return refuted(rates[2] > 100 * rates[0], measured, "small weights make the loss as rough as one likes")
 
 
-@CLAIMS.add(
-    "003-51e",
-    "Section 5.1 (stability)",
-    says="By normalizing every layer BatchNorm is suspected to reduce the explosion of gradients exponentially.",
-    corrected="In a random deep ReLU network BatchNorm makes gradients explode, by about sqrt(pi/(pi - 1)) = 1.21 "
-    "per layer; He's initialization alone keeps them.",
-)
+@CLAIMS.add("003-51e", "Section 5.1 (stability)")
 def _explosion() -> Outcome:
+    """By normalizing every layer BatchNorm is suspected to reduce the explosion of gradients exponentially.
+
+    Corrected: In a random deep ReLU network BatchNorm makes gradients explode, by about sqrt(pi/(pi - 1)) = 1.21 per
+    layer; He's initialization alone keeps them.
+    """
     rates = {}
     for kind in ("batch", "none"):
         width, depth = 128, 16
@@ -76,14 +73,13 @@ def _explosion() -> Outcome:
     )
 
 
-@CLAIMS.add(
-    "003-dead",
-    "Section 5.1 (saddle points)",
-    says="BatchNorm gives units inputs of mean zero, so that ReLUs are not stuck off.",
-    corrected="For beta = 0: some sample has z^ >= 1/sqrt(m - 1). A shift beta <= -gamma sqrt(m - 1) turns a unit "
-    "off for every batch of m, and then neither it nor gamma and beta get a gradient.",
-)
+@CLAIMS.add("003-dead", "Section 5.1 (saddle points)")
 def _dead_units() -> Outcome:
+    """BatchNorm gives units inputs of mean zero, so that ReLUs are not stuck off.
+
+    Corrected: For beta = 0: some sample has z^ >= 1/sqrt(m - 1). A shift beta <= -gamma sqrt(m - 1) turns a unit off
+    for every batch of m, and then neither it nor gamma and beta get a gradient.
+    """
     x, m = gaussian(230, 16, 5), 16
     values = normalized("batch", x @ gaussian(231, 40, 5).mT - 50.0)
     fewest = int((values > 0).sum(0).min())
@@ -99,18 +95,15 @@ def _dead_units() -> Outcome:
         "gradient of beta there": float(slope.abs().max()),
     }
     needs = fewest > 0 and measured["units on, beta = -sqrt(m - 1)"] == 0
-    return given(needs, "a shift of zero keeps units alive, a low one turns them off for good", measured, Verdict.HOLDS)
+    return given(needs, measured, "a shift of zero keeps units alive, a low one turns them off for good")
 
 
-@CLAIMS.add(
-    "003-sad",
-    "Section 5.1 (saddle points), 7.1",
-    says="Mini-batch statistics make the gradient of each batch non-zero at a saddle point, so that training "
-    "leaves it.",
-    corrected="There are strict saddles where every mini-batch gradient is exactly zero: gamma = beta = 0 and V = 0.",
-    code=("normscope.geometry.hessian.dense_hessian",),
-)
+@CLAIMS.add("003-sad", "Section 5.1 (saddle points), 7.1", dense_hessian)
 def _saddle_noise() -> Outcome:
+    """Mini-batch statistics make the gradient of each batch non-zero at a saddle point, so that training leaves it.
+
+    Corrected: There are strict saddles where every mini-batch gradient is exactly zero: gamma = beta = 0 and V = 0.
+    """
     x, target = gaussian(232, 24, 3), gaussian(233, 24, 2)
     zero = torch.zeros(4, dtype=torch.float64)
     point = {"W": gaussian(234, 4, 3), "gamma": zero, "beta": zero, "V": torch.zeros(2, 4, dtype=torch.float64)}
@@ -127,15 +120,12 @@ def _saddle_noise() -> Outcome:
     return refuted(worst == 0.0 and lowest < -ZERO, measured, "no batch pushes off this saddle")
 
 
-@CLAIMS.add(
-    "003-52",
-    "Section 5.2",
-    says="With BatchNorm the path of a weight in the plane is an arc: the norm stays and the angle moves "
-    "monotonically.",
-    corrected="Under the flow. It ends at the best direction from every start but the worst one.",
-    code=("normscope.geometry.flow.gradient_flow",),
-)
+@CLAIMS.add("003-52", "Section 5.2", gradient_flow)
 def _arc() -> Outcome:
+    """With BatchNorm the path of a weight in the plane is an arc: the norm stays and the angle moves monotonically.
+
+    Corrected: Under the flow. It ends at the best direction from every start but the worst one.
+    """
     x = gaussian(235, 30, 2)
     target = standardized(x[:, 0], 0.0)[0] + 0.1 * gaussian(236, 30)
 
@@ -159,15 +149,13 @@ def _arc() -> Outcome:
     return holds(arc, measured, "a flow on a circle cannot turn back")
 
 
-@CLAIMS.add(
-    "003-95m",
-    "Section 9.5 (momentum)",
-    says="Momentum may carry a weight along the radial direction although no gradient points there.",
-    corrected="It does, outwards only: ||w_{t+1}||^2 - ||w_t||^2 = mu (||w_t||^2 - ||w_{t-1}||^2) + mu ||p_t||^2 "
-    "+ ||p_{t+1}||^2 for heavy ball with moves p, never negative from rest.",
-    code=("normscope.geometry.growth.growth_after_heavy_ball",),
-)
+@CLAIMS.add("003-95m", "Section 9.5 (momentum)", growth_after_heavy_ball)
 def _momentum() -> Outcome:
+    """Momentum may carry a weight along the radial direction although no gradient points there.
+
+    Corrected: It does, outwards only: ||w_{t+1}||^2 - ||w_t||^2 = mu (||w_t||^2 - ||w_{t-1}||^2) + mu ||p_t||^2 +
+    ||p_{t+1}||^2 for heavy ball with moves p, never negative from rest.
+    """
     loss, start, _ = neuron()
     w, move = start["w"], torch.zeros(3, dtype=torch.float64)
     growth, least, radial = 0.0, math.inf, 0.0

@@ -10,6 +10,7 @@ from normscope.geometry.flow import Point, gradient_of
 from normscope.geometry.hessian import dense_hessian, nullity
 from normscope.geometry.symmetry import (
     batch_norm_orbit,
+    conserved,
     layer_norm_orbit,
     radial_derivative,
     scale_deviation,
@@ -25,24 +26,19 @@ from normscope.papers.akbar2025.claims.laboratory import (
     output,
     square_loss,
 )
-from normscope.papers.claim import Claims, Outcome, Verdict, close
+from normscope.papers.claim import Claims, Outcome, close
 from normscope.papers.measure import confirm, gaussian, given, gradient, holds, jacobian, numbers, refuted
 
 CLAIMS = Claims("akbar2025")
 ZERO = 1e-10
-_SYMMETRY = "normscope.geometry.symmetry."
-_WEIGHT = "normscope.geometry.weight_norm.weight_norm_gradients"
-_EFFECTIVE = "normscope.operators.normalizers.weight_norm.weight_norm_effective"
 
 
-@CLAIMS.add(
-    "003-P4.1a",
-    "Proposition 4.1 (first form), Section 2.1",
-    says="(W, b, gamma) -> (cW, cb, gamma/c) in front of BatchNorm leaves the network unchanged.",
-    corrected="gamma stays: (W, b) -> (cW, cb). The paper takes its first form back within the proof.",
-    code=(_SYMMETRY + "batch_norm_orbit",),
-)
+@CLAIMS.add("003-P4.1a", "Proposition 4.1 (first form), Section 2.1", batch_norm_orbit)
 def _first_form() -> Outcome:
+    """(W, b, gamma) -> (cW, cb, gamma/c) in front of BatchNorm leaves the network unchanged.
+
+    Corrected: gamma stays: (W, b) -> (cW, cb). The paper takes its first form back within the proof.
+    """
     point, c = hidden_layer(1), 7.0
     scaled = point | {"W": c * point["W"], "b": c * point["b"]}
     wrong = change(point, scaled | {"gamma": point["gamma"] / c}, "batch")
@@ -52,16 +48,14 @@ def _first_form() -> Outcome:
     return refuted(wrong > ZERO, measured, "the output scales with gamma")
 
 
-@CLAIMS.add(
-    "003-P4.1b",
-    "Proposition 4.1",
-    says="(W, b) -> (cW, cb) with c > 0 in front of BatchNorm leaves the output unchanged for every input.",
-    corrected="Needs eps = 0 (or eps -> c^2 eps) and batch statistics; in evaluation mode the running statistics "
-    "must go along, (mean, var) -> (c mean, c^2 var). One factor per neuron and any bias will do. With eps > 0 the "
-    "normalized values scale by rho(c) = sqrt((1 + eps/sigma^2)/(1 + eps/(c sigma)^2)).",
-    code=(_SYMMETRY + "batch_norm_orbit", _SYMMETRY + "scale_deviation"),
-)
+@CLAIMS.add("003-P4.1b", "Proposition 4.1", batch_norm_orbit, scale_deviation)
 def _scale_invariance() -> Outcome:
+    """(W, b) -> (cW, cb) with c > 0 in front of BatchNorm leaves the output unchanged for every input.
+
+    Corrected: Needs eps = 0 (or eps -> c^2 eps) and batch statistics; in evaluation mode the running statistics must go
+    along, (mean, var) -> (c mean, c^2 var). One factor per neuron and any bias will do. With eps > 0 the normalized
+    values scale by rho(c) = sqrt((1 + eps/sigma^2)/(1 + eps/(c sigma)^2)).
+    """
     point = hidden_layer(2)
     weight, bias = batch_norm_orbit(point["W"], numbers(0.1, 2, 3, 70), gaussian(3, 4))
     exact = change(point, point | {"W": weight, "b": bias}, "batch")
@@ -81,20 +75,16 @@ def _scale_invariance() -> Outcome:
         "change, running statistics and eps scaled along": moved,
     }
     needs = max(exact, moved) < ZERO < min(stale, measured["change, eps = 1e-5, c = 10"])
-    return given(
-        needs, "exact without eps and with the statistics of the batch, not otherwise", measured, Verdict.HOLDS
-    )
+    return given(needs, measured, "exact without eps and with the statistics of the batch, not otherwise")
 
 
-@CLAIMS.add(
-    "003-C411",
-    "Corollary 4.1.1",
-    says="In front of BatchNorm <grad_W L, W> + <grad_b L, b> = 0.",
-    corrected="For eps = 0 every neuron alone: <grad_{w_i} L, w_i> = 0 and dL/db_i = 0. For eps > 0: <grad_{w_i} "
-    "L, w_i> = (eps/(sigma_i^2 + eps)) gamma_i dL/dgamma_i, and still dL/db_i = 0.",
-    code=(_SYMMETRY + "radial_derivative",),
-)
+@CLAIMS.add("003-C411", "Corollary 4.1.1", radial_derivative)
 def _orthogonal() -> Outcome:
+    """In front of BatchNorm <grad_W L, W> + <grad_b L, b> = 0.
+
+    Corrected: For eps = 0 every neuron alone: <grad_{w_i} L, w_i> = 0 and dL/db_i = 0. For eps > 0: <grad_{w_i} L, w_i>
+    = (eps/(sigma_i^2 + eps)) gamma_i dL/dgamma_i, and still dL/db_i = 0.
+    """
     x, target, point = gaussian(5, 24, 3), gaussian(6, 24, 2), hidden_layer(7)
     slopes = {eps: gradient_of(square_loss(x, target, "batch", eps=eps), point) for eps in (0.0, 0.1)}
     each = (slopes[0.0]["W"] * point["W"]).sum(1)
@@ -111,26 +101,20 @@ def _orthogonal() -> Outcome:
     return holds(abs(measured["sum, eps = 0"]) < ZERO, measured, "the loss does not depend on the scale")
 
 
-@CLAIMS.add(
-    "003-met",
-    "Section 4.1 (metric)",
-    says="The metric g_y(D, D') = D^T D'/y^T y is the same at k y for k D, k D'.",
-)
+@CLAIMS.add("003-met", "Section 4.1 (metric)")
 def _metric() -> Outcome:
+    """The metric g_y(D, D') = D^T D'/y^T y is the same at k y for k D, k D'."""
     y, one, two = gaussian(8, 5), gaussian(9, 5), gaussian(10, 5)
     before = float(one @ two / (y @ y))
     after = float((3 * one) @ (3 * two) / ((3 * y) @ (3 * y)))
     return holds(close(before, after), {"at y": before, "at 3y": after}, "the factors cancel")
 
 
-@CLAIMS.add(
-    "003-sph",
-    "Section 4.1 (sphere)",
-    says="On the unit sphere of weights the gradient is the Euclidean one without its radial part, and BatchNorm "
-    "has already removed that part.",
-    code=("normscope.geometry.symmetry.radial_derivative",),
-)
+@CLAIMS.add("003-sph", "Section 4.1 (sphere)", radial_derivative)
 def _sphere() -> Outcome:
+    """On the unit sphere of weights the gradient is the Euclidean one without its radial part, and BatchNorm has
+    already removed that part.
+    """
     x, target, w = gaussian(11, 24, 4), gaussian(12, 24), gaussian(13, 4)
     w = w / w.norm()
     slope = gradient(lambda p: (normalized("batch", (x @ p)[:, None])[:, 0] - target).square().mean(), w)
@@ -139,13 +123,9 @@ def _sphere() -> Outcome:
     return holds(measured["its radial part"] < ZERO, measured, "the gradient is tangent to the sphere")
 
 
-@CLAIMS.add(
-    "003-nat",
-    "Section 4.3 (natural gradient)",
-    says="The Fisher information is degenerate along the scale of weights in front of BatchNorm.",
-    code=("normscope.geometry.symmetry.batch_norm_orbit",),
-)
+@CLAIMS.add("003-nat", "Section 4.3 (natural gradient)", batch_norm_orbit)
 def _fisher() -> Outcome:
+    """The Fisher information is degenerate along the scale of weights in front of BatchNorm."""
     x, point = gaussian(14, 24, 3), hidden_layer(15)
     slopes = jacobian(lambda w: output(point | {"W": w.reshape(4, 3)}, x, "batch"), point["W"].reshape(-1))
     fisher = slopes.mT @ slopes / len(x)
@@ -155,12 +135,9 @@ def _fisher() -> Outcome:
     return holds(max(along, *each) < ZERO, measured, "outputs that do not move carry no information")
 
 
-@CLAIMS.add(
-    "003-ex41",
-    "Section 4.1 (example)",
-    says="(w.x - t)^2/2 has the Hessian x x^T: the eigenvalue ||x||^2 along x and zeros elsewhere.",
-)
+@CLAIMS.add("003-ex41", "Section 4.1 (example)")
 def _example_linear() -> Outcome:
+    """(w.x - t)^2/2 has the Hessian x x^T: the eigenvalue ||x||^2 along x and zeros elsewhere."""
     x = gaussian(16, 4)
     found = dense_hessian(lambda p: (p["w"] @ x - 0.7).square() / 2, {"w": gaussian(17, 4)})
     error = largest(found - torch.outer(x, x))
@@ -174,13 +151,12 @@ def _example_linear() -> Outcome:
     return holds(error < ZERO and nullity(found) == 3, measured, "the Hessian has rank one")
 
 
-@CLAIMS.add(
-    "003-ex41b",
-    "Section 4.1 (example)",
-    says="With a scalar input and one weight, BatchNorm's output does not depend on the weight.",
-    corrected="It depends on the weight's sign, and on nothing else.",
-)
+@CLAIMS.add("003-ex41b", "Section 4.1 (example)")
 def _example_scalar() -> Outcome:
+    """With a scalar input and one weight, BatchNorm's output does not depend on the weight.
+
+    Corrected: It depends on the weight's sign, and on nothing else.
+    """
     x = gaussian(18, 12, 1)
     at = {w: normalized("batch", w * x + 0.3) for w in (1.0, 5.0, -5.0)}
     measured = {"w = 5 against w = 1": largest(at[5.0] - at[1.0]), "w = -5 against w = 1": largest(at[-5.0] - at[1.0])}
@@ -189,15 +165,12 @@ def _example_scalar() -> Outcome:
     return holds(measured["w = 5 against w = 1"] < ZERO, measured, "the scale is taken away; the sign is not")
 
 
-@CLAIMS.add(
-    "003-P4.2",
-    "Proposition 4.2",
-    says="(W, b) -> (cW, cb) with c > 0 in front of LayerNorm leaves the output unchanged; the proof keeps eps in "
-    "sigma.",
-    corrected="Needs eps = 0, or eps -> c^2 eps: sigma' = c sigma is wrong with eps inside.",
-    code=(_SYMMETRY + "layer_norm_orbit", _SYMMETRY + "scale_deviation"),
-)
+@CLAIMS.add("003-P4.2", "Proposition 4.2", layer_norm_orbit, scale_deviation)
 def _layer_scale() -> Outcome:
+    """(W, b) -> (cW, cb) with c > 0 in front of LayerNorm leaves the output unchanged; the proof keeps eps in sigma.
+
+    Corrected: Needs eps = 0, or eps -> c^2 eps: sigma' = c sigma is wrong with eps inside.
+    """
     point = hidden_layer(19)
     scaled = point | {"W": 3 * point["W"], "b": 3 * point["b"]}
     x = gaussian(100, 24, 3)
@@ -209,16 +182,12 @@ def _layer_scale() -> Outcome:
         "change, eps scaled along": along,
     }
     needs = max(measured["change, eps = 0"], along) < ZERO < measured["change, eps = 1e-5"]
-    return given(needs, "exact without eps only", measured, Verdict.HOLDS)
+    return given(needs, measured, "exact without eps only")
 
 
-@CLAIMS.add(
-    "003-LNr",
-    "Section 4.2",
-    says="LayerNorm does not undo the scaling of some rows only: all weights of the layer need the same factor.",
-    code=(_SYMMETRY + "layer_norm_orbit",),
-)
+@CLAIMS.add("003-LNr", "Section 4.2", layer_norm_orbit)
 def _single_row() -> Outcome:
+    """LayerNorm does not undo the scaling of some rows only: all weights of the layer need the same factor."""
     point = hidden_layer(20)
     factors = numbers(3, 1, 1, 1)
     one = point | {"W": point["W"] * factors[:, None], "b": point["b"] * factors}
@@ -230,14 +199,12 @@ def _single_row() -> Outcome:
     return holds(kept, measured, "the mean and the variance mix the rows")
 
 
-@CLAIMS.add(
-    "003-LNs",
-    "Section 4.2",
-    says="Apart from the scale, LayerNorm is invariant to a common shift of the bias only.",
-    corrected="To W -> W + 1 v^T and b -> b + d 1: inputs + 1 dimensions. Gradient flow conserves 1^T W and 1^T b.",
-    code=(_SYMMETRY + "layer_norm_orbit", _SYMMETRY + "conserved"),
-)
+@CLAIMS.add("003-LNs", "Section 4.2", layer_norm_orbit, conserved)
 def _layer_shifts() -> Outcome:
+    """Apart from the scale, LayerNorm is invariant to a common shift of the bias only.
+
+    Corrected: To W -> W + 1 v^T and b -> b + d 1: inputs + 1 dimensions. Gradient flow conserves 1^T W and 1^T b.
+    """
     x, target, point = gaussian(21, 24, 3), gaussian(22, 24, 2), hidden_layer(23)
     one, row = numbers(1), gaussian(24, 1, 3)
     weight, bias = layer_norm_orbit(point["W"], point["b"], one, row, numbers(0.8))
@@ -255,14 +222,12 @@ def _layer_shifts() -> Outcome:
     )
 
 
-@CLAIMS.add(
-    "003-P4.3",
-    "Proposition 4.3, Sections 2.2 and 3.1",
-    says="(v, g) -> (alpha v, g/alpha) gives the same weight w = g v/||v||.",
-    corrected="v -> alpha v with g fixed (and (v, g) -> (-v, -g)); with g/alpha the weight shrinks by 1/alpha.",
-    code=(_EFFECTIVE,),
-)
+@CLAIMS.add("003-P4.3", "Proposition 4.3, Sections 2.2 and 3.1", weight_norm_effective)
 def _weight_norm_symmetry() -> Outcome:
+    """(v, g) -> (alpha v, g/alpha) gives the same weight w = g v/||v||.
+
+    Corrected: v -> alpha v with g fixed (and (v, g) -> (-v, -g)); with g/alpha the weight shrinks by 1/alpha.
+    """
     v, g, alpha = gaussian(26, 1, 5), numbers(1.7), 2.5
     before = weight_norm_effective(v, g)
     printed = float((weight_norm_effective(alpha * v, g / alpha) - before).norm())
@@ -274,14 +239,12 @@ def _weight_norm_symmetry() -> Outcome:
     return refuted(printed > ZERO, measured, "||alpha v|| cancels alpha already")
 
 
-@CLAIMS.add(
-    "003-P43g",
-    "Section 4.3",
-    says="<v, grad_v L> = g dL/dg: the gradient is orthogonal to (v, -g).",
-    corrected="<v, grad_v L> = 0: the gradient is orthogonal to (v, 0).",
-    code=(_WEIGHT,),
-)
+@CLAIMS.add("003-P43g", "Section 4.3", weight_norm_gradients)
 def _weight_norm_identity() -> Outcome:
+    """<v, grad_v L> = g dL/dg: the gradient is orthogonal to (v, -g).
+
+    Corrected: <v, grad_v L> = 0: the gradient is orthogonal to (v, 0).
+    """
     x, target, v, g = gaussian(27, 20, 5), gaussian(28, 20), gaussian(29, 1, 5), numbers(1.7)
 
     def loss(p: Point) -> Tensor:

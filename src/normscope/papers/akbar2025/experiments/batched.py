@@ -45,13 +45,6 @@ def weights(seed: int, seeds: int, widths: Sequence[int], gain: float = 1.0) -> 
 def output(point: Point, x: Tensor, *, norm: bool, activation: Callable[[Tensor], Tensor], eps: float = 1e-5) -> Tensor:
     """Return what networks without biases give, BatchNorm (no affine part) after every hidden layer if wanted.
 
-    Args:
-        point: weights, seeds first.
-        x: inputs (seeds, samples, features).
-        norm: whether BatchNorm is there; it uses the statistics of the batch.
-        activation: after each hidden layer.
-        eps: the stabilizer.
-
     >>> output(weights(0, 2, (3, 4, 1)), drawn(5, 2, 6, 3), norm=True, activation=torch.tanh).shape
     torch.Size([2, 6, 1])
     """

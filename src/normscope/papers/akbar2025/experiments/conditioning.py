@@ -46,14 +46,7 @@ _KINDS = (True, False)
 
 @statement("akbar2025", "Experiment 2 (run)", holds="as an experiment; data and seeds are ours, the paper gives none")
 def run(scale: str, seed: int, data_root: Path | None, progress: Callable[[str], None]) -> Study:
-    """Train three hidden layers of ten units with and without BatchNorm and measure their Hessians at the end.
-
-    Args:
-        scale: ``smoke`` or ``laptop``.
-        seed: the first of the seeds.
-        data_root: of no account.
-        progress: called with a line of text at each step.
-    """
+    """Train three hidden layers of ten units with and without BatchNorm and measure their Hessians at the end."""
     s = _SETTINGS[scale]
     x = drawn(seed, s.seeds, s.samples, 2)
     target = torch.sin(2 * x[..., :1]) + 0.5 * x[..., 1:]

@@ -43,14 +43,7 @@ TRAINED = 0.5
 
 @statement("akbar2025", "Experiment 4 (run)", holds="as an experiment; data and seeds are ours, the paper gives none")
 def run(scale: str, seed: int, data_root: Path | None, progress: Callable[[str], None]) -> Study:
-    """Train five layers from bad initial scales: with BatchNorm, without, and with a rate proportional to ``|w|^2``.
-
-    Args:
-        scale: ``smoke`` or ``laptop``.
-        seed: the first of the seeds.
-        data_root: of no account.
-        progress: called with a line of text at each step.
-    """
+    """Train five layers from bad initial scales: with BatchNorm, without, and with a rate proportional to ``|w|^2``."""
     s = _SETTINGS[scale]
     x = drawn(seed, s.seeds, s.samples, 4)
     target = torch.tanh(x[..., :1] - x[..., 1:2])

@@ -38,14 +38,7 @@ EPS = 1e-5
 
 @statement("akbar2025", "Experiment 3 (run)", holds="as an experiment; data and seeds are ours, the paper gives none")
 def run(scale: str, seed: int, data_root: Path | None, progress: Callable[[str], None]) -> Study:
-    """Train 50-20-1 classifiers on labels of a random network, and measure margins and accuracy under noise.
-
-    Args:
-        scale: ``smoke`` or ``laptop``.
-        seed: the first of the seeds.
-        data_root: of no account.
-        progress: called with a line of text at each step.
-    """
+    """Train 50-20-1 classifiers on labels of a random network, and measure margins and accuracy under noise."""
     s = _SETTINGS[scale]
     x = drawn(seed, s.seeds, s.train + s.test, 50)
     label = torch.sign(output(weights(seed + 7, s.seeds, (50, 5, 1)), x, norm=False, activation=torch.tanh)[..., 0])

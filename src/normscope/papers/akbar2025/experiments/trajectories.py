@@ -32,14 +32,7 @@ _SETTINGS = {"smoke": _Setting(10, 150), "laptop": _Setting(50, 1500)}
 
 @statement("akbar2025", "Experiment 1 (run)", holds="as an experiment; data and seeds are ours, the paper gives none")
 def run(scale: str, seed: int, data_root: Path | None, progress: Callable[[str], None]) -> Study:
-    """Train linear classifiers on separable points of the plane from starts of several lengths, a right angle away.
-
-    Args:
-        scale: ``smoke`` or ``laptop``.
-        seed: the first of the seeds.
-        data_root: of no account.
-        progress: called with a line of text at each step.
-    """
+    """Train linear classifiers on separable points of the plane from starts of several lengths, a right angle away."""
     s = _SETTINGS[scale]
     x, label, truth = _data(seed, s)
     paths: dict[tuple[bool, float], np.ndarray] = {}

@@ -19,12 +19,17 @@ from normscope.weight_normalization.measure import (
 )
 from normscope.weight_normalization.moment import certify_step
 from normscope.weight_normalization.network import WeightNormNetwork
-from normscope.weight_normalization.predictor import hessian_bound, hessian_bound_closed, paper_layer
+from normscope.weight_normalization.predictor import (
+    activation_norm_bounds,
+    gradient_bound,
+    hessian_bound,
+    hessian_bound_closed,
+    paper_layer,
+)
 from normscope.weight_normalization.rademacher import generalization_gap_bound, rademacher_bound
 
 CLAIMS = Claims("cisneros2025")
 
-_PREDICTOR = "normscope.weight_normalization.predictor."
 _TANH = 4.0 / (3.0 * math.sqrt(3.0))
 
 
@@ -42,15 +47,13 @@ def unit_inputs(count: int = 16) -> tuple[Tensor, Tensor]:
     return x / x.norm(dim=1, keepdim=True), torch.tanh(gaussian(761, count, 1))
 
 
-@CLAIMS.add(
-    "004-L3",
-    "Key Results (Hessian), Mechanism 1",
-    says="The bound on the Hessian of the predictor grows with depth like L^3.",
-    corrected="L^2/m is enough: rho [2 A/(sqrt 3 sqrt m w^2) + 2 A L/(m w^2) + b A^2 L (L+1)/(2 m w^2)] + "
-    "2 A sqrt(L)/(sqrt m w).",
-    code=(_PREDICTOR + "hessian_bound_closed", _PREDICTOR + "hessian_bound"),
-)
+@CLAIMS.add("004-L3", "Key Results (Hessian), Mechanism 1", hessian_bound_closed, hessian_bound)
 def _depth_power() -> Outcome:
+    """The bound on the Hessian of the predictor grows with depth like L^3.
+
+    Corrected: L^2/m is enough: rho [2 A/(sqrt 3 sqrt m w^2) + 2 A L/(m w^2) + b A^2 L (L+1)/(2 m w^2)] + 2 A
+    sqrt(L)/(sqrt m w).
+    """
     x = unit_inputs(1)[0][0]
     measured: Measured = {}
     for depth in (1, 2, 4):
@@ -70,15 +73,14 @@ def _depth_power() -> Outcome:
     return Outcome(Verdict.LOOSE if power < 2.01 else Verdict.HOLDS, measured, "one power of the depth less", 2.0)
 
 
-@CLAIMS.add(
-    "004-W",
-    "Key Results, Open Question 3",
-    says="A larger width makes the Hessian bound smaller, like 1/sqrt(m).",
-    corrected="Part of it falls like 1/sqrt(m) and part like 1/m, at a fixed least weight norm. Uniform initialization "
-    "of variance 1/fan-in keeps that norm fixed.",
-    code=(_PREDICTOR + "hessian_bound",),
-)
+@CLAIMS.add("004-W", "Key Results, Open Question 3", hessian_bound)
 def _width_power() -> Outcome:
+    """A larger width makes the Hessian bound smaller, like 1/sqrt(m).
+
+    Corrected: Part of it falls like 1/sqrt(m) and part like 1/m, at a fixed least weight norm. Uniform initialization
+    of variance 1/fan-in keeps that norm fixed.
+    """
+
     def bound(width: int) -> float:
         return hessian_bound([paper_layer(width, 1.0, curvature=_TANH)] * 3, 1.0, [1.0] * 4)
 
@@ -89,15 +91,13 @@ def _width_power() -> Outcome:
     )
 
 
-@CLAIMS.add(
-    "004-vanish",
-    "Mechanism 1 (signal)",
-    says="No matter how deep the network is, the product of Jacobians contributes just a constant factor of one.",
-    corrected="At most one. In the scaling that gives it, a random layer multiplies by about 1/sqrt(fan-in), so the "
-    "signal and every derivative vanish exponentially with depth.",
-    code=(_PREDICTOR + "activation_norm_bounds",),
-)
+@CLAIMS.add("004-vanish", "Mechanism 1 (signal)", activation_norm_bounds)
 def _vanishing() -> Outcome:
+    """No matter how deep the network is, the product of Jacobians contributes just a constant factor of one.
+
+    Corrected: At most one. In the scaling that gives it, a random layer multiplies by about 1/sqrt(fan-in), so the
+    signal and every derivative vanish exponentially with depth.
+    """
     x = unit_inputs(8)[0]
     norms = {
         depth: activation_norms(read_chain(paper_network(depth, 16), x), paper_network(depth, 16), x)[-1]
@@ -107,15 +107,13 @@ def _vanishing() -> Outcome:
     return refuted(norms[16] < 1e-6 * norms[1], measured, "the factor is far below one")
 
 
-@CLAIMS.add(
-    "004-step",
-    "Key Results (optimization)",
-    says="Gradient descent converges under the condition on ||grad L||^2/L.",
-    corrected="For a plain step with eta <= 1/beta, beta = 2 varrho^2 + 2 sqrt(L) c_H, the loss falls by the factor "
-    "1 - eta (1 - eta beta/2) ||grad L||^2/L, without any condition.",
-    code=("normscope.weight_normalization.moment.certify_step",),
-)
+@CLAIMS.add("004-step", "Key Results (optimization)", certify_step)
 def _certified_steps() -> Outcome:
+    """Gradient descent converges under the condition on ||grad L||^2/L.
+
+    Corrected: For a plain step with eta <= 1/beta, beta = 2 varrho^2 + 2 sqrt(L) c_H, the loss falls by the factor 1 -
+    eta (1 - eta beta/2) ||grad L||^2/L, without any condition.
+    """
     net, (x, y) = paper_network(1), unit_inputs()
     shares = []
     for _ in range(12):
@@ -132,16 +130,14 @@ def _certified_steps() -> Outcome:
     return holds(min(shares) >= 1.0, measured, "every step did at least what was proved")
 
 
-@CLAIMS.add(
-    "004-gap",
-    "Key Results (generalization)",
-    says="The generalization gap is at most of the order sqrt(L)/sqrt(n), whatever the width.",
-    corrected="rho A (sqrt(2 L ln 2) + 1)/sqrt(n) bounds the Rademacher complexity; with the square loss the gap is at "
-    "most 4 (1 + rho A) times it plus 3 (1 + rho A)^2 sqrt(ln(2/delta)/(2 n)). rho and A must be fixed before the data "
-    "are seen.",
-    code=("normscope.weight_normalization.rademacher.rademacher_bound",),
-)
+@CLAIMS.add("004-gap", "Key Results (generalization)", rademacher_bound)
 def _gap() -> Outcome:
+    """The generalization gap is at most of the order sqrt(L)/sqrt(n), whatever the width.
+
+    Corrected: rho A (sqrt(2 L ln 2) + 1)/sqrt(n) bounds the Rademacher complexity; with the square loss the gap is at
+    most 4 (1 + rho A) times it plus 3 (1 + rho A)^2 sqrt(ln(2/delta)/(2 n)). rho and A must be fixed before the data
+    are seen.
+    """
     complexity = {depth: rademacher_bound(depth, 1.0, math.sqrt(50_000), 50_000) for depth in (10, 40)}
     gap = generalization_gap_bound(complexity[10], 1.0, 50_000, 0.05)
     measured = {
@@ -150,31 +146,27 @@ def _gap() -> Outcome:
         "gap, L = 10, n = 50000": gap,
     }
     right = complexity[40] <= 2.0 * complexity[10] and gap < 1.0
-    return given(right, "the radius is fixed beforehand and phi(0) = 0", measured, Verdict.HOLDS)
+    return given(right, measured, "the radius is fixed beforehand and phi(0) = 0")
 
 
-@CLAIMS.add(
-    "004-lim1",
-    "Limitations (smooth activations)",
-    says="The analysis needs a smooth activation.",
-    corrected="The Hessian part does. Lipschitz, gradient and complexity bounds hold for ReLU as they are.",
-    code=(_PREDICTOR + "gradient_bound",),
-)
+@CLAIMS.add("004-lim1", "Limitations (smooth activations)", gradient_bound)
 def _smooth() -> Outcome:
+    """The analysis needs a smooth activation.
+
+    Corrected: The Hessian part does. Lipschitz, gradient and complexity bounds hold for ReLU as they are.
+    """
     finite = math.isfinite(hessian_bound([paper_layer(4, 1.0, curvature=_TANH)], 1.0, [1.0, 1.0]))
     none = math.isinf(hessian_bound([paper_layer(4, 1.0)], 1.0, [1.0, 1.0]))
     measured = {"Hessian bound, tanh": finite, "none for ReLU": none}
-    return given(finite and none, "second derivatives are spoken of", measured, Verdict.HOLDS)
+    return given(finite and none, measured, "second derivatives are spoken of")
 
 
-@CLAIMS.add(
-    "004-next1",
-    "Next Checks 1 (least weight norm)",
-    says="Vary the least weight norm in training and see how convergence depends on it.",
-    corrected="The function does not depend on it; gradient descent from c v with the step c^2 eta is the same path.",
-    code=("normscope.weight_normalization.moment.certify_step",),
-)
+@CLAIMS.add("004-next1", "Next Checks 1 (least weight norm)", certify_step)
 def _norm_sensitivity() -> Outcome:
+    """Vary the least weight norm in training and see how convergence depends on it.
+
+    Corrected: The function does not depend on it; gradient descent from c v with the step c^2 eta is the same path.
+    """
     x, y = unit_inputs()
     steps = {}
     for factor in (1.0, 4.0):
@@ -189,27 +181,24 @@ def _norm_sensitivity() -> Outcome:
     return holds(longer, measured, "longer vectors allow longer steps, and need them")
 
 
-@CLAIMS.add(
-    "004-next2",
-    "Next Checks 2 (activation)",
-    says="See whether the Hessian stays free of exponential growth in depth for ReLU.",
-    corrected="It does, where it exists: the layers' norms are at most one for any 1-Lipschitz activation.",
-)
+@CLAIMS.add("004-next2", "Next Checks 2 (activation)")
 def _relu_depth() -> Outcome:
+    """See whether the Hessian stays free of exponential growth in depth for ReLU.
+
+    Corrected: It does, where it exists: the layers' norms are at most one for any 1-Lipschitz activation.
+    """
     x = unit_inputs(1)[0][0]
     found = {depth: prediction_hessian_norm(paper_network(depth, 8, activation="relu"), x) for depth in (1, 4, 8)}
     measured = {f"ReLU, depth {depth}": value for depth, value in found.items()}
     return holds(found[8] <= found[1] and found[4] <= found[1], measured, "it falls, like everything in this scaling")
 
 
-@CLAIMS.add(
-    "004-next3",
-    "Next Checks 3 (width and the gap)",
-    says="Measure the generalization gap against width.",
-    corrected="normscope reproduce wn-width does; what a quick check can see is that the bound is free of the width.",
-    code=("normscope.weight_normalization.rademacher.rademacher_bound",),
-)
+@CLAIMS.add("004-next3", "Next Checks 3 (width and the gap)", rademacher_bound)
 def _width_gap() -> Outcome:
+    """Measure the generalization gap against width.
+
+    Corrected: normscope reproduce wn-width does; what a quick check can see is that the bound is free of the width.
+    """
     factors = [
         read_chain(paper_network(2, width), torch.zeros(1, 4)).layers[0].peeling_factor() for width in (4, 64, 256)
     ]
@@ -217,14 +206,12 @@ def _width_gap() -> Outcome:
     return holds(max(factors) <= 1.0 + 1e-9, measured, "every layer contributes a factor of one")
 
 
-@CLAIMS.add(
-    "004-zero",
-    "Mechanism 2 (core assumption)",
-    says="The activation must be zero at zero for the contraction to avoid the width.",
-    corrected="Otherwise every layer adds |phi(0)| sqrt(m) to the activations.",
-    code=(_PREDICTOR + "activation_norm_bounds",),
-)
+@CLAIMS.add("004-zero", "Mechanism 2 (core assumption)", activation_norm_bounds)
 def _zero_at_zero() -> Outcome:
+    """The activation must be zero at zero for the contraction to avoid the width.
+
+    Corrected: Otherwise every layer adds |phi(0)| sqrt(m) to the activations.
+    """
     x = torch.zeros(1, 3, dtype=torch.float64)
     sizes = {}
     for m in (16, 256):

@@ -13,6 +13,7 @@ from torch import Tensor
 from normscope.geometry.flow import Point, gradient_of
 from normscope.geometry.growth import growth_after_heavy_ball, square_after_step
 from normscope.geometry.hessian import dense_hessian
+from normscope.geometry.symmetry import conserved
 from normscope.operators.normalizers.weight_norm import weight_norm_bounds, weight_norm_effective
 from normscope.papers.akbar2025.claims.laboratory import descended, hidden_layer, largest, square_loss
 from normscope.papers.claim import Claims, Outcome, Verdict, close
@@ -20,8 +21,6 @@ from normscope.papers.measure import confirm, confirm_bound, gaussian, given, ho
 
 CLAIMS = Claims("cisneros2025")
 ZERO = 1e-10
-_WEIGHT = "normscope.operators.normalizers.weight_norm."
-_GROWTH = "normscope.geometry.growth."
 
 
 def unit_rows(v: Tensor) -> Tensor:
@@ -51,14 +50,12 @@ def _one_layer() -> tuple[Tensor, Tensor, dict[str, Tensor]]:
     return gaussian(700, 24, 4), gaussian(701, 24), {"0": gaussian(702, 5, 4), "u": 3 * gaussian(703, 5)}
 
 
-@CLAIMS.add(
-    "004-def",
-    "Method Summary",
-    says="WeightNorm here divides every weight vector by its norm; there is no gain.",
-    corrected="The special case g = 1 of w = g v/||v||; a gain multiplies the layer's constant by up to max |g_i|.",
-    code=(_WEIGHT + "weight_norm_effective",),
-)
+@CLAIMS.add("004-def", "Method Summary", weight_norm_effective)
 def _definition() -> Outcome:
+    """WeightNorm here divides every weight vector by its norm; there is no gain.
+
+    Corrected: The special case g = 1 of w = g v/||v||; a gain multiplies the layer's constant by up to max |g_i|.
+    """
     v = gaussian(704, 5, 4)
     gap = largest(weight_norm_effective(v) - unit_rows(v))
     gain = torch.full((5,), 3.0, dtype=torch.float64)
@@ -66,16 +63,13 @@ def _definition() -> Outcome:
     return holds(gap < ZERO, {"difference to g = 1": gap, "constant with g = 3 over g = 1": with_gain}, "the same map")
 
 
-@CLAIMS.add(
-    "004-M1",
-    "Mechanism 1",
-    says="With normalized weight vectors the Jacobians of the layers have norm at most one, so that depth costs "
-    "nothing.",
-    corrected="Needs the factor 1/sqrt(m) behind each layer and 1-Lipschitz activations: rows of norm one give 1 "
-    "<= ||V^|| <= sqrt(m), attained by equal rows; without the factor depth may cost m^(L/2).",
-    code=(_WEIGHT + "weight_norm_bounds",),
-)
+@CLAIMS.add("004-M1", "Mechanism 1", weight_norm_bounds)
 def _unit_jacobians() -> Outcome:
+    """With normalized weight vectors the Jacobians of the layers have norm at most one, so that depth costs nothing.
+
+    Corrected: Needs the factor 1/sqrt(m) behind each layer and 1-Lipschitz activations: rows of norm one give 1 <=
+    ||V^|| <= sqrt(m), attained by equal rows; without the factor depth may cost m^(L/2).
+    """
     m, depth = 4, 6
     random = [norm(unit_rows(gaussian(705 + k, 8, 8))) for k in range(5)]
     equal = torch.ones(m, m, dtype=torch.float64)
@@ -92,18 +86,16 @@ def _unit_jacobians() -> Outcome:
         "||V^||/sqrt(m), random, largest": max(random) / math.sqrt(8),
     }
     needs = product > 1 + ZERO and scaled <= 1 + ZERO and max(random) <= math.sqrt(8)
-    return given(needs, "the scaling by the width carries it", measured, Verdict.HOLDS)
+    return given(needs, measured, "the scaling by the width carries it")
 
 
-@CLAIMS.add(
-    "004-M1'",
-    "Mechanism 1 (abstract)",
-    says="The dependence of the Hessian bound on the least weight norm is unique to networks without WeightNorm.",
-    corrected="To networks with it: there the Hessian falls like 1/||v||^2. Without it larger weights do not "
-    "flatten the loss.",
-    code=("normscope.geometry.hessian.dense_hessian",),
-)
+@CLAIMS.add("004-M1'", "Mechanism 1 (abstract)", dense_hessian)
 def _unique() -> Outcome:
+    """The dependence of the Hessian bound on the least weight norm is unique to networks without WeightNorm.
+
+    Corrected: To networks with it: there the Hessian falls like 1/||v||^2. Without it larger weights do not flatten the
+    loss.
+    """
     x, target, start = _one_layer()
     ratios = {}
     for normalize in (True, False):
@@ -122,14 +114,12 @@ def _unique() -> Outcome:
     )
 
 
-@CLAIMS.add(
-    "004-H",
-    "Key Results (Hessian)",
-    says="The Hessian of the loss is bounded without an exponential dependence on depth.",
-    corrected="With rows of norm one, 1/sqrt(m) and smooth 1-Lipschitz activations.",
-    code=("normscope.geometry.hessian.dense_hessian",),
-)
+@CLAIMS.add("004-H", "Key Results (Hessian)", dense_hessian)
 def _depth() -> Outcome:
+    """The Hessian of the loss is bounded without an exponential dependence on depth.
+
+    Corrected: With rows of norm one, 1/sqrt(m) and smooth 1-Lipschitz activations.
+    """
     x, target = gaussian(710, 16, 4), gaussian(711, 16)
     sizes: dict[bool, list[float]] = {True: [], False: []}
     for depth in (2, 4, 6):
@@ -155,14 +145,13 @@ def _depth() -> Outcome:
     return holds(flat, measured, "no product of norms above one is left")
 
 
-@CLAIMS.add(
-    "004-M2",
-    "Mechanism 2, Key Results (generalization)",
-    says="The generalization gap is O(sqrt(L)/sqrt(n)), whatever the width, if the activation is zero at zero.",
-    corrected="A theorem of the paper itself, not held against its text. What a check can see of it: "
-    "||V^||/sqrt(m) <= 1 at every width, and tanh(0) = 0.",
-)
+@CLAIMS.add("004-M2", "Mechanism 2, Key Results (generalization)")
 def _width() -> Outcome:
+    """The generalization gap is O(sqrt(L)/sqrt(n)), whatever the width, if the activation is zero at zero.
+
+    Corrected: A theorem of the paper itself, not held against its text. What a check can see of it: ||V^||/sqrt(m) <= 1
+    at every width, and tanh(0) = 0.
+    """
     ratios = [norm(unit_rows(gaussian(730 + m, m, 8))) / math.sqrt(m) for m in (4, 16, 64, 256)]
     measured = {"||V^||/sqrt(m), largest over the widths": max(ratios), "tanh(0)": math.tanh(0.0)}
     possible = max(ratios) <= 1 + ZERO
@@ -171,15 +160,14 @@ def _width() -> Outcome:
     )
 
 
-@CLAIMS.add(
-    "004-RSC",
-    "Mechanism 3, Key Results (optimization)",
-    says="Gradient descent converges if ||grad L||^2/L stays above a threshold that falls with the width and the "
-    "least norm.",
-    corrected="A theorem of the paper itself, whose constants the summary does not give. ||grad_v L||^2/L is "
-    "itself not scale-free: it falls like 1/||v||^2 for one and the same function.",
-)
+@CLAIMS.add("004-RSC", "Mechanism 3, Key Results (optimization)")
 def _convexity() -> Outcome:
+    """Gradient descent converges if ||grad L||^2/L stays above a threshold that falls with the width and the least
+    norm.
+
+    Corrected: A theorem of the paper itself, whose constants the summary does not give. ||grad_v L||^2/L is itself not
+    scale-free: it falls like 1/||v||^2 for one and the same function.
+    """
     x, target, start = _one_layer()
 
     def loss(p: Point) -> Tensor:
@@ -197,15 +185,13 @@ def _convexity() -> Outcome:
     )
 
 
-@CLAIMS.add(
-    "004-M3",
-    "Mechanism 3",
-    says="A larger least norm of the weight vectors makes the Hessian smaller.",
-    corrected="Exactly like 1/||v||^2, because the network does not depend on ||v||: it is a matter of the step "
-    "size only.",
-    code=("normscope.geometry.hessian.dense_hessian",),
-)
+@CLAIMS.add("004-M3", "Mechanism 3", dense_hessian)
 def _hessian_falls() -> Outcome:
+    """A larger least norm of the weight vectors makes the Hessian smaller.
+
+    Corrected: Exactly like 1/||v||^2, because the network does not depend on ||v||: it is a matter of the step size
+    only.
+    """
     x, target, start = _one_layer()
 
     def loss(p: Point) -> Tensor:
@@ -218,15 +204,13 @@ def _hessian_falls() -> Outcome:
     return holds(error < ZERO and same < ZERO, measured, "a function of the direction")
 
 
-@CLAIMS.add(
-    "004-M3c",
-    "Mechanism 3, Key Results (experiments)",
-    says="Training converges faster where the least weight norm is larger.",
-    corrected="At a fixed step it is slower: the step on the sphere is eta/||v||^2. With eta ~ ||v||^2 the paths "
-    "are the same.",
-    code=(_GROWTH + "square_after_step",),
-)
+@CLAIMS.add("004-M3c", "Mechanism 3, Key Results (experiments)", square_after_step)
 def _faster() -> Outcome:
+    """Training converges faster where the least weight norm is larger.
+
+    Corrected: At a fixed step it is slower: the step on the sphere is eta/||v||^2. With eta ~ ||v||^2 the paths are the
+    same.
+    """
     x, target, start = _one_layer()
 
     def loss(p: Point) -> Tensor:
@@ -244,14 +228,12 @@ def _faster() -> Outcome:
     return refuted(ends[1] > ends[0] + 1e-6, measured, "the norm only divides the step")
 
 
-@CLAIMS.add(
-    "004-fail",
-    "Failure signatures",
-    says="If the least norm of a weight vector comes near zero, convergence degrades.",
-    corrected="One step from a small norm throws the vector out to eta G/||v||, and every later step is small.",
-    code=(_GROWTH + "square_after_step",),
-)
+@CLAIMS.add("004-fail", "Failure signatures", square_after_step)
 def _small_norm() -> Outcome:
+    """If the least norm of a weight vector comes near zero, convergence degrades.
+
+    Corrected: One step from a small norm throws the vector out to eta G/||v||, and every later step is small.
+    """
     x, target, start = _one_layer()
 
     def loss(p: Point) -> Tensor:
@@ -300,31 +282,26 @@ def _rows_under(rule: str, steps: int = 60) -> float:
     return fall
 
 
-@CLAIMS.add(
-    "004-Q1",
-    "Open Question 1",
-    says="Does the least norm of the weight vectors stay away from zero in training? (Observed; no guarantee is "
-    "given.)",
-    corrected="Yes for gradient descent on any batches, with or without heavy-ball momentum: ||v+||^2 = ||v||^2 + "
-    "eta^2 ||grad||^2, so no row ever gets shorter. No with weight decay or Adam.",
-    code=(_GROWTH + "square_after_step", _GROWTH + "growth_after_heavy_ball"),
-)
+@CLAIMS.add("004-Q1", "Open Question 1", square_after_step, growth_after_heavy_ball)
 def _least_norm() -> Outcome:
+    """Does the least norm of the weight vectors stay away from zero in training? It is observed, not guaranteed.
+
+    Corrected: Yes for gradient descent on any batches, with or without heavy-ball momentum: ||v+||^2 = ||v||^2 + eta^2
+    ||grad||^2, so no row ever gets shorter. No with weight decay or Adam.
+    """
     falls = {rule: _rows_under(rule) for rule in ("plain", "momentum", "decay", "adam")}
     measured = {f"largest fall of a norm in a step, {rule}": fall for rule, fall in falls.items()}
     needs = max(falls["plain"], falls["momentum"]) < ZERO < min(falls["decay"], falls["adam"])
-    return given(needs, "plain steps never shorten a row", measured, Verdict.HOLDS)
+    return given(needs, measured, "plain steps never shorten a row")
 
 
-@CLAIMS.add(
-    "004-Q2",
-    "Open Question 2",
-    says="Can such guarantees be had for BatchNorm or LayerNorm, or is the structure of WeightNorm essential?",
-    corrected="The guarantee of Question 1 carries over to every row in front of BatchNorm (eps = 0); in front of "
-    "LayerNorm to the whole matrix with its bias, not to single rows.",
-    code=(_GROWTH + "square_after_step", "normscope.geometry.symmetry.conserved"),
-)
+@CLAIMS.add("004-Q2", "Open Question 2", square_after_step, conserved)
 def _other_normalizers() -> Outcome:
+    """Can such guarantees be had for BatchNorm or LayerNorm, or is the structure of WeightNorm essential?
+
+    Corrected: The guarantee of Question 1 carries over to every row in front of BatchNorm (eps = 0); in front of
+    LayerNorm to the whole matrix with its bias, not to single rows.
+    """
     x, target = gaussian(740, 24, 3), gaussian(741, 24, 2)
     falls = {}
     for kind in ("batch", "layer"):
@@ -339,14 +316,13 @@ def _other_normalizers() -> Outcome:
         confirm("the fall of ||W||^2 + ||b||^2", 0.0, whole)
     measured = {f"largest fall of a row's norm, {kind}": fall for kind, fall in falls.items()}
     needs = falls["batch"] < ZERO < falls["layer"]
-    return given(needs, "row by row for BatchNorm, as a whole for LayerNorm", measured, Verdict.HOLDS)
+    return given(needs, measured, "row by row for BatchNorm, as a whole for LayerNorm")
 
 
-@CLAIMS.add(
-    "004-Q3",
-    "Open Question 3",
-    says="How does the rate of convergence depend on the width?",
-    corrected="A question, not a claim; the summary states 1/sqrt(m) in the Hessian bound without its constants.",
-)
+@CLAIMS.add("004-Q3", "Open Question 3")
 def _rate() -> Outcome:
+    """How does the rate of convergence depend on the width?
+
+    Corrected: A question, not a claim; the summary states 1/sqrt(m) in the Hessian bound without its constants.
+    """
     return Outcome(Verdict.NOT_CHECKABLE, {}, "nothing is claimed")

@@ -8,12 +8,12 @@ from torch.nn import functional as F
 
 from normscope.core.errors import InputError
 from normscope.core.value import Kind, Value
-from normscope.generalization.cell_terms import g_paper, g_total_variation
-from normscope.generalization.partition import grid, voronoi
+from normscope.generalization.cell_terms import g_paper, g_tight, g_total_variation
+from normscope.generalization.partition import Partition, grid, voronoi
 from normscope.generalization.theorem_20 import partition_bound, theorem_20_printed
 from normscope.lipschitz.loss.constants import corollary_14
 from normscope.lipschitz.loss.regression import l1
-from normscope.lipschitz.printed import corollary_11
+from normscope.lipschitz.printed import corollary_10, corollary_11, lemma_5
 from normscope.operators.normalizers.layer_norm import layer_norm_global
 from normscope.papers.claim import Claims, Outcome, Verdict
 from normscope.papers.measure import (
@@ -29,8 +29,6 @@ from normscope.papers.measure import (
 )
 
 CLAIMS = Claims("than2025")
-_TERMS = "normscope.generalization.cell_terms."
-_THEOREM_20 = "normscope.generalization.theorem_20."
 DELTA = 0.05
 DATASETS = 200
 
@@ -74,15 +72,13 @@ def refuses_data(samples: int) -> bool:
     return False
 
 
-@CLAIMS.add(
-    "001-T20",
-    "Theorem 20",
-    says="With probability 1 - delta the risk is at most the empirical risk plus sum (m_i/m) lambda_i L_i plus g.",
-    corrected="For a partition chosen without the data, a loss in [0, C] and cells on which the label does not change. "
-    "Then it holds for all h at once. The lambda_i are not observable: use the diameters of the cells.",
-    code=(_TERMS + "g_paper", _THEOREM_20 + "theorem_20_printed", _THEOREM_20 + "partition_bound"),
-)
+@CLAIMS.add("001-T20", "Theorem 20", g_paper, theorem_20_printed, partition_bound)
 def _theorem_20() -> Outcome:
+    """With probability 1 - delta the risk is at most the empirical risk plus sum (m_i/m) lambda_i L_i plus g.
+
+    Corrected: For a partition chosen without the data, a loss in [0, C] and cells on which the label does not change.
+    Then it holds for all h at once. The lambda_i are not observable: use the diameters of the cells.
+    """
     if not refuses_data(20):
         raise CorrectionError("the repaired bound took a partition built from its own data")
     fixed = [fixed_partition(seed, 200, 10) for seed in range(500)]
@@ -103,20 +99,18 @@ def _theorem_20() -> Outcome:
     needed = fixed_fails <= DELTA * len(fixed) and own_fails > DELTA * len(own)
     return given(
         needed,
-        "the partition must not depend on the data",
         measured,
+        "the partition must not depend on the data",
         Verdict.HOLDS if fixed_fails == 0 else Verdict.FALSE,
     )
 
 
-@CLAIMS.add(
-    "001-T20c",
-    "Section 5.2.2",
-    says="The loss as a function of x is Lipschitz with L_f times the constant of the network.",
-    corrected="Only where the true label does not change with x: work on pairs (x, y), or on cells of one label.",
-    code=("normscope.lipschitz.loss.constants.corollary_14",),
-)
+@CLAIMS.add("001-T20c", "Section 5.2.2", corollary_14)
 def _label() -> Outcome:
+    """The loss as a function of x is Lipschitz with L_f times the constant of the network.
+
+    Corrected: Only where the true label does not change with x: work on pairs (x, y), or on cells of one label.
+    """
     network = chain([0.1 * gaussian(2300, 3, 1), 0.1 * gaussian(2301, 1, 3)], activation=torch.tanh)
     points = torch.linspace(-1, 1, 2001, dtype=torch.float64)[:, None]
     constant = max(jacobian_norm(network, x) for x in points[::40])
@@ -132,31 +126,27 @@ def _label() -> Outcome:
     return refuted(changing > printed * (1 + 1e-9), measured, "the loss jumps where the label does")
 
 
-@CLAIMS.add(
-    "001-C21",
-    "Corollary 21",
-    says="The bound holds although the loss is discontinuous on a set of probability zero.",
-    corrected="For a partition fixed before the data whose cells the discontinuity does not cross: for a trained h, "
-    "whose discontinuities follow the data, it fails.",
-    code=(_THEOREM_20 + "theorem_20_printed", "normscope.generalization.partition.Partition"),
-)
+@CLAIMS.add("001-C21", "Corollary 21", theorem_20_printed, Partition)
 def _corollary_21() -> Outcome:
+    """The bound holds although the loss is discontinuous on a set of probability zero.
+
+    Corrected: For a partition fixed before the data whose cells the discontinuity does not cross: for a trained h,
+    whose discontinuities follow the data, it fails.
+    """
     found = [partition_from_data(seed, 1000, 5e-7) for seed in range(DATASETS)]
     fails = sum(risk > bound for risk, bound in found)
     measured = {"violations of 200, discontinuous at 2000 points": fails, "risk": found[0][0], "bound": found[0][1]}
     because = "a loss that is 0 near the samples and 1 elsewhere is discontinuous on a null set"
-    return given(fails > DELTA * DATASETS, because, measured, Verdict.HOLDS)
+    return given(fails > DELTA * DATASETS, measured, because)
 
 
-@CLAIMS.add(
-    "001-curse",
-    "Section 5.2.1, related bounds",
-    says="The bound does not suffer from the curse of dimensionality, unlike one with sqrt(N/m).",
-    corrected="Small cells mean as many occupied cells as samples, and then g exceeds C. For N up to about m the bound "
-    "sqrt(N/m)/2 + sqrt(ln(1/delta)/(2m)) is smaller.",
-    code=(_TERMS + "g_paper", _TERMS + "g_tight", _TERMS + "g_total_variation"),
-)
+@CLAIMS.add("001-curse", "Section 5.2.1, related bounds", g_paper, g_tight, g_total_variation)
 def _curse() -> Outcome:
+    """The bound does not suffer from the curse of dimensionality, unlike one with sqrt(N/m).
+
+    Corrected: Small cells mean as many occupied cells as samples, and then g exceeds C. For N up to about m the bound
+    sqrt(N/m)/2 + sqrt(ln(1/delta)/(2m)) is smaller.
+    """
     fine = g_paper(1.0, 1000, 1000, 1000, 0.05).value
     coarse = g_paper(1.0, 10, 10, 200, 0.1).value
     total_variation = g_total_variation(1.0, 10, 200, 0.1).value
@@ -174,43 +164,49 @@ def _cited(what: str) -> Outcome:
     return Outcome(Verdict.NOT_CHECKABLE, {}, f"a statement about another paper: {what}")
 
 
-@CLAIMS.add("001-HKK", "Section 5.2.1, (HKK)", says="Hou et al. (2023) have the bound (HKK).",
-    corrected="Not implemented: L is defined there and only the L_i are used, and the constant is not given.",
-)  # fmt: skip
+@CLAIMS.add("001-HKK", "Section 5.2.1, (HKK)")
 def _hkk() -> Outcome:
+    """Hou et al. (2023) have the bound (HKK).
+
+    Corrected: Not implemented: L is defined there and only the L_i are used, and the constant is not given.
+    """
     return _cited("Hou et al. 2023")
 
 
-@CLAIMS.add("001-LLA", "Section 5.2.2, (LLA)", says="Lyu et al. (2022) have the bound (LLA).",
-    corrected="Not implemented: the constant is not given.",
-)  # fmt: skip
+@CLAIMS.add("001-LLA", "Section 5.2.2, (LLA)")
 def _lla() -> Outcome:
+    """Lyu et al. (2022) have the bound (LLA).
+
+    Corrected: Not implemented: the constant is not given.
+    """
     return _cited("Lyu et al. 2022")
 
 
-@CLAIMS.add("001-T5", "Appendix D, (66)", says="Theorem 20 follows from Theorem 5 of Than et al. (2025).",
-    corrected="What is needed is proved here for partitions chosen without the data (see 001-T20).",
-)  # fmt: skip
+@CLAIMS.add("001-T5", "Appendix D, (66)")
 def _source_of_theorem_20() -> Outcome:
+    """Theorem 20 follows from Theorem 5 of Than et al. (2025).
+
+    Corrected: What is needed is proved here for partitions chosen without the data (see 001-T20).
+    """
     return _cited("Than et al., Gentle local robustness implies generalization")
 
 
-@CLAIMS.add("001-WN", "Section 5.2.2", says="Cisneros-Velarde et al. (2025) have O(rho^2/sqrt(m)) for WeightNorm.",
-    corrected="The summary audited as 004 gives another rate, O(sqrt(L)/sqrt(n)), for the same paper.",
-)  # fmt: skip
+@CLAIMS.add("001-WN", "Section 5.2.2")
 def _weight_norm_bound() -> Outcome:
+    """Cisneros-Velarde et al. (2025) have O(rho^2/sqrt(m)) for WeightNorm.
+
+    Corrected: The summary audited as 004 gives another rate, O(sqrt(L)/sqrt(n)), for the same paper.
+    """
     return _cited("Cisneros-Velarde et al. 2025")
 
 
-@CLAIMS.add(
-    "001-C22",
-    "Corollary 22",
-    says="The gap is at most g + omega sigma^-K with BatchNorm, and g + omega prod 1/sigma_k with LayerNorm.",
-    corrected="Under all assumptions of Theorem 20, and for a bounded loss: cross-entropy has C = infinity. For "
-    "LayerNorm the factor is eps^(-K/2). The omega of the two networks are of different weights and do not compare.",
-    code=("normscope.lipschitz.printed.corollary_10", "normscope.lipschitz.printed.corollary_11"),
-)
+@CLAIMS.add("001-C22", "Corollary 22", corollary_10, corollary_11)
 def _corollary_22() -> Outcome:
+    """The gap is at most g + omega sigma^-K with BatchNorm, and g + omega prod 1/sigma_k with LayerNorm.
+
+    Corrected: Under all assumptions of Theorem 20, and for a bounded loss: cross-entropy has C = infinity. For
+    LayerNorm the factor is eps^(-K/2). The omega of the two networks are of different weights and do not compare.
+    """
     logits = numbers(0, 1)
     losses = [float(F.cross_entropy(t * logits[None], torch.tensor([0]))) for t in (10.0, 1e3, 1e5)]
     factors = [Value.of(layer_norm_global(torch.ones(8), 1e-5), Kind.CERTIFIED)] * 4
@@ -226,19 +222,17 @@ def _corollary_22() -> Outcome:
     measured: Measured = {"cross-entropy at logits t (0, 1), t = 10": losses[0], "t = 1e5": losses[2]}
     measured["factor of LayerNorm, K = 4"] = factor
     unbounded = losses[2] > 1e4 and factor > 1e9
-    return given(unbounded, "the loss is unbounded, and LayerNorm's factor is large", measured, Verdict.HOLDS)
+    return given(unbounded, measured, "the loss is unbounded, and LayerNorm's factor is large")
 
 
-@CLAIMS.add(
-    "001-abs",
-    "Abstract, Section 6",
-    says="Normalization provably reduces the capacity exponentially, which explains faster training and better "
-    "generalization; bad unnormalized networks are uncountably many.",
-    corrected="Compared are upper bounds of one family with members of another. For the same weights a normalizer can "
-    "increase the constant (001-RED, 001-C11r); bad networks exist with normalizers too.",
-    code=("normscope.operators.normalizers.layer_norm.layer_norm_global", "normscope.lipschitz.printed.lemma_5"),
-)
+@CLAIMS.add("001-abs", "Abstract, Section 6", layer_norm_global, lemma_5)
 def _abstract() -> Outcome:
+    """Normalization provably reduces the capacity exponentially, which explains faster training and better
+    generalization; bad unnormalized networks are uncountably many.
+
+    Corrected: Compared are upper bounds of one family with members of another. For the same weights a normalizer can
+    increase the constant (001-RED, 001-C11r); bad networks exist with normalizers too.
+    """
     x = 1e-14 * torch.linspace(-1, 1, 8, dtype=torch.float64)
     attained = []
     for a in (0.5, 1.0, 2.0):  # an interval of weights, each as bad as the other

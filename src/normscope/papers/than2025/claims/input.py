@@ -29,8 +29,6 @@ from normscope.papers.than2025.extremal.deep_identity import remark_7, theorem_6
 
 CLAIMS = Claims("than2025")
 WIDTHS, FACTORS = (5, 3, 7, 2, 4), (2.0, 0.5, 3.0, 1.5)
-_LEMMA_5 = "normscope.lipschitz.printed.lemma_5"
-_SLOPE = "normscope.operators.scalar.activations.slope"
 
 
 def _product(norms: list[float]) -> float:
@@ -38,29 +36,25 @@ def _product(norms: list[float]) -> float:
     return lemma_5([Value.of(x, Kind.CERTIFIED) for x in norms]).value
 
 
-@CLAIMS.add(
-    "001-D4",
-    "Definition 4",
-    says="ReLU, leaky ReLU, tanh, sigmoid and softmax are 1-Lipschitz.",
-    corrected="As stated; sigmoid has 1/4 and softmax 1/2.",
-    code=(_SLOPE,),
-)
+@CLAIMS.add("001-D4", "Definition 4", slope)
 def _listed_activations() -> Outcome:
+    """ReLU, leaky ReLU, tanh, sigmoid and softmax are 1-Lipschitz.
+
+    Corrected: As stated; sigmoid has 1/4 and softmax 1/2.
+    """
     measured: Measured = {f"slope of {name}": slope(name) for name in ("relu", "leaky_relu", "tanh", "sigmoid")}
     attained = jacobian_norm(lambda x: torch.softmax(x, 0), numbers(0, 0, -700))
     measured["softmax, attained by two equal classes"] = attained
     return holds(all(float(x) <= 1 for x in measured.values()), measured, "largest slopes")
 
 
-@CLAIMS.add(
-    "001-D4x",
-    "Definition 4, Appendix E",
-    says="The theory is illustrated by EfficientNet-B3, so its activations are taken to be 1-Lipschitz.",
-    corrected="EfficientNet uses SiLU (1.0998) and products with squeeze-and-excite gates, which are not globally "
-    "Lipschitz. Every factor ||W_k|| needs the factor Lip(g_k) beside it; GELU, Mish, SELU and Hardswish exceed 1 too.",
-    code=(_SLOPE,),
-)
+@CLAIMS.add("001-D4x", "Definition 4, Appendix E", slope)
 def _steep_activations() -> Outcome:
+    """The theory is illustrated by EfficientNet-B3, so its activations are taken to be 1-Lipschitz.
+
+    Corrected: EfficientNet uses SiLU (1.0998) and products with squeeze-and-excite gates, which are not globally
+    Lipschitz. Every factor ||W_k|| needs the factor Lip(g_k) beside it; GELU, Mish, SELU and Hardswish exceed 1 too.
+    """
     names = ("silu", "gelu", "mish", "selu", "hardswish")
     measured: Measured = {f"slope of {name}": slope(name) for name in names}
     measured["slope of gelu, tanh form"] = slope("gelu", {"approximate": "tanh"})
@@ -74,15 +68,13 @@ def _steep_activations() -> Outcome:
     return refuted(attained > 1, measured, "the slope of the paper's own example exceeds 1")
 
 
-@CLAIMS.add(
-    "001-L5",
-    "Lemma 5",
-    says="A network without normalizers is Lipschitz with the product of the spectral norms of its weights.",
-    corrected="With Lip(g_k) beside each ||W_k||; the printed product runs over k, its weights are W_k. Biases do not "
-    "matter. Tight on the family (Theorem 6).",
-    code=(_LEMMA_5,),
-)
+@CLAIMS.add("001-L5", "Lemma 5", lemma_5)
 def _lemma_5() -> Outcome:
+    """A network without normalizers is Lipschitz with the product of the spectral norms of its weights.
+
+    Corrected: With Lip(g_k) beside each ||W_k||; the printed product runs over k, its weights are W_k. Biases do not
+    matter. Tight on the family (Theorem 6).
+    """
     ratios = []
     for seed in range(20):
         weights = [gaussian(100 * seed + k, m, n) for k, (n, m) in enumerate(itertools.pairwise(WIDTHS))]
@@ -96,15 +88,13 @@ def _lemma_5() -> Outcome:
     return holds(max(ratios) <= 1 and close(tight, printed), measured, "never exceeded, and attained")
 
 
-@CLAIMS.add(
-    "001-T6",
-    "Theorem 6",
-    says="For all a_k <= s_k there is a ReLU network in the family whose constant is the product of the a_k.",
-    corrected="As stated, for all widths >= 1: W_k = a_k I_k. The networks with a constant above any c below the "
-    "largest are an open set: of positive measure, not only uncountably many.",
-    code=("normscope.papers.than2025.extremal.deep_identity.theorem_6", _LEMMA_5),
-)
+@CLAIMS.add("001-T6", "Theorem 6", theorem_6, lemma_5)
 def _theorem_6() -> Outcome:
+    """For all a_k <= s_k there is a ReLU network in the family whose constant is the product of the a_k.
+
+    Corrected: As stated, for all widths >= 1: W_k = a_k I_k. The networks with a constant above any c below the largest
+    are an open set: of positive measure, not only uncountably many.
+    """
     extreme, target = theorem_6(WIDTHS, FACTORS), math.prod(FACTORS)
     weights = [w.detach() for w in extreme.module.parameters()]
     attained = jacobian_norm(extreme.module, extreme.point)
@@ -125,15 +115,13 @@ def _theorem_6() -> Outcome:
     return holds(exact, measured, "attained and never exceeded")
 
 
-@CLAIMS.add(
-    "001-R7",
-    "Remark 7, large and small",
-    says="If all s_k > 1 (or all a_k < 1), constants grow (or decay) exponentially with depth.",
-    corrected="Needs s_k >= 1 + c (or a_k <= 1 - c) for one c > 0. Different (a_k) with equal products give the same "
-    "function, ReLU being positively homogeneous: uncountably many weights are not uncountably many functions.",
-    code=("normscope.papers.than2025.extremal.deep_identity.remark_7", _LEMMA_5),
-)
+@CLAIMS.add("001-R7", "Remark 7, large and small", remark_7, lemma_5)
 def _exponential() -> Outcome:
+    """If all s_k > 1 (or all a_k < 1), constants grow (or decay) exponentially with depth.
+
+    Corrected: Needs s_k >= 1 + c (or a_k <= 1 - c) for one c > 0. Different (a_k) with equal products give the same
+    function, ReLU being positively homogeneous: uncountably many weights are not uncountably many functions.
+    """
     slow = [1 + 2.0**-k for k in range(1, 60)]
     bounded, half = _product(slow), _product(slow[:30])
     constant = _product([1.1] * 59)
@@ -150,16 +138,12 @@ def _exponential() -> Outcome:
     }
     rates = remark_7(slow), remark_7([1.1] * 59)
     stays = close(half, bounded, 1e-8) and rates[0][0] < 1e-9 < rates[1][0]
-    return given(stays and constant > 100 and small < 0.01, "s_k > 1 alone is not enough", measured, Verdict.HOLDS)
+    return given(stays and constant > 100 and small < 0.01, measured, "s_k > 1 alone is not enough")
 
 
-@CLAIMS.add(
-    "001-R7t",
-    "Remark 7, tightness",
-    says="Lemma 5 is tight for the family: no smaller bound in terms of the norms alone is possible.",
-    code=(_LEMMA_5, "normscope.papers.than2025.extremal.deep_identity.theorem_6"),
-)
+@CLAIMS.add("001-R7t", "Remark 7, tightness", lemma_5, theorem_6)
 def _tight() -> Outcome:
+    """Lemma 5 is tight for the family: no smaller bound in terms of the norms alone is possible."""
     ratios = []
     for depth in (1, 3, 6):
         extreme = theorem_6([4] * (depth + 1), 1.5)
@@ -169,15 +153,13 @@ def _tight() -> Outcome:
     return holds(all(close(r, 1.0) for r in ratios), measured, "attained at every depth")
 
 
-@CLAIMS.add(
-    "001-R7o",
-    "Remark 7, overfitting and underfitting",
-    says="A large Lipschitz constant makes a network overfit, a very small one makes it underfit.",
-    corrected="The constant of a classifier is not scale-free: multiplying the last layer changes it at will and no "
-    "decision. At most margin over constant says something.",
-    code=(_LEMMA_5,),
-)
+@CLAIMS.add("001-R7o", "Remark 7, overfitting and underfitting", lemma_5)
 def _overfitting() -> Outcome:
+    """A large Lipschitz constant makes a network overfit, a very small one makes it underfit.
+
+    Corrected: The constant of a classifier is not scale-free: multiplying the last layer changes it at will and no
+    decision. At most margin over constant says something.
+    """
     weights = [gaussian(70, 8, 5), gaussian(71, 3, 8)]
     large = [weights[0], 1e6 * weights[1]]
     x = gaussian(72, 200, 5)

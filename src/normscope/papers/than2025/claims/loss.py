@@ -12,9 +12,11 @@ from torch.nn import functional as F
 from normscope.core.value import Kind, Value
 from normscope.lipschitz.loss.constants import corollary_14, corollary_14_printed
 from normscope.lipschitz.loss.regression import l1
+from normscope.lipschitz.printed import theorem_9
 from normscope.lipschitz.weights.printed import unnormalized_product
 from normscope.operators.normalizers.batch_norm import batch_norm_running
-from normscope.papers.claim import Claims, Outcome, Verdict, close
+from normscope.operators.normalizers.layer_norm import layer_norm_global, layer_norm_on_floor
+from normscope.papers.claim import Claims, Outcome, close
 from normscope.papers.measure import (
     Function,
     Measured,
@@ -38,19 +40,15 @@ from normscope.papers.than2025.extremal.prescribed_gradient import theorem_15
 
 CLAIMS = Claims("than2025")
 EPS = 1e-5
-_COROLLARY_14 = "normscope.lipschitz.loss.constants.corollary_14"
-_THEOREM_15 = "normscope.papers.than2025.extremal.prescribed_gradient.theorem_15"
 
 
-@CLAIMS.add(
-    "001-C14=",
-    "Corollary 14 (11)",
-    says="For the l1 loss the constant of the loss in W_i is that of the network in W_i.",
-    corrected="The l1 loss adds sqrt(r), r = min(n_i, ..., n_K): sqrt(r) a_{i+1} ... a_K ||h_{i-1}(x)|| here, and "
-    "at most sqrt(n_K) ||h, W_i|| in general.",
-    code=(_COROLLARY_14, _COROLLARY_14 + "_printed", "normscope.papers.than2025.extremal.loss_gradients.l1_loss"),
-)
+@CLAIMS.add("001-C14=", "Corollary 14 (11)", corollary_14, corollary_14_printed, l1_loss)
 def _corollary_14_equality() -> Outcome:
+    """For the l1 loss the constant of the loss in W_i is that of the network in W_i.
+
+    Corrected: The l1 loss adds sqrt(r), r = min(n_i, ..., n_K): sqrt(r) a_{i+1} ... a_K ||h_{i-1}(x)|| here, and at
+    most sqrt(n_K) ||h, W_i|| in general.
+    """
     extreme = l1_loss([3, 4, 5, 6], [1.0, 2.0, 3.0], 1, numbers(1, 2, 2))  # an input of norm 3
     weights = [w.detach() for w in extreme.module.parameters()]
     network = of_weight(chain, weights, 0, extreme.point)
@@ -65,15 +63,13 @@ def _corollary_14_equality() -> Outcome:
     return Outcome(equality(printed, true), measured, "the l1 norm is sqrt(n)-Lipschitz in the l2 norm")
 
 
-@CLAIMS.add(
-    "001-C14(10)",
-    "Corollary 14 (10)",
-    says="With normalizers the loss is O(b_{i+1}) times the constants of normalizers i to K Lipschitz in W_i.",
-    corrected="The O hides sqrt(n_K) ||h_{i-1}(x)||, which no constant bounds unless the domain is bounded: "
-    "sqrt(n_K) ||h_{i-1}(x)|| b_{i+1} prod_{k >= i} ||NO_k||.",
-    code=(_COROLLARY_14, "normscope.lipschitz.printed.theorem_9"),
-)
+@CLAIMS.add("001-C14(10)", "Corollary 14 (10)", corollary_14, theorem_9)
 def _corollary_14_bound() -> Outcome:
+    """With normalizers the loss is O(b_{i+1}) times the constants of normalizers i to K Lipschitz in W_i.
+
+    Corrected: The O hides sqrt(n_K) ||h_{i-1}(x)||, which no constant bounds unless the domain is bounded: sqrt(n_K)
+    ||h_{i-1}(x)|| b_{i+1} prod_{k >= i} ||NO_k||.
+    """
     weights = [gaussian(1600 + k, 4, 4) for k in range(3)]
     x = gaussian(1610, 4)
 
@@ -89,7 +85,7 @@ def _corollary_14_bound() -> Outcome:
         confirm_bound("with sqrt(n_K)", limit.value, size)
         measured[f"gradient norm in W_1 at t x, t = {t:g}"] = size
         sizes.append(size)
-    return given(close(sizes[2], 1e4 * sizes[0], 1e-6), "the constant in O grows with ||x||", measured, Verdict.HOLDS)
+    return given(close(sizes[2], 1e4 * sizes[0], 1e-6), measured, "the constant in O grows with ||x||")
 
 
 def _scalar_loss(
@@ -131,14 +127,12 @@ def _square(prediction: Tensor, target: Tensor) -> Tensor:
     return (prediction - target) ** 2
 
 
-@CLAIMS.add(
-    "001-T15",
-    "Theorem 15",
-    says="Some network has the gradient (12) in row t of W_i for t <= min(n_{i+1}, ..., n_K), and zero otherwise.",
-    corrected="As stated where no W_it h_{i-1}(x) is zero; rows t run to min(n_i, ..., n_K).",
-    code=(_THEOREM_15,),
-)
+@CLAIMS.add("001-T15", "Theorem 15", theorem_15)
 def _theorem_15() -> Outcome:
+    """Some network has the gradient (12) in row t of W_i for t <= min(n_{i+1}, ..., n_K), and zero otherwise.
+
+    Corrected: As stated where no W_it h_{i-1}(x) is zero; rows t run to min(n_i, ..., n_K).
+    """
     measured: Measured = {}
     errors = []
     for layer, width in ((1, 4), (2, 4), (2, 2)):
@@ -150,15 +144,13 @@ def _theorem_15() -> Outcome:
     return holds(max(errors) < 1e-12, measured, "(12) against autograd, tanh and square loss")
 
 
-@CLAIMS.add(
-    "001-T15k",
-    "Theorem 15, the indicator",
-    says="The indicator in (12) is 1 where W_it h_{i-1}(x) >= 0.",
-    corrected="1 where it is > 0. Where it is zero and h_{i-1}(x) is not, the loss is not differentiable; what is "
-    "printed there is one of its one-sided derivatives, and not the one autograd takes.",
-    code=(_THEOREM_15,),
-)
+@CLAIMS.add("001-T15k", "Theorem 15, the indicator", theorem_15)
 def _theorem_15_kink() -> Outcome:
+    """The indicator in (12) is 1 where W_it h_{i-1}(x) >= 0.
+
+    Corrected: 1 where it is > 0. Where it is zero and h_{i-1}(x) is not, the loss is not differentiable; what is
+    printed there is one of its one-sided derivatives, and not the one autograd takes.
+    """
     data, weight = gaussian(1701, 8, 4).abs(), 0.3 * gaussian(1702, 4, 5)
     weight[0] = 0.0
     strict, true = _theorem_15_gradients(weight, data)
@@ -169,16 +161,14 @@ def _theorem_15_kink() -> Outcome:
     return refuted(errors[0] < 1e-12 < errors[1], measured, "autograd's gradient of a row of zeros is zero")
 
 
-@CLAIMS.add(
-    "001-R16",
-    "Remark 16, large gradients",
-    says="The gradient in W_i is of the order a_{i+1} ... a_K at least: it explodes with depth.",
-    corrected="Needs the derivative of f o g at u(x), which depends on the a_k itself, bounded below: true for the "
-    "logistic loss at a wrong label; for tanh with square loss the gradient vanishes instead, for the identity with "
-    "square loss it grows as the square.",
-    code=(_THEOREM_15, "normscope.papers.than2025.extremal.loss_gradients.gradients"),
-)
+@CLAIMS.add("001-R16", "Remark 16, large gradients", theorem_15, gradients)
 def _remark_16() -> Outcome:
+    """The gradient in W_i is of the order a_{i+1} ... a_K at least: it explodes with depth.
+
+    Corrected: Needs the derivative of f o g at u(x), which depends on the a_k itself, bounded below: true for the
+    logistic loss at a wrong label; for tanh with square loss the gradient vanishes instead, for the identity with
+    square loss it grows as the square.
+    """
     data = gaussian(1801, 6, 4).abs()
     weight = gaussian(1802, 4, 4).abs()
     losses: dict[str, Callable[[Tensor], Tensor]] = {
@@ -196,17 +186,15 @@ def _remark_16() -> Outcome:
             sizes.setdefault(name, []).append(size)
     vanishes = sizes["tanh, square"][2] < 1e-6 * sizes["tanh, square"][0]
     grows = close(sizes["logistic, wrong label"][2] / sizes["logistic, wrong label"][1], 10.0, 0.05)
-    return given(vanishes and grows, "it depends on the loss and on g", measured, Verdict.HOLDS)
+    return given(vanishes and grows, measured, "it depends on the loss and on g")
 
 
-@CLAIMS.add(
-    "001-R16v",
-    "Remark 16, small gradients",
-    says="If all a_k < 1, gradients decay exponentially as they go back through the layers.",
-    corrected="As stated, for losses whose derivative is bounded, and with a_k <= 1 - c.",
-    code=(_THEOREM_15, "normscope.papers.than2025.extremal.loss_gradients.gradients"),
-)
+@CLAIMS.add("001-R16v", "Remark 16, small gradients", theorem_15, gradients)
 def _vanishing() -> Outcome:
+    """If all a_k < 1, gradients decay exponentially as they go back through the layers.
+
+    Corrected: As stated, for losses whose derivative is bounded, and with a_k <= 1 - c.
+    """
     data, weight = gaussian(1803, 6, 4).abs(), gaussian(1804, 4, 4).abs()
     measured: Measured = {}
     sizes = []
@@ -217,18 +205,13 @@ def _vanishing() -> Outcome:
     return holds(close(sizes[3] / sizes[2] * 2.0**10, 1.0, 0.1), measured, "halved by every layer")
 
 
-@CLAIMS.add(
-    "001-R16n",
-    "Remark 16, control by normalization",
-    says="By (10), normalizers keep the gradients within a stable range.",
-    corrected="(10) bounds them by constants of the normalizers, 1/sqrt(eps) each on all inputs: gradients stay "
-    "bounded only where the variances are bounded below. Before a normalizer they grow as 1/||W||.",
-    code=(
-        "normscope.operators.normalizers.layer_norm.layer_norm_global",
-        "normscope.operators.normalizers.layer_norm.layer_norm_on_floor",
-    ),
-)
+@CLAIMS.add("001-R16n", "Remark 16, control by normalization", layer_norm_global, layer_norm_on_floor)
 def _control() -> Outcome:
+    """By (10), normalizers keep the gradients within a stable range.
+
+    Corrected: (10) bounds them by constants of the normalizers, 1/sqrt(eps) each on all inputs: gradients stay bounded
+    only where the variances are bounded below. Before a normalizer they grow as 1/||W||.
+    """
     data, target = gaussian(1805, 16, 6), gaussian(1806, 16, 6)
     weights = [gaussian(1807 + k, 6, 6) for k in range(3)]
     measured: Measured = {}
@@ -244,21 +227,16 @@ def _control() -> Outcome:
     for scale in (1.0, 1e-1, 1e-2):
         sizes.append(loss(scale))
         measured[f"gradient norm in W_1, weights times {scale:g}"] = sizes[-1]
-    return given(sizes[2] > 30 * sizes[0], "small weights make them large", measured, Verdict.HOLDS)
+    return given(sizes[2] > 30 * sizes[0], measured, "small weights make them large")
 
 
-@CLAIMS.add(
-    "001-R17",
-    "Remark 17, without normalizers",
-    says="The loss is O(s_{i+1} ... s_K)-Lipschitz in W_i, so deeper layers are easier.",
-    corrected="prod_{j != i} s_j ||x|| for every i, of the same order for all layers: ||h_{i-1}|| carries the factors "
-    "below. Theorem 15 says that large gradients exist, not that there are no larger ones.",
-    code=(
-        "normscope.lipschitz.weights.printed.unnormalized_product",
-        "normscope.papers.than2025.extremal.loss_gradients.gradients",
-    ),
-)
+@CLAIMS.add("001-R17", "Remark 17, without normalizers", unnormalized_product, gradients)
 def _remark_17() -> Outcome:
+    """The loss is O(s_{i+1} ... s_K)-Lipschitz in W_i, so deeper layers are easier.
+
+    Corrected: prod_{j != i} s_j ||x|| for every i, of the same order for all layers: ||h_{i-1}|| carries the factors
+    below. Theorem 15 says that large gradients exist, not that there are no larger ones.
+    """
     depth, x = 6, torch.ones(4, dtype=torch.float64)
     weights = [2 * padded_identity(4, 4)] * depth
     sizes = [jacobian_norm(of_weight(chain, weights, i, x), weights[i]) / float(x.norm()) for i in range(depth)]
@@ -276,15 +254,13 @@ def _remark_17() -> Outcome:
     )
 
 
-@CLAIMS.add(
-    "001-R17n",
-    "Remark 17, with normalizers",
-    says="With normalizers it is O(s_{i+1} ... s_K prod_{k >= i} ||NO_k||), and the product is exponentially small.",
-    corrected="For frozen statistics and bounded inputs. Multiplying all weights by c divides the product by "
-    "c^(K-i+1) and the gradient of the training loss by c only: the factor measures the scale of the weights.",
-    code=("normscope.operators.normalizers.batch_norm.batch_norm_running", "normscope.lipschitz.printed.theorem_9"),
-)
+@CLAIMS.add("001-R17n", "Remark 17, with normalizers", batch_norm_running, theorem_9)
 def _remark_17_normalized() -> Outcome:
+    """With normalizers it is O(s_{i+1} ... s_K prod_{k >= i} ||NO_k||), and the product is exponentially small.
+
+    Corrected: For frozen statistics and bounded inputs. Multiplying all weights by c divides the product by c^(K-i+1)
+    and the gradient of the training loss by c only: the factor measures the scale of the weights.
+    """
     data, target = gaussian(1901, 64, 6), gaussian(1902, 64, 6)
     weights = [gaussian(1903 + k, 6, 6) for k in range(4)]
 
@@ -304,4 +280,4 @@ def _remark_17_normalized() -> Outcome:
     (one, factor), (ten, smaller) = size(1.0), size(10.0)
     measured = {"gradient norm in W_1": one, "weights times 10": ten, "prod 1/sigma": factor, "times 10": smaller}
     scale = close(factor / smaller, 1e4, 1e-6) and close(one / ten, 10.0, 1e-6)
-    return given(scale, "the product fell by 1e4, the gradient by 10", measured, Verdict.HOLDS)
+    return given(scale, measured, "the product fell by 1e4, the gradient by 10")

@@ -7,10 +7,10 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from normscope.core.value import Kind, Value
-from normscope.lipschitz.printed import corollary_10, corollary_11, theorem_9
+from normscope.lipschitz.printed import corollary_10, corollary_11, lemma_5, theorem_9
 from normscope.operators.normalizers.batch_norm import batch_norm_printed, batch_norm_running, batch_norm_scale
 from normscope.operators.normalizers.group_norm import group_norm_global
-from normscope.operators.normalizers.layer_norm import layer_norm_global
+from normscope.operators.normalizers.layer_norm import layer_norm_global, layer_norm_on_floor
 from normscope.papers.claim import Claims, Outcome, Verdict, close
 from normscope.papers.measure import (
     Function,
@@ -30,10 +30,6 @@ from normscope.papers.than2025.extremal.layer_norm import layer_norm_blow_up
 
 CLAIMS = Claims("than2025")
 EPS = 1e-5
-_PRINTED = "normscope.lipschitz.printed."
-_BATCH = "normscope.operators.normalizers.batch_norm."
-_LAYER = "normscope.operators.normalizers.layer_norm."
-_BLOW_UP = "normscope.papers.than2025.extremal.layer_norm.layer_norm_blow_up"
 
 
 def _certified(numbers: list[float]) -> list[Value]:
@@ -60,33 +56,29 @@ def _frozen(weights: list[Tensor], statistics: list[tuple[Tensor, Tensor]]) -> F
     return chain(weights, lambda y, k: (y - statistics[k][0]) / statistics[k][1].sqrt())
 
 
-@CLAIMS.add(
-    "001-D8",
-    "Definition 8",
-    says="A normalized network is h_i = g_i(NO_i(W_i h_{i-1})), with the same bounds s_i on the weights.",
-    corrected="A definition. With BatchNorm the bounds s_i say nothing: W_i and c W_i are the same network, so the "
-    "family with any s_i > 0 is that with all weights (eps = 0).",
-    code=(_BATCH + "batch_norm_scale",),
-)
+@CLAIMS.add("001-D8", "Definition 8", batch_norm_scale)
 def _definition_8() -> Outcome:
+    """A normalized network is h_i = g_i(NO_i(W_i h_{i-1})), with the same bounds s_i on the weights.
+
+    Corrected: A definition. With BatchNorm the bounds s_i say nothing: W_i and c W_i are the same network, so the
+    family with any s_i > 0 is that with all weights (eps = 0).
+    """
     weights = [gaussian(80 + k, 6, 6) for k in range(3)]
     small = [1e-3 * w for w in weights]
     data = gaussian(83, 64, 6)
     outputs = [_frozen(w, _statistics(w, data))(data) for w in (weights, small)]
     change = float((outputs[0] - outputs[1]).abs().max())
     measured = {"product of norms": norm(weights[0]) ** 3, "outputs differ by, weights times 1e-3": change}
-    return given(change < 1e-10, "the bounds s_i restrict no BatchNorm network", measured, Verdict.HOLDS)
+    return given(change < 1e-10, measured, "the bounds s_i restrict no BatchNorm network")
 
 
-@CLAIMS.add(
-    "001-T9",
-    "Theorem 9",
-    says="A normalized network is Lipschitz with the product of ||W_k|| and of the constants of its normalizers.",
-    corrected="As stated (with Lip(g_k)); for LayerNorm, GroupNorm, InstanceNorm and RMSNorm on all inputs the factors "
-    "are 1/sqrt(eps). For BatchNorm with frozen statistics prod ||diag(gamma_k/s_k) W_k|| is tighter.",
-    code=(_PRINTED + "theorem_9", _BATCH + "batch_norm_scale"),
-)
+@CLAIMS.add("001-T9", "Theorem 9", theorem_9, batch_norm_scale)
 def _theorem_9() -> Outcome:
+    """A normalized network is Lipschitz with the product of ||W_k|| and of the constants of its normalizers.
+
+    Corrected: As stated (with Lip(g_k)); for LayerNorm, GroupNorm, InstanceNorm and RMSNorm on all inputs the factors
+    are 1/sqrt(eps). For BatchNorm with frozen statistics prod ||diag(gamma_k/s_k) W_k|| is tighter.
+    """
     largest, folded_ratio = 0.0, 0.0
     for seed in range(12):
         weights = [gaussian(1000 + 10 * seed + k, 6, 6) / 2 for k in range(3)]
@@ -119,15 +111,13 @@ def _theorem_9() -> Outcome:
     return holds(largest <= 1 and close(tight, limit), measured, "never exceeded, and attained by W = I")
 
 
-@CLAIMS.add(
-    "001-C10.1",
-    "Corollary 10, 1",
-    says="With BatchNorm the constant is at most P_w times the product of the l2 norms of 1/sigma_k.",
-    corrected="With the largest entry in place of the l2 norm; tighter still with folded weights. The printed form is "
-    "too large by up to n^(K/2).",
-    code=(_PRINTED + "corollary_10", _BATCH + "batch_norm_running", _BATCH + "batch_norm_printed"),
-)
+@CLAIMS.add("001-C10.1", "Corollary 10, 1", corollary_10, batch_norm_running, batch_norm_printed)
 def _corollary_10_1() -> Outcome:
+    """With BatchNorm the constant is at most P_w times the product of the l2 norms of 1/sigma_k.
+
+    Corrected: With the largest entry in place of the l2 norm; tighter still with folded weights. The printed form is
+    too large by up to n^(K/2).
+    """
     n, depth, var = 64, 10, 9.0
     variances = torch.full((n,), var, dtype=torch.float64)
     weights = [torch.eye(n, dtype=torch.float64)] * depth
@@ -139,15 +129,13 @@ def _corollary_10_1() -> Outcome:
     return Outcome(bound(printed, true), measured, "sqrt(n) is lost at every layer", printed / true)
 
 
-@CLAIMS.add(
-    "001-C10.2",
-    "Corollary 10, 2",
-    says="With sigma = min_k ||1/sigma_k||^-1 the constant is at most sigma^-K P_w.",
-    corrected="As stated, exponent included; use sigma = min over layers and channels of sqrt(sigma^2 + eps)/|gamma|. "
-    "What the paper calls variance there is a standard deviation.",
-    code=(_PRINTED + "corollary_10", _BATCH + "batch_norm_printed"),
-)
+@CLAIMS.add("001-C10.2", "Corollary 10, 2", corollary_10, batch_norm_printed)
 def _corollary_10_2() -> Outcome:
+    """With sigma = min_k ||1/sigma_k||^-1 the constant is at most sigma^-K P_w.
+
+    Corrected: As stated, exponent included; use sigma = min over layers and channels of sqrt(sigma^2 + eps)/|gamma|.
+    What the paper calls variance there is a standard deviation.
+    """
     depth = 7
     var = torch.tensor([9.0], dtype=torch.float64)
     one = torch.ones(1, 1, dtype=torch.float64)
@@ -165,16 +153,14 @@ def _corollary_10_2() -> Outcome:
     return holds(close(true, attained) and second >= first, measured, "attained for width 1, above form 1 otherwise")
 
 
-@CLAIMS.add(
-    "001-C11",
-    "Corollary 11",
-    says="With LayerNorm the constant is at most P_w times the product of 1/sigma_k.",
-    corrected="As stated, but sigma_k is the least over all inputs, sqrt(eps): the bound is P_w eps^(-K/2), whatever "
-    "the data. Attained with the identity as activation; with ReLU up to (1 - 1/n)^(K - 1/2). A statement about data "
-    "needs the set {sigma_k >= s}.",
-    code=(_PRINTED + "corollary_11", _BLOW_UP, _LAYER + "layer_norm_global", _LAYER + "layer_norm_on_floor"),
-)
+@CLAIMS.add("001-C11", "Corollary 11", corollary_11, layer_norm_blow_up, layer_norm_global, layer_norm_on_floor)
 def _corollary_11() -> Outcome:
+    """With LayerNorm the constant is at most P_w times the product of 1/sigma_k.
+
+    Corrected: As stated, but sigma_k is the least over all inputs, sqrt(eps): the bound is P_w eps^(-K/2), whatever the
+    data. Attained with the identity as activation; with ReLU up to (1 - 1/n)^(K - 1/2). A statement about data needs
+    the set {sigma_k >= s}.
+    """
     n = 16
     measured: Measured = {}
     sound = True
@@ -190,15 +176,13 @@ def _corollary_11() -> Outcome:
     return holds(sound, measured, "a bound, attained without ReLU; it is eps^(-K/2) for every network with P_w = 1")
 
 
-@CLAIMS.add(
-    "001-C11r",
-    "Section 4.2, after Corollary 11",
-    says="So LayerNorm (and GroupNorm, InstanceNorm) reduces the Lipschitz constant of a network.",
-    corrected="On all inputs it multiplies the constant of W = I by up to eps^(-K/2). On {sigma_k >= s} each layer has "
-    "1/sqrt(s^2 + eps).",
-    code=(_BLOW_UP, _LAYER + "layer_norm_global", _LAYER + "layer_norm_on_floor"),
-)
+@CLAIMS.add("001-C11r", "Section 4.2, after Corollary 11", layer_norm_blow_up, layer_norm_global, layer_norm_on_floor)
 def _layer_norm_reduces() -> Outcome:
+    """So LayerNorm (and GroupNorm, InstanceNorm) reduces the Lipschitz constant of a network.
+
+    Corrected: On all inputs it multiplies the constant of W = I by up to eps^(-K/2). On {sigma_k >= s} each layer has
+    1/sqrt(s^2 + eps).
+    """
     extreme = layer_norm_blow_up(16, 4, EPS)
     weights = [w.detach() for w in extreme.module.parameters()]
     plain = theorem_9(_certified([norm(w) for w in weights]), []).value
@@ -209,14 +193,14 @@ def _layer_norm_reduces() -> Outcome:
 
 
 @CLAIMS.add(
-    "001-RED",
-    "Section 4.2, potentially exponential reduction",
-    says="Normalizers reduce the constant exponentially; in ResNet18 the factor prod 1/sigma_k is about 1e-25.",
-    corrected="prod 1/sigma_k changes with W_k -> c W_k while the network does not: only ||diag(gamma/s) W|| is a "
-    "quantity of the network, and it is at least max_j |gamma_j| / sqrt(largest eigenvalue of the input covariance).",
-    code=(_BATCH + "batch_norm_scale", _BATCH + "batch_norm_running", _PRINTED + "corollary_10"),
+    "001-RED", "Section 4.2, potentially exponential reduction", batch_norm_scale, batch_norm_running, corollary_10
 )
 def _reduction() -> Outcome:
+    """Normalizers reduce the constant exponentially; in ResNet18 the factor prod 1/sigma_k is about 1e-25.
+
+    Corrected: prod 1/sigma_k changes with W_k -> c W_k while the network does not: only ||diag(gamma/s) W|| is a
+    quantity of the network, and it is at least max_j |gamma_j| / sqrt(largest eigenvalue of the input covariance).
+    """
     depth, n = 10, 8
     weights = [gaussian(900 + k, n, n) / n**0.5 for k in range(depth)]
     data = gaussian(899, 256, n)
@@ -250,35 +234,29 @@ def _needs_training(what: str) -> Outcome:
     return Outcome(Verdict.NOT_CHECKABLE, {}, f"{what} needs 100 epochs on CIFAR-10 and code the paper does not give")
 
 
-@CLAIMS.add(
-    "001-F1",
-    "Figure 1",
-    says="In trained ResNet18 and a 10-layer ReLU network the norms of all weights exceed 1, their product reaches "
-    "1e50.",
-    corrected="With BatchNorm the norms are no property of the network (see 001-RED).",
-    code=(_PRINTED + "lemma_5",),
-)
+@CLAIMS.add("001-F1", "Figure 1", lemma_5)
 def _figure_1() -> Outcome:
+    """In trained ResNet18 and a 10-layer ReLU network the norms of all weights exceed 1, their product reaches 1e50.
+
+    Corrected: With BatchNorm the norms are no property of the network (see 001-RED).
+    """
     return _needs_training("the figure")
 
 
-@CLAIMS.add(
-    "001-F2",
-    "Figure 2",
-    says="The variances before each layer grow during training, often far above 1.",
-    corrected="With BatchNorm the variances scale with the weights, which grow under SGD because gradients are "
-    "orthogonal to them; the product of variances is no property of the network.",
-    code=(_BATCH + "batch_norm_scale",),
-)
+@CLAIMS.add("001-F2", "Figure 2", batch_norm_scale)
 def _figure_2() -> Outcome:
+    """The variances before each layer grow during training, often far above 1.
+
+    Corrected: With BatchNorm the variances scale with the weights, which grow under SGD because gradients are
+    orthogonal to them; the product of variances is no property of the network.
+    """
     return _needs_training("the figure")
 
 
-@CLAIMS.add(
-    "001-F3",
-    "Figure 3, Appendix E",
-    says="EfficientNet-B3 shows the same growth of norms and variances.",
-    corrected="Its SiLU and its gates are outside Definition 4 (see 001-D4x).",
-)
+@CLAIMS.add("001-F3", "Figure 3, Appendix E")
 def _figure_3() -> Outcome:
+    """EfficientNet-B3 shows the same growth of norms and variances.
+
+    Corrected: Its SiLU and its gates are outside Definition 4 (see 001-D4x).
+    """
     return _needs_training("the figure")

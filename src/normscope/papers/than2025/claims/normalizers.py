@@ -9,9 +9,15 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from normscope.operators.normalizers.batch_norm import batch_norm_batch_at, batch_norm_printed, batch_norm_running
+from normscope.operators.normalizers.batch_norm import (
+    batch_norm_batch_at,
+    batch_norm_frobenius,
+    batch_norm_printed,
+    batch_norm_running,
+)
 from normscope.operators.normalizers.group_norm import group_norm_at, group_norm_global, group_norm_printed
 from normscope.operators.normalizers.layer_norm import (
+    centered_scale_norm,
     layer_norm_at,
     layer_norm_global,
     layer_norm_jacobian,
@@ -38,9 +44,6 @@ from normscope.papers.measure import (
 
 CLAIMS = Claims("than2025")
 EPS = 1e-5
-_BATCH = "normscope.operators.normalizers.batch_norm."
-_LAYER = "normscope.operators.normalizers.layer_norm."
-_GROUP = "normscope.operators.normalizers.group_norm."
 
 
 def _layer_norm(x: Tensor, eps: float = EPS) -> Tensor:
@@ -55,15 +58,13 @@ def _batch_norm_eval(var: Tensor, gamma: Tensor | None = None, eps: float = EPS)
     return layer
 
 
-@CLAIMS.add(
-    "001-L1",
-    "Lemma 1",
-    says="With population statistics the Lipschitz constant of BatchNorm is the l2 norm of the vector of 1/sigma_k.",
-    corrected="||BN||_Lip = max_k |gamma_k| / sqrt(sigma_k^2 + eps). The printed number is the Frobenius norm of the "
-    "Jacobian, an upper bound, too large by a factor between 1 and sqrt(n).",
-    code=(_BATCH + "batch_norm_running", _BATCH + "batch_norm_frobenius", _BATCH + "batch_norm_printed"),
-)
+@CLAIMS.add("001-L1", "Lemma 1", batch_norm_running, batch_norm_frobenius, batch_norm_printed)
 def _lemma_1() -> Outcome:
+    """With population statistics the Lipschitz constant of BatchNorm is the l2 norm of the vector of 1/sigma_k.
+
+    Corrected: ||BN||_Lip = max_k |gamma_k| / sqrt(sigma_k^2 + eps). The printed number is the Frobenius norm of the
+    Jacobian, an upper bound, too large by a factor between 1 and sqrt(n).
+    """
     var, gamma_var = numbers(9, 16), numbers(0.01, 0.25, 1, 4, 9)
     true = jacobian_norm(lambda x: (x - 1) / var.sqrt(), numbers(0.3, -2))
     confirm("the constant without eps", batch_norm_running(None, var, 0.0), true)
@@ -76,15 +77,13 @@ def _lemma_1() -> Outcome:
     return Outcome(equality(printed, true), measured, "a diagonal matrix has its largest entry as norm")
 
 
-@CLAIMS.add(
-    "001-L1'",
-    "Section 3.1",
-    says="BatchNorm is the map with the population's mean and variance, which do not depend on the input.",
-    corrected="Holds in evaluation mode. In training the statistics are the batch's, the samples are coupled, and the "
-    "constant is that of the stacked batch: max_c |gamma_c| / sqrt(s_c^2 + eps), 1/sqrt(eps) in the worst case.",
-    code=(_BATCH + "batch_norm_running", _BATCH + "batch_norm_batch_at"),
-)
+@CLAIMS.add("001-L1'", "Section 3.1", batch_norm_running, batch_norm_batch_at)
 def _frozen_statistics() -> Outcome:
+    """BatchNorm is the map with the population's mean and variance, which do not depend on the input.
+
+    Corrected: Holds in evaluation mode. In training the statistics are the batch's, the samples are coupled, and the
+    constant is that of the stacked batch: max_c |gamma_c| / sqrt(s_c^2 + eps), 1/sqrt(eps) in the worst case.
+    """
     x, eps = gaussian(2, 6, 3), EPS
 
     def train(batch: Tensor) -> Tensor:
@@ -97,16 +96,12 @@ def _frozen_statistics() -> Outcome:
     confirm("the stacked constant", batch_norm_batch_at(x, None, eps), norm(derivative.reshape(18, 18)))
     measured = {"d(sample 1)/d(sample 2), frozen": frozen, "d(sample 1)/d(sample 2), training": across}
     because = "only with frozen statistics is a sample normalized by itself"
-    return given(frozen == 0 and across > 0, because, measured, Verdict.HOLDS)
+    return given(frozen == 0 and across > 0, measured, because)
 
 
-@CLAIMS.add(
-    "001-BNc",
-    "Section 3.2",
-    says="LayerNorm acts on each sample alone; BatchNorm with batch statistics couples the samples of a batch.",
-    code=(_LAYER + "layer_norm_at", _BATCH + "batch_norm_batch_at"),
-)
+@CLAIMS.add("001-BNc", "Section 3.2", layer_norm_at, batch_norm_batch_at)
 def _coupling() -> Outcome:
+    """LayerNorm acts on each sample alone; BatchNorm with batch statistics couples the samples of a batch."""
     x = gaussian(3, 4, 5)
     layer = jacobian(_layer_norm, x).reshape(4, 5, 4, 5)[0, :, 1].abs().max()
     batch = jacobian(lambda b: F.batch_norm(b, None, None, training=True), x).reshape(4, 5, 4, 5)[0, :, 1].abs().max()
@@ -114,14 +109,12 @@ def _coupling() -> Outcome:
     return holds(bool(layer == 0 < batch), measured, "entries of the Jacobian between two samples")
 
 
-@CLAIMS.add(
-    "001-L2a",
-    "Lemma 2, at a point",
-    says="The Jacobian of LayerNorm at x has norm at most 1/sqrt(sigma(x)^2 + eps).",
-    corrected="Equality for n >= 3; for n = 2 the norm is eps/(sigma^2 + eps)^(3/2), for n = 1 it is 0.",
-    code=(_LAYER + "layer_norm_at", _LAYER + "layer_norm_printed"),
-)
+@CLAIMS.add("001-L2a", "Lemma 2, at a point", layer_norm_at, layer_norm_printed)
 def _lemma_2_at() -> Outcome:
+    """The Jacobian of LayerNorm at x has norm at most 1/sqrt(sigma(x)^2 + eps).
+
+    Corrected: Equality for n >= 3; for n = 2 the norm is eps/(sigma^2 + eps)^(3/2), for n = 1 it is 0.
+    """
     measured: Measured = {}
     verdicts = []
     for n in (2, 3, 5, 17):
@@ -135,15 +128,13 @@ def _lemma_2_at() -> Outcome:
     return Outcome(worst(verdicts) if below else Verdict.FALSE, measured, "a bound for every n, attained for n >= 3")
 
 
-@CLAIMS.add(
-    "001-L2b",
-    "Lemma 2, on all inputs",
-    says="LayerNorm is 1/sigma-Lipschitz, sigma the least sqrt(variance + eps) over all inputs.",
-    corrected="That least value is sqrt(eps) whatever the data: ||LN||_Lip = 1/sqrt(eps) exactly for n >= 2 (316.2 at "
-    "eps = 1e-5), 0 for n = 1; with eps = 0 LayerNorm is not Lipschitz.",
-    code=(_LAYER + "layer_norm_global", _LAYER + "layer_norm_printed"),
-)
+@CLAIMS.add("001-L2b", "Lemma 2, on all inputs", layer_norm_global, layer_norm_printed)
 def _lemma_2_global() -> Outcome:
+    """LayerNorm is 1/sigma-Lipschitz, sigma the least sqrt(variance + eps) over all inputs.
+
+    Corrected: That least value is sqrt(eps) whatever the data: ||LN||_Lip = 1/sqrt(eps) exactly for n >= 2 (316.2 at
+    eps = 1e-5), 0 for n = 1; with eps = 0 LayerNorm is not Lipschitz.
+    """
     printed = layer_norm_printed(0.0, EPS)
     measured: Measured = {"printed, 1/sqrt(eps)": printed}
     verdict = Verdict.HOLDS
@@ -157,15 +148,13 @@ def _lemma_2_global() -> Outcome:
     return Outcome(verdict, measured, "the bound is attained, and it says nothing about the data")
 
 
-@CLAIMS.add(
-    "001-L2c",
-    "Section 3.2",
-    says="Where the variance of the input is large, LayerNorm is a contraction.",
-    corrected="On {x: sigma(x) >= s} (not a convex set) LayerNorm is exactly 1/sqrt(s^2 + eps)-Lipschitz for n >= 2; "
-    "on all inputs it is 1/sqrt(eps).",
-    code=(_LAYER + "layer_norm_on_floor", _LAYER + "layer_norm_global"),
-)
+@CLAIMS.add("001-L2c", "Section 3.2", layer_norm_on_floor, layer_norm_global)
 def _contraction() -> Outcome:
+    """Where the variance of the input is large, LayerNorm is a contraction.
+
+    Corrected: On {x: sigma(x) >= s} (not a convex set) LayerNorm is exactly 1/sqrt(s^2 + eps)-Lipschitz for n >= 2; on
+    all inputs it is 1/sqrt(eps).
+    """
     eps, s = 1e-3, 0.5
     measured: Measured = {}
     for n in (2, 3, 8):
@@ -180,16 +169,12 @@ def _contraction() -> Outcome:
     far = layer_norm_on_floor(torch.ones(8), eps, 2.0)
     everywhere = jacobian_norm(lambda a: _layer_norm(a, eps), torch.ones(8, dtype=torch.float64))
     measured |= {"constant where std >= 2": far, "constant on all inputs": everywhere}
-    return given(far < 1 < everywhere, "a contraction on that set alone", measured, Verdict.FALSE)
+    return given(far < 1 < everywhere, measured, "a contraction on that set alone", Verdict.FALSE)
 
 
-@CLAIMS.add(
-    "001-L2e",
-    "Section 3.2",
-    says="The stabilizer eps makes LayerNorm globally Lipschitz; without it the gradient blows up at variance zero.",
-    code=(_LAYER + "layer_norm_global", _LAYER + "layer_norm_at"),
-)
+@CLAIMS.add("001-L2e", "Section 3.2", layer_norm_global, layer_norm_at)
 def _stabilizer() -> Outcome:
+    """The stabilizer eps makes LayerNorm globally Lipschitz; without it the gradient blows up at variance zero."""
     spread = numbers(1, -1, 0.5)
     without = [jacobian_norm(lambda a: _layer_norm(a, 0.0), t * spread) for t in (1e-2, 1e-4, 1e-6)]
     with_eps = jacobian_norm(_layer_norm, 1e-6 * spread)
@@ -201,15 +186,13 @@ def _stabilizer() -> Outcome:
     return holds(grows and unbounded, measured, "without eps the norm grows as 1/std")
 
 
-@CLAIMS.add(
-    "001-L3",
-    "Lemma 3",
-    says="GroupNorm is Lipschitz with the sum over the groups of 1/sqrt(sigma_k^2 + eps).",
-    corrected="The Jacobian is block diagonal: the constant is the largest term, 1/sqrt(eps) on all inputs. The sum is "
-    "up to C times too large. (The proof speaks of a second statement; the lemma has none.)",
-    code=(_GROUP + "group_norm_at", _GROUP + "group_norm_global", _GROUP + "group_norm_printed"),
-)
+@CLAIMS.add("001-L3", "Lemma 3", group_norm_at, group_norm_global, group_norm_printed)
 def _lemma_3() -> Outcome:
+    """GroupNorm is Lipschitz with the sum over the groups of 1/sqrt(sigma_k^2 + eps).
+
+    Corrected: The Jacobian is block diagonal: the constant is the largest term, 1/sqrt(eps) on all inputs. The sum is
+    up to C times too large. (The proof speaks of a second statement; the lemma has none.)
+    """
     x = gaussian(31, 1, 12)
     true = jacobian_norm(lambda a: F.group_norm(a, 4, eps=EPS), x)
     confirm("at a point", group_norm_at(x, 4, None, EPS), true)
@@ -225,13 +208,9 @@ def _lemma_3() -> Outcome:
     return Outcome(verdict, measured, "blocks add up in no norm: the largest counts", printed_flat / flat)
 
 
-@CLAIMS.add(
-    "001-GNLN",
-    "Section 3.3",
-    says="GroupNorm with one group is LayerNorm.",
-    code=(_GROUP + "group_norm_at", _LAYER + "layer_norm_at"),
-)
+@CLAIMS.add("001-GNLN", "Section 3.3", group_norm_at, layer_norm_at)
 def _one_group() -> Outcome:
+    """GroupNorm with one group is LayerNorm."""
     x = gaussian(33, 2, 7)
     difference = float((F.group_norm(x, 1, eps=EPS) - _layer_norm(x)).abs().max())
     constants = group_norm_at(x, 1, None, EPS), layer_norm_at(x, torch.ones(7), EPS)
@@ -239,14 +218,12 @@ def _one_group() -> Outcome:
     return holds(difference < 1e-14 and close(*constants), measured, "same map, same constant")
 
 
-@CLAIMS.add(
-    "001-L23",
-    "Lemma 23",
-    says="The Jacobian of LayerNorm is (1/s)(I - yy'/(||y||^2 + n eps))(I - 11'/n), s = sqrt(sigma^2 + eps).",
-    corrected="As stated; with a scale gamma, diag(gamma) multiplies from the left.",
-    code=(_LAYER + "layer_norm_jacobian",),
-)
+@CLAIMS.add("001-L23", "Lemma 23", layer_norm_jacobian)
 def _lemma_23() -> Outcome:
+    """The Jacobian of LayerNorm is (1/s)(I - yy'/(||y||^2 + n eps))(I - 11'/n), s = sqrt(sigma^2 + eps).
+
+    Corrected: As stated; with a scale gamma, diag(gamma) multiplies from the left.
+    """
     largest = 0.0
     for n in (1, 2, 3, 9):
         x = 3 * gaussian(40 + n, n)
@@ -256,15 +233,13 @@ def _lemma_23() -> Outcome:
     return holds(largest < 1e-12, {"largest error of an entry": largest}, "the formula against autograd")
 
 
-@CLAIMS.add(
-    "001-SCALE",
-    "Section 3.1, Section 6",
-    says="Scale and shift of the normalizers are left out for simplicity.",
-    corrected="The shift does not matter. With a scale the constants are max_k |gamma_k|/s_k (BatchNorm) and "
-    "||diag(gamma) P||/s (LayerNorm): the printed ones are no bounds once some |gamma_k| > 1.",
-    code=(_BATCH + "batch_norm_running", _BATCH + "batch_norm_printed", _LAYER + "centered_scale_norm"),
-)
+@CLAIMS.add("001-SCALE", "Section 3.1, Section 6", batch_norm_running, batch_norm_printed, centered_scale_norm)
 def _scale() -> Outcome:
+    """Scale and shift of the normalizers are left out for simplicity.
+
+    Corrected: The shift does not matter. With a scale the constants are max_k |gamma_k|/s_k (BatchNorm) and
+    ||diag(gamma) P||/s (LayerNorm): the printed ones are no bounds once some |gamma_k| > 1.
+    """
     var, gamma = numbers(1, 4, 9), numbers(1, 1, 8)
     layer = _batch_norm_eval(var, gamma)
     true = jacobian_norm(lambda x: layer(x[None])[0], gaussian(50, 3))
@@ -272,4 +247,4 @@ def _scale() -> Outcome:
     printed = batch_norm_printed(var, EPS)
     plain = batch_norm_running(None, var, EPS)
     measured = {"true with gamma = (1, 1, 8)": true, "printed without a scale": printed, "true without a scale": plain}
-    return given(plain <= printed < true, "the printed number needs |gamma| <= 1", measured, Verdict.HOLDS)
+    return given(plain <= printed < true, measured, "the printed number needs |gamma| <= 1")

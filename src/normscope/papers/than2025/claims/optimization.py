@@ -12,14 +12,15 @@ from normscope.core.value import Kind, Value
 from normscope.papers.claim import Claims, Outcome, close
 from normscope.papers.measure import chain, confirm, confirm_bound, gaussian, gradient, refuted
 from normscope.papers.than2025.complexity.iteration_counts import (
+    corollary_18,
     corollary_19,
     goldstein,
     printed_lower_bounds,
+    strongly_convex_lower,
     strongly_convex_upper,
 )
 
 CLAIMS = Claims("than2025")
-_PRINTED = "normscope.papers.than2025.complexity.iteration_counts."
 
 
 def _steps_to(value: float, mu: float, slope: float, start: float) -> int:
@@ -34,19 +35,19 @@ def _steps_to(value: float, mu: float, slope: float, start: float) -> int:
 @CLAIMS.add(
     "001-IC",
     "Section 5.1, iteration complexity",
-    says="First-order methods need L^2/alpha^2 iterations for convex, L/alpha for strongly convex, and L/alpha for "
-    "alpha-stationary points of nonsmooth nonconvex problems.",
-    corrected="The first is right. Strongly convex: L^2/(mu alpha). The third: alpha-stationary points of Lipschitz "
-    "functions cannot be found in finite time at all; rates are for (delta, alpha)-Goldstein points. All are about the "
-    "worst function of a class.",
-    code=(
-        _PRINTED + "printed_lower_bounds",
-        "normscope.papers.than2025.complexity.iteration_counts.strongly_convex_upper",
-        "normscope.papers.than2025.complexity.iteration_counts.strongly_convex_lower",
-        "normscope.papers.than2025.complexity.iteration_counts.goldstein",
-    ),
+    printed_lower_bounds,
+    strongly_convex_upper,
+    strongly_convex_lower,
+    goldstein,
 )
 def _iteration_complexity() -> Outcome:
+    """First-order methods need L^2/alpha^2 iterations for convex, L/alpha for strongly convex, and L/alpha for
+    alpha-stationary points of nonsmooth nonconvex problems.
+
+    Corrected: The first is right. Strongly convex: L^2/(mu alpha). The third: alpha-stationary points of Lipschitz
+    functions cannot be found in finite time at all; rates are for (delta, alpha)-Goldstein points. All are about the
+    worst function of a class.
+    """
     mu, slope, start, alpha, s = 1.0, 1.0, 1.0, 1e-3, 1e-2
     steps = _steps_to(alpha, mu, slope, start)
     stretched = _steps_to(alpha, mu / s**2, slope / s, s * start)  # f(x / s): the same problem in another unit
@@ -83,15 +84,13 @@ def _gradient_sizes(weights: list[Tensor], data: Tensor, target: Tensor) -> list
     return sizes
 
 
-@CLAIMS.add(
-    "001-C18",
-    "Corollary 18",
-    says="Every method needs at least s_{i+1} ... s_K / alpha iterations, up to a constant, without normalizers.",
-    corrected="Lower bounds speak of the worst function of a class, not of a given loss: all weights zero is a "
-    "stationary point, found after no iteration. At most the upper bounds for the class scale with L.",
-    code=(_PRINTED + "corollary_18",),
-)
+@CLAIMS.add("001-C18", "Corollary 18", corollary_18)
 def _corollary_18() -> Outcome:
+    """Every method needs at least s_{i+1} ... s_K / alpha iterations, up to a constant, without normalizers.
+
+    Corrected: Lower bounds speak of the worst function of a class, not of a given loss: all weights zero is a
+    stationary point, found after no iteration. At most the upper bounds for the class scale with L.
+    """
     data, target = gaussian(2100, 16, 5), gaussian(2101, 16, 5)
     zero = [torch.zeros(5, 5, dtype=torch.float64)] * 3
     sizes = _gradient_sizes(zero, data, target)
@@ -104,17 +103,15 @@ def _corollary_18() -> Outcome:
     return refuted(max(sizes) == 0.0 < claimed, measured, "W = 0 is in the family and stationary")
 
 
-@CLAIMS.add(
-    "001-C19",
-    "Corollary 19",
-    says="Stationary points are found with s_{i+1} ... s_K / alpha^2 evaluations, and sigma^(-K+i-1) times that with "
-    "BatchNorm.",
-    corrected="The exponent of sigma is right (K - i + 1 factors, frozen statistics). The rate is not: the cited "
-    "methods find (delta, alpha)-Goldstein points with O~(Delta L^2 / (delta alpha^3)) evaluations: the "
-    "factor of sigma is squared.",
-    code=(_PRINTED + "corollary_19", "normscope.papers.than2025.complexity.iteration_counts.goldstein"),
-)
+@CLAIMS.add("001-C19", "Corollary 19", corollary_19, goldstein)
 def _corollary_19() -> Outcome:
+    """Stationary points are found with s_{i+1} ... s_K / alpha^2 evaluations, and sigma^(-K+i-1) times that with
+    BatchNorm.
+
+    Corrected: The exponent of sigma is right (K - i + 1 factors, frozen statistics). The rate is not: the cited methods
+    find (delta, alpha)-Goldstein points with O~(Delta L^2 / (delta alpha^3)) evaluations: the factor of sigma is
+    squared.
+    """
     depth, i, sigma, alpha = 6, 2, 3.0, 1e-3
     norms, inverse = [Value.of(2.0, Kind.CERTIFIED)] * (depth - i), Value.of(1 / sigma, Kind.CERTIFIED)
     plain_rate = corollary_19(norms, alpha).value

@@ -11,8 +11,9 @@ from torch.nn import functional as F
 from normscope.core.value import Kind, Value
 from normscope.lipschitz.weights.pointwise import dense_weight_norm
 from normscope.lipschitz.weights.printed import theorem_12
+from normscope.operators.normalizers.batch_norm import batch_norm_batch_at
 from normscope.operators.normalizers.layer_norm import layer_norm_at, layer_norm_range
-from normscope.papers.claim import Claims, Outcome, Verdict, close
+from normscope.papers.claim import Claims, Outcome, close
 from normscope.papers.measure import (
     Function,
     chain,
@@ -35,9 +36,6 @@ from normscope.papers.than2025.extremal.weight_direction import parts, theorem_1
 
 CLAIMS = Claims("than2025")
 EPS = 1e-5
-_WEIGHTS = "normscope.lipschitz.weights."
-_EXTREMAL = "normscope.papers.than2025.extremal.weight_direction."
-_LAYER = "normscope.operators.normalizers.layer_norm."
 
 
 def _layer_norm(x: Tensor, _: int) -> Tensor:
@@ -57,15 +55,13 @@ def _certified(values: list[float]) -> list[Value]:
     return [Value.of(x, Kind.CERTIFIED) for x in values]
 
 
-@CLAIMS.add(
-    "001-T12a",
-    "Theorem 12 (6)",
-    says="The constant in W_i is at most A_{i-1} times that in the total input y_i, A the largest ||h_{i-1}(x)||.",
-    corrected="Needs a bounded domain: A_0 is infinite on R^n, and with frozen BatchNorm so is every A_i; after "
-    "LayerNorm A_i <= sqrt(n_i). At a point it is an equality: ||dh/dW_i|| = ||J from y_i to h|| ||h_{i-1}(x)||.",
-    code=(_WEIGHTS + "pointwise.dense_weight_norm", _WEIGHTS + "printed.theorem_12", _LAYER + "layer_norm_range"),
-)
+@CLAIMS.add("001-T12a", "Theorem 12 (6)", dense_weight_norm, theorem_12, layer_norm_range)
 def _theorem_12_weights() -> Outcome:
+    """The constant in W_i is at most A_{i-1} times that in the total input y_i, A the largest ||h_{i-1}(x)||.
+
+    Corrected: Needs a bounded domain: A_0 is infinite on R^n, and with frozen BatchNorm so is every A_i; after
+    LayerNorm A_i <= sqrt(n_i). At a point it is an equality: ||dh/dW_i|| = ||J from y_i to h|| ||h_{i-1}(x)||.
+    """
     weights = [gaussian(1200 + k, 6, 6) for k in range(4)]
     x, least = gaussian(1210, 6), math.inf
     for i in range(4):
@@ -86,17 +82,15 @@ def _theorem_12_weights() -> Outcome:
         "||h_2|| at 1e6 x, LayerNorm": float(_normalized(weights[:2])(1e6 * x).norm()),
     }
     grows = close(sizes[2] / sizes[1], 1e3, 1e-6)
-    return given(grows and least > 0, "A_{i-1} is infinite on R^n", measured, Verdict.HOLDS)
+    return given(grows and least > 0, measured, "A_{i-1} is infinite on R^n")
 
 
-@CLAIMS.add(
-    "001-T12b",
-    "Theorem 12 (7)",
-    says="The constant in y_i is at most b_{i+1} = ||W_{i+1}|| ... ||W_K|| times that of the normalizers i to K.",
-    corrected="As stated, with Lip(g_k) for k >= i; the two cases are one with b_{K+1} = 1.",
-    code=(_WEIGHTS + "printed.theorem_12", _LAYER + "layer_norm_at"),
-)
+@CLAIMS.add("001-T12b", "Theorem 12 (7)", theorem_12, layer_norm_at)
 def _theorem_12_totals() -> Outcome:
+    """The constant in y_i is at most b_{i+1} = ||W_{i+1}|| ... ||W_K|| times that of the normalizers i to K.
+
+    Corrected: As stated, with Lip(g_k) for k >= i; the two cases are one with b_{K+1} = 1.
+    """
     ratios = []
     for seed in range(10):
         weights = [gaussian(1300 + 10 * seed + k, 6, 6) for k in range(4)]
@@ -115,15 +109,13 @@ def _theorem_12_totals() -> Outcome:
     return holds(max(ratios) <= 1 + 1e-9 and close(tight, 1.0), measured, "never exceeded, and attained")
 
 
-@CLAIMS.add(
-    "001-T12c",
-    "Theorem 12, for training with BatchNorm",
-    says="The theorem is used for the loss during training with BatchNorm.",
-    corrected="Then the statistics must not move with W_i. With batch statistics (eps = 0) the loss is "
-    "scale-invariant: its gradient at c W is that at W divided by c, unbounded near W = 0.",
-    code=("normscope.operators.normalizers.batch_norm.batch_norm_batch_at",),
-)
+@CLAIMS.add("001-T12c", "Theorem 12, for training with BatchNorm", batch_norm_batch_at)
 def _training() -> Outcome:
+    """The theorem is used for the loss during training with BatchNorm.
+
+    Corrected: Then the statistics must not move with W_i. With batch statistics (eps = 0) the loss is scale-invariant:
+    its gradient at c W is that at W divided by c, unbounded near W = 0.
+    """
     x, target, weight = gaussian(1400, 32, 5), gaussian(1401, 32, 4), gaussian(1402, 4, 5)
 
     def loss(w: Tensor) -> Tensor:
@@ -132,18 +124,16 @@ def _training() -> Outcome:
     sizes = {c: float(gradient(loss, c * weight).norm()) for c in (1.0, 0.1, 1e-3)}
     measured = {f"gradient norm at c W, c = {c:g}": s for c, s in sizes.items()}
     inverse = all(close(s * c, sizes[1.0], 1e-6) for c, s in sizes.items())
-    return given(inverse, "in training the gradient grows as 1/c", measured, Verdict.HOLDS)
+    return given(inverse, measured, "in training the gradient grows as 1/c")
 
 
-@CLAIMS.add(
-    "001-T13(8)",
-    "Theorem 13 (8)",
-    says="Some ReLU network has, in W_i, the constant a_{i+1} ... a_K ||h_{i-1}(x) truncated to n_{i+1}, ..., n_K||.",
-    corrected="a_{i+1} ... a_K ||h_{i-1}(x)||: the truncation acts on the rows of W_i, not on h_{i-1}. Attained "
-    "where a row t <= min(n_i, ..., n_K) of W_i is active; the proof errs in (59).",
-    code=(_EXTREMAL + "theorem_13", _EXTREMAL + "theorem_13_printed"),
-)
+@CLAIMS.add("001-T13(8)", "Theorem 13 (8)", theorem_13, theorem_13_printed)
 def _theorem_13_weights() -> Outcome:
+    """Some ReLU network has, in W_i, the constant a_{i+1} ... a_K ||h_{i-1}(x) truncated to n_{i+1}, ..., n_K||.
+
+    Corrected: a_{i+1} ... a_K ||h_{i-1}(x)||: the truncation acts on the rows of W_i, not on h_{i-1}. Attained where a
+    row t <= min(n_i, ..., n_K) of W_i is active; the proof errs in (59).
+    """
     extreme = theorem_13([3, 2, 1], [1.0, 5.0], 1, numbers(0, 0, 1))
     weights = [w.detach() for w in extreme.module.parameters()]
     function = of_weight(chain, weights, 0, extreme.point)
@@ -160,14 +150,12 @@ def _theorem_13_weights() -> Outcome:
     return Outcome(equality(printed, true), measured, "h = (0, 0, 1), widths 3, 2, 1, a = 5")
 
 
-@CLAIMS.add(
-    "001-T13(9)",
-    "Theorem 13 (9)",
-    says="Of that network the constant in y_i is a_{i+1} ... a_K.",
-    corrected="As stated, over all y_i; over those some x reaches it is an upper bound.",
-    code=(_EXTREMAL + "total_input",),
-)
+@CLAIMS.add("001-T13(9)", "Theorem 13 (9)", total_input)
 def _theorem_13_totals() -> Outcome:
+    """Of that network the constant in y_i is a_{i+1} ... a_K.
+
+    Corrected: As stated, over all y_i; over those some x reaches it is an upper bound.
+    """
     widths, scales, x = (3, 4, 3, 6, 2), (1.0, 2.0, 0.5, 3.0), torch.ones(3, dtype=torch.float64)
     weights = [w.detach() for w in theorem_13(widths, scales, 1, x).module.parameters()]
 

@@ -13,11 +13,7 @@ from normscope.core.value import Kind, Value, product, safe_side
 
 
 def positive(x: float, name: str) -> float:
-    """Return a finite positive number.
-
-    Raises:
-        InputError: if it is none.
-    """
+    """Return a finite positive number."""
     if isinstance(x, bool) or not (math.isfinite(x) and x > 0):
         raise InputError(f"Expected {name} to be positive, got {x}.")
     return float(x)

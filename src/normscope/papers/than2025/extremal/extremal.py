@@ -39,11 +39,7 @@ class Extremal:
 
 
 def checked_widths(widths: Sequence[int]) -> tuple[int, ...]:
-    """Return the widths ``n_0, ..., n_K`` of a network.
-
-    Raises:
-        InputError: if there are fewer than two, or one is not positive.
-    """
+    """Return the widths ``n_0, ..., n_K`` of a network."""
     given = tuple(widths)
     if len(given) < 2 or any(isinstance(n, bool) or not isinstance(n, int) or n < 1 for n in given):
         raise InputError(f"Expected at least two positive integers (input first) as widths, got {given}.")
@@ -51,11 +47,7 @@ def checked_widths(widths: Sequence[int]) -> tuple[int, ...]:
 
 
 def checked_scales(scales: Sequence[float] | float, depth: int, dtype: torch.dtype) -> tuple[float, ...]:
-    """Return one scale for each layer as the given float type holds it; one number stands for all.
-
-    Raises:
-        InputError: if their number is not the depth, one is negative, or overflows or underflows in the type.
-    """
+    """Return one scale for each layer as the given float type holds it; one number stands for all."""
     given = (float(scales),) * depth if isinstance(scales, int | float) else tuple(float(a) for a in scales)
     if len(given) != depth:
         raise InputError(f"Expected one scale for each of the {depth} layers, got {len(given)}.")
@@ -97,11 +89,7 @@ def both_sides(
 ) -> tuple[Value, Value]:
     """Return ``prod factors`` times the root of ``norm``, as a value rounded up and as one rounded down.
 
-    Args:
-        factors: non-negative floats, exact.
-        statement: what the values implement.
-        domain: of what they speak.
-        norm: a square, exact; one if not given.
+    Factors and ``norm``, a square, are exact.
     """
     upper = [Value.of(a, Kind.CERTIFIED) for a in factors]
     lower = [Value.of(a, Kind.LOWER) for a in factors]
@@ -127,12 +115,7 @@ def square_norm(x: Tensor) -> Fraction:
 
 
 def checked_input(x: Tensor | None, width: int, dtype: torch.dtype) -> Tensor:
-    """Return an input of the network, by default the first unit vector.
-
-    Raises:
-        InputError: if it does not fit.
-        NonFiniteError: if it holds NaN or infinity.
-    """
+    """Return an input of the network, by default the first unit vector."""
     if x is None:
         return scaled_identity(1, width, 1.0, dtype)[0]
     if x.shape != (width,) or x.is_complex():

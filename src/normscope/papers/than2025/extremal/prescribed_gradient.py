@@ -135,11 +135,7 @@ def _check(shape: tuple[int, ...], layer: int, weight: Tensor, inputs: Tensor, t
 
 
 def _reaching(shape: tuple[int, ...], scales: Sequence[float], layer: int, inputs: Tensor) -> Tensor:
-    """Return ``h_{i-1}`` of all inputs: the first layer sees them as they are.
-
-    Raises:
-        NonFiniteError: if it is past the range of floats.
-    """
+    """Return ``h_{i-1}`` of all inputs: the first layer sees them as they are."""
     kept = min(shape[:layer])
     h = torch.zeros(len(inputs), shape[layer - 1], dtype=inputs.dtype)
     seen = inputs[:, :kept] if layer == 1 else torch.relu(inputs[:, :kept])
@@ -157,11 +153,7 @@ def _times_exp(x: Tensor, log: float) -> Tensor:
 
 
 def _slope(g: nn.Module, loss: Loss, u: Tensor, targets: Tensor) -> Tensor:
-    """Return ``d(f o g)/du`` of each sample.
-
-    Raises:
-        NonFiniteError: if one is not finite.
-    """
+    """Return ``d(f o g)/du`` of each sample."""
     with torch.enable_grad():
         at = u.detach().clone().requires_grad_()
         (slope,) = torch.autograd.grad(loss(g(at), targets).sum(), at)

@@ -76,11 +76,7 @@ class Parts:
 def parts(
     widths: Sequence[int], scales: Sequence[float] | float, layer: int, x: Tensor | None, dtype: torch.dtype
 ) -> Parts:
-    """Return the parts of a construction around a layer.
-
-    Raises:
-        InputError: if an argument is out of range, or nothing of the input reaches the layer.
-    """
+    """Return the parts of a construction around a layer."""
     shape = checked_widths(widths)
     depth = len(shape) - 1
     if isinstance(layer, bool) or not isinstance(layer, int) or not 1 <= layer <= depth:

@@ -53,11 +53,7 @@ class Evidence:
 
 
 def variances(run: Run) -> dict[str, Series]:
-    """Return the variance before each normalizer, or before each activation where there is no normalizer.
-
-    Args:
-        run: of a figure.
-    """
+    """Return the variance before each normalizer, or before each activation where there is no normalizer."""
     every, normalizers = run.group("variance"), run.group("variance_min")
     return {name: every[name] for name in normalizers if name in every} or every
 
@@ -66,11 +62,7 @@ def variances(run: Run) -> dict[str, Series]:
     "than2025", "Figure 2", holds="the product of layer-wise variances as it is drawn; it moves with the weights"
 )
 def product_of_variances(run: Run) -> Series:
-    r"""Return :math:`\log_{10} \prod_k \sigma_k^2` along a run, mean variance over channels at each layer.
-
-    Args:
-        run: of a figure.
-    """
+    r"""Return :math:`\log_{10} \prod_k \sigma_k^2` along a run, mean variance over channels at each layer."""
     series = list(variances(run).values())
     logs = np.sum([np.log10(np.maximum(s.values, 1e-300)) for s in series], axis=0)
     return Series(series[0].steps, series[0].times, logs)
@@ -78,12 +70,7 @@ def product_of_variances(run: Run) -> Series:
 
 @statement("than2025", "Figure 1", holds="norms of the layers as they act, from below")
 def weight_norm_evidence(run: Run, network: str) -> list[Evidence]:
-    """Return what a run says of the claims around Figure 1 (and the left half of Figure 3).
-
-    Args:
-        run: the run.
-        network: its name.
-    """
+    """Return what a run says of the claims around Figure 1 (and the left half of Figure 3)."""
     norms = run.group("norm")
     first = np.array([s.values[0] for s in norms.values()])
     last = np.array([s.values[-1] for s in norms.values()])
@@ -122,12 +109,7 @@ def weight_norm_evidence(run: Run, network: str) -> list[Evidence]:
 
 
 def variance_evidence(run: Run, network: str) -> list[Evidence]:
-    """Return what a run says of the claims around Figure 2 (and the right half of Figure 3).
-
-    Args:
-        run: the run.
-        network: its name.
-    """
+    """Return what a run says of the claims around Figure 2 (and the right half of Figure 3)."""
     series = variances(run)
     first = np.array([s.values[0] for s in series.values()])
     last = np.array([s.values[-1] for s in series.values()])
@@ -149,12 +131,7 @@ def variance_evidence(run: Run, network: str) -> list[Evidence]:
 
 
 def reduction_evidence(run: Run, network: str) -> list[Evidence]:
-    """Return what a run says of the product the paper finds to be 1e-25, in each sense it may have.
-
-    Args:
-        run: the run.
-        network: its name.
-    """
+    """Return what a run says of the product the paper finds to be 1e-25, in each sense it may have."""
     courses = [("1/sigma (of the mean variance)", -product_of_variances(run).values / 2)]
     courses += [(words, run.series(name).values) for name, words in REDUCTIONS if name in run.names]
     normalized = len(courses) > 1
@@ -172,13 +149,6 @@ def reduction_evidence(run: Run, network: str) -> list[Evidence]:
 
 def line(steps: np.ndarray, values: np.ndarray) -> tuple[float, float]:
     r"""Return slope and coefficient of determination :math:`R^2` of the least-squares line through points.
-
-    Args:
-        steps: abscissae, at least two of them different.
-        values: ordinates.
-
-    Returns:
-        The slope, and 1 minus the part of the variance that the line leaves; 0 if there is no variance.
 
     >>> [round(x, 12) for x in line(np.array([0.0, 1.0, 2.0]), np.array([1.0, 3.0, 5.0]))]
     [2.0, 1.0]
@@ -200,15 +170,7 @@ def _exponential(claim: str, network: str, logs: Series) -> Evidence:
 
 
 def certified_evidence(folder: Path, network: str) -> list[Evidence]:
-    """Return what the certified end-to-end constant did between the start and the end of a run.
-
-    Args:
-        folder: of the run, with ``start.json`` and ``end.json``.
-        network: its name.
-
-    Returns:
-        Nothing where the run was not certified.
-    """
+    """Return what the certified end-to-end constant did between the start and the end of a run."""
     files = [folder / "start.json", folder / "end.json"]
     if not all(file.exists() for file in files):
         return []

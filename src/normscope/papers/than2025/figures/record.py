@@ -100,11 +100,7 @@ def record(
 
 
 def training_data(setting: Setting, root: str | Path | None) -> tuple[Tensor, Tensor]:
-    """Return the training images in the unit ball, and their labels.
-
-    Raises:
-        InputError: if the data are absent or have no labels.
-    """
+    """Return the training images in the unit ball, and their labels."""
     images, labels = load_data(setting.data, root, "train", setting.examples).tensors()
     if labels is None:
         raise InputError(f"Expected labelled data, but {setting.data} has no labels.")
@@ -149,9 +145,6 @@ def _certified(model: nn.Module, probe: Tensor, name: str) -> Result:
 def into_unit_ball(images: Tensor) -> Tensor:
     r"""Return :math:`x / \max_i \lVert x_i \rVert`, so that every example has norm at most one.
 
-    Args:
-        images: examples (N, ...).
-
     >>> import torch
     >>> into_unit_ball(torch.tensor([[3.0, 4.0], [0.0, 2.5]]))
     tensor([[0.6000, 0.8000],
@@ -163,10 +156,6 @@ def into_unit_ball(images: Tensor) -> Tensor:
 
 def enlarged(images: Tensor, side: int) -> Tensor:
     """Return square images with three channels and sides of so many pixels, by repetition of what there is.
-
-    Args:
-        images: (N, C, H, W) with one or three channels.
-        side: a multiple of H and W.
 
     >>> import torch
     >>> enlarged(torch.ones(2, 1, 8, 8), 16).shape

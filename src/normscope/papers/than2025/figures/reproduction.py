@@ -29,13 +29,7 @@ _PARTS = {
 
 
 def evidence_of(figure: str, runs: Mapping[str, Run], folder: Path) -> list[Evidence]:
-    """Return every claim around a figure with what its runs show, then what the certified constants did.
-
-    Args:
-        figure: which.
-        runs: by the name of their network.
-        folder: that holds the folders of the runs.
-    """
+    """Return every claim around a figure with what its runs show, then what the certified constants did."""
     found: list[Evidence] = []
     for network, run in runs.items():
         for part in _PARTS[figure]:
@@ -46,13 +40,6 @@ def evidence_of(figure: str, runs: Mapping[str, Run], folder: Path) -> list[Evid
 
 def command_of(figure: str, scale: str, seed: int, *, certify: bool = True, located: bool = False) -> str:
     """Return the command that reproduces a figure; the folder of its data is the reader's own.
-
-    Args:
-        figure: which.
-        scale: how large.
-        seed: random seed.
-        certify: whether networks are bounded.
-        located: whether a folder of the data was named.
 
     >>> command_of("fig1", "laptop", 0, certify=False, located=True)
     'normscope reproduce fig1 --scale laptop --seed 0 --no-certify --data-root DIR'
@@ -70,16 +57,7 @@ def facts(
     certify: bool = True,
     located: bool = False,
 ) -> dict[str, Any]:
-    """Return the JSON form of a reproduction: what was run, with what, and what came of it.
-
-    Args:
-        figure: which.
-        scale: how large.
-        settings: of its runs.
-        evidence: what they show.
-        certify: whether networks are bounded.
-        located: whether a folder of the data was named.
-    """
+    """Return the JSON form of a reproduction: what was run, with what, and what came of it."""
     return {
         "kind": "reproduction",
         "figure": figure,

@@ -10,10 +10,13 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from normscope.core.value import Kind, Value
-from normscope.lipschitz.printed import theorem_9
+from normscope.generalization.cell_terms import g_paper
+from normscope.generalization.theorem_20 import partition_bound
+from normscope.geometry.derivatives import standardized
+from normscope.lipschitz.printed import lemma_5, theorem_9
 from normscope.operators.normalizers.batch_norm import batch_norm_running, batch_norm_slides
 from normscope.operators.normalizers.group_norm import group_norm_global, group_norm_slides
-from normscope.operators.normalizers.layer_norm import layer_norm_global, layer_norm_slides
+from normscope.operators.normalizers.layer_norm import centered_scale_norm, layer_norm_global, layer_norm_slides
 from normscope.papers.claim import Claims, Outcome, Verdict, close
 from normscope.papers.measure import (
     Measured,
@@ -34,24 +37,23 @@ from normscope.papers.measure import (
     worst,
 )
 from normscope.papers.than2025.claims.generalization import DATASETS, DELTA, fixed_partition, partition_from_data
-from normscope.papers.than2025.complexity.iteration_counts import convex_upper, printed_lower_bounds, slides_rates
+from normscope.papers.than2025.complexity.iteration_counts import (
+    convex_lower,
+    convex_upper,
+    printed_lower_bounds,
+    slides_rates,
+)
 
 CLAIMS = Claims("than2025slides")
 EPS = 1e-5
-_BATCH = "normscope.operators.normalizers.batch_norm."
-_LAYER = "normscope.operators.normalizers.layer_norm."
-_GROUP = "normscope.operators.normalizers.group_norm."
-_PRINTED = "normscope.lipschitz.printed."
 
 
-@CLAIMS.add(
-    "002-BN",
-    "Lipschitz continuity, BN",
-    says="The Lipschitz constant of BatchNorm is the l2 norm of the vector gamma_k / sqrt(sigma_k^2 + eps).",
-    corrected="max_k |gamma_k| / sqrt(sigma_k^2 + eps); the printed number is the Frobenius norm, an upper bound.",
-    code=(_BATCH + "batch_norm_running", _BATCH + "batch_norm_slides"),
-)
+@CLAIMS.add("002-BN", "Lipschitz continuity, BN", batch_norm_running, batch_norm_slides)
 def _batch_norm() -> Outcome:
+    """The Lipschitz constant of BatchNorm is the l2 norm of the vector gamma_k / sqrt(sigma_k^2 + eps).
+
+    Corrected: max_k |gamma_k| / sqrt(sigma_k^2 + eps); the printed number is the Frobenius norm, an upper bound.
+    """
     var, gamma = numbers(0.01, 0.25, 1, 4, 9), numbers(0.3, -2, 1, 5, 0.1)
     true = jacobian_norm(lambda x: gamma * x / (var + EPS).sqrt(), gaussian(1, 5))
     confirm("the largest entry", batch_norm_running(gamma, var, EPS), true)
@@ -63,15 +65,13 @@ def _one_hot(n: int) -> Tensor:
     return torch.eye(n, dtype=torch.float64)[0]
 
 
-@CLAIMS.add(
-    "002-LN",
-    "Lipschitz continuity, LN",
-    says="LayerNorm is Lipschitz with (1 - 1/n) times the l2 norm of gamma / sqrt(sigma^2 + eps).",
-    corrected="||diag(gamma) P|| / sqrt(eps), P = I - 11'/n, exactly. (1 - 1/n) bounds the diagonal of the Jacobian, "
-    "not its norm; for gamma = 1 and n >= 3 the slide is true and loose by (1 - 1/n) sqrt(n).",
-    code=(_LAYER + "layer_norm_global", _LAYER + "layer_norm_slides", _LAYER + "centered_scale_norm"),
-)
+@CLAIMS.add("002-LN", "Lipschitz continuity, LN", layer_norm_global, layer_norm_slides, centered_scale_norm)
 def _layer_norm() -> Outcome:
+    """LayerNorm is Lipschitz with (1 - 1/n) times the l2 norm of gamma / sqrt(sigma^2 + eps).
+
+    Corrected: ||diag(gamma) P|| / sqrt(eps), P = I - 11'/n, exactly. (1 - 1/n) bounds the diagonal of the Jacobian, not
+    its norm; for gamma = 1 and n >= 3 the slide is true and loose by (1 - 1/n) sqrt(n).
+    """
     measured: Measured = {}
     verdicts = []
     for n, gamma, name in (
@@ -86,14 +86,12 @@ def _layer_norm() -> Outcome:
     return Outcome(worst(verdicts), measured, "the printed number is below the constant")
 
 
-@CLAIMS.add(
-    "002-GN",
-    "Lipschitz continuity, GN",
-    says="GroupNorm is Lipschitz with (1 - 1/n_g) times the l2 norm of gamma / sqrt(sigma^2 + eps).",
-    corrected="max_g ||diag(gamma_g) P_g|| / sqrt(eps).",
-    code=(_GROUP + "group_norm_global", _GROUP + "group_norm_slides"),
-)
+@CLAIMS.add("002-GN", "Lipschitz continuity, GN", group_norm_global, group_norm_slides)
 def _group_norm() -> Outcome:
+    """GroupNorm is Lipschitz with (1 - 1/n_g) times the l2 norm of gamma / sqrt(sigma^2 + eps).
+
+    Corrected: max_g ||diag(gamma_g) P_g|| / sqrt(eps).
+    """
     gamma = torch.cat([_one_hot(3), _one_hot(3)])
     flat = torch.zeros(1, 6, dtype=torch.float64)
     true = jacobian_norm(lambda x: F.group_norm(x, 2, gamma, eps=EPS), flat)
@@ -104,14 +102,12 @@ def _group_norm() -> Outcome:
     return Outcome(bound(printed, true), measured, "the printed number is below the constant")
 
 
-@CLAIMS.add(
-    "002-01",
-    "Batch Normalization",
-    says="After BatchNorm each signal has mean 0 and variance 1.",
-    corrected="Mean 0 and variance sigma^2/(sigma^2 + eps), over the batch whose statistics are used.",
-    code=("normscope.geometry.derivatives.standardized",),
-)
+@CLAIMS.add("002-01", "Batch Normalization", standardized)
 def _unit_variance() -> Outcome:
+    """After BatchNorm each signal has mean 0 and variance 1.
+
+    Corrected: Mean 0 and variance sigma^2/(sigma^2 + eps), over the batch whose statistics are used.
+    """
     x = 0.01 * gaussian(3, 200, 1)
     y = F.batch_norm(x, None, None, training=True, eps=EPS)
     var, after = float(x.var(unbiased=False)), float(y.var(unbiased=False))
@@ -120,24 +116,21 @@ def _unit_variance() -> Outcome:
     return refuted(not close(after, 1.0), measured, "eps = 1e-5 keeps the variance below 1")
 
 
-@CLAIMS.add(
-    "002-D1",
-    "Definition 1",
-    says="Networks of K layers, 1-Lipschitz activations, ||W_i|| <= s_i, with and without normalizers.",
-    corrected="A definition; with BatchNorm the s_i restrict nothing (see 001-D8).",
-)
+@CLAIMS.add("002-D1", "Definition 1")
 def _definition_1() -> Outcome:
+    """Networks of K layers, 1-Lipschitz activations, ||W_i|| <= s_i, with and without normalizers.
+
+    Corrected: A definition; with BatchNorm the s_i restrict nothing (see 001-D8).
+    """
     return Outcome(Verdict.NOT_CHECKABLE, {}, "a definition claims nothing")
 
 
-@CLAIMS.add(
-    "002-L4",
-    "Lemma 4",
-    says="The constant of a network is at most prod s_k, that of its normalized version prod s_k ||NO_k||.",
-    corrected="As stated; see 001-L5 and 001-T9.",
-    code=(_PRINTED + "lemma_5", _PRINTED + "theorem_9"),
-)
+@CLAIMS.add("002-L4", "Lemma 4", lemma_5, theorem_9)
 def _lemma_4() -> Outcome:
+    """The constant of a network is at most prod s_k, that of its normalized version prod s_k ||NO_k||.
+
+    Corrected: As stated; see 001-L5 and 001-T9.
+    """
     ratios = []
     for seed in range(10):
         weights = [gaussian(3000 + 10 * seed + k, 5, 5) for k in range(3)]
@@ -150,28 +143,25 @@ def _lemma_4() -> Outcome:
     return holds(max(ratios) <= 1, {"largest attained / bound, 60 cases": max(ratios)}, "never exceeded")
 
 
-@CLAIMS.add(
-    "002-num",
-    "Lemma 4, ResNet-18",
-    says="prod ||gamma_k/sigma_k|| of a ResNet-18 is about 1.35e-8, which is about 1.35 x 2^-26.5.",
-    corrected="1e-8 is 2^-26.575, and 1.35 x 2^-26.5 = 1.42e-8. The paper reports 1e-25 for the same network; neither "
-    "is a property of the network (001-RED).",
-)
+@CLAIMS.add("002-num", "Lemma 4, ResNet-18")
 def _resnet_18() -> Outcome:
+    """The product of ||gamma_k/sigma_k|| of a ResNet-18 is about 1.35e-8, which is about 1.35 x 2^-26.5.
+
+    Corrected: 1e-8 is 2^-26.575, and 1.35 x 2^-26.5 = 1.42e-8. The paper reports 1e-25 for the same network; neither is
+    a property of the network (001-RED).
+    """
     printed, written = 1.35e-8, 1.35 * 2.0**-26.5
     measured = {"1.35 x 2^-26.5": written, "printed": printed, "log2(1e-8)": math.log2(1e-8)}
     return refuted(not close(written / printed, 1.0, 0.005), measured, "the two numbers differ in the second digit")
 
 
-@CLAIMS.add(
-    "002-exp",
-    "Normalization: our work",
-    says="BatchNorm reduces the Lipschitz constant exponentially, and many other normalizers do.",
-    corrected="Not for the same weights: see 001-RED for BatchNorm and 001-C11r for LayerNorm, whose constant on all "
-    "inputs is eps^(-K/2).",
-    code=(_LAYER + "layer_norm_global", _GROUP + "group_norm_global"),
-)
+@CLAIMS.add("002-exp", "Normalization: our work", layer_norm_global, group_norm_global)
 def _exponential() -> Outcome:
+    """BatchNorm reduces the Lipschitz constant exponentially, and many other normalizers do.
+
+    Corrected: Not for the same weights: see 001-RED for BatchNorm and 001-C11r for LayerNorm, whose constant on all
+    inputs is eps^(-K/2).
+    """
     measured: Measured = {}
     constants = []
     for depth in (1, 2, 4):
@@ -182,32 +172,28 @@ def _exponential() -> Outcome:
     return refuted(grows, measured, "it grows exponentially there")
 
 
-@CLAIMS.add(
-    "002-T1",
-    "Theorem 1",
-    says="|F(P, h) - F(D, h)| <= sum (m_i/m) lambda_i L_i + g with probability 1 - delta, lambda_i the diameters.",
-    corrected="For a partition fixed before the data and 0 <= loss <= C; the same event bounds both signs (001-T20).",
-    code=("normscope.generalization.theorem_20.partition_bound", "normscope.generalization.cell_terms.g_paper"),
-)
+@CLAIMS.add("002-T1", "Theorem 1", partition_bound, g_paper)
 def _theorem_1() -> Outcome:
+    """|F(P, h) - F(D, h)| <= sum (m_i/m) lambda_i L_i + g with probability 1 - delta, lambda_i the diameters.
+
+    Corrected: For a partition fixed before the data and 0 <= loss <= C; the same event bounds both signs (001-T20).
+    """
     fixed = [fixed_partition(seed, 200, 10) for seed in range(300)]
     fixed_fails = sum(gap > limit for gap, limit, _ in fixed)
     own_fails = sum(risk > limit for risk, limit in (partition_from_data(s, 1000, 5e-7) for s in range(DATASETS)))
     measured = {"violations, fixed, of 300": fixed_fails, "violations, partition from the data, of 200": own_fails}
     needed = fixed_fails <= DELTA * len(fixed) and own_fails > DELTA * DATASETS
-    return given(needed, "the partition must not depend on the data", measured, Verdict.FALSE)
+    return given(needed, measured, "the partition must not depend on the data", Verdict.FALSE)
 
 
-@CLAIMS.add(
-    "002-gen",
-    "Exponential benefits: generalization",
-    says="With BatchNorm the gap is omega prod ||gamma_k/sigma_k|| + O(m^-0.5), so exponentially smaller, and deeper "
-    "networks save more samples.",
-    corrected="Under the assumptions of 001-T20 with constants of the same network. The product changes with the scale "
-    "of the weights while omega changes inversely: only their product, with folded weights, says something.",
-    code=(_BATCH + "batch_norm_running", _PRINTED + "theorem_9"),
-)
+@CLAIMS.add("002-gen", "Exponential benefits: generalization", batch_norm_running, theorem_9)
 def _smaller_gap() -> Outcome:
+    """With BatchNorm the gap is omega prod ||gamma_k/sigma_k|| + O(m^-0.5), so exponentially smaller, and deeper
+    networks save more samples.
+
+    Corrected: Under the assumptions of 001-T20 with constants of the same network. The product changes with the scale
+    of the weights while omega changes inversely: only their product, with folded weights, says something.
+    """
     data, weight = gaussian(3100, 256, 6), gaussian(3101, 6, 6)
     values = {}
     for c in (1.0, 1e3):
@@ -225,13 +211,12 @@ def _smaller_gap() -> Outcome:
     return Outcome(Verdict.HOLDS, measured, "the factor does not depend on the scale of the weights")
 
 
-@CLAIMS.add(
-    "002-chain",
-    "Exponential benefits: optimization",
-    says="df/dW_i = df/dh x dh/dy_i x h_{i-1}, y_i = W_i h_{i-1}.",
-    corrected="As stated, as an outer product: the gradient is (J' df/dh) h_{i-1}'.",
-)
+@CLAIMS.add("002-chain", "Exponential benefits: optimization")
 def _chain_rule() -> Outcome:
+    """df/dW_i = df/dh x dh/dy_i x h_{i-1}, y_i = W_i h_{i-1}.
+
+    Corrected: As stated, as an outer product: the gradient is (J' df/dh) h_{i-1}'.
+    """
     weights, x = [gaussian(3200 + k, 4, 4) for k in range(3)], gaussian(3210, 4)
     hidden = torch.tanh(weights[0] @ x)
 
@@ -248,19 +233,14 @@ def _chain_rule() -> Outcome:
     return holds(error < 1e-12 < largest, {"largest error": error, "largest entry": largest}, "against autograd")
 
 
-@CLAIMS.add(
-    "002-opt",
-    "Exponential benefits: optimization",
-    says="Every gradient method needs L/alpha iterations at least for an alpha-stationary point; after T the error is "
-    "(L^2/T)^(1/3).",
-    corrected="See 001-IC and 001-C18: a lower bound is about the worst function of a class. The second is the rate "
-    "L^2/alpha^3 for (delta, alpha)-Goldstein points, and contradicts the L/alpha^2 of 001-C19.",
-    code=(
-        "normscope.papers.than2025.complexity.iteration_counts.slides_rates",
-        "normscope.papers.than2025.complexity.iteration_counts.printed_lower_bounds",
-    ),
-)
+@CLAIMS.add("002-opt", "Exponential benefits: optimization", slides_rates, printed_lower_bounds)
 def _optimization() -> Outcome:
+    """Every gradient method needs L/alpha iterations at least for an alpha-stationary point; after T the error is
+    (L^2/T)^(1/3).
+
+    Corrected: See 001-IC and 001-C18: a lower bound is about the worst function of a class. The second is the rate
+    L^2/alpha^3 for (delta, alpha)-Goldstein points, and contradicts the L/alpha^2 of 001-C19.
+    """
     slope, alpha = 100.0, 0.01
     flat = float(gradient(lambda w: slope * torch.relu(w @ numbers(1, 1)), numbers(-1, -1)).norm())
     lipschitz = Value.of(slope * math.sqrt(2), Kind.CERTIFIED)
@@ -271,17 +251,12 @@ def _optimization() -> Outcome:
     return refuted(flat <= alpha, measured, "100 relu(w1 + w2) is 141-Lipschitz and flat where it starts")
 
 
-@CLAIMS.add(
-    "002-cvx",
-    "Exponential benefits: optimization",
-    says="For convex functions the error after T iterations is of order L/sqrt(T).",
-    corrected="As stated, times the distance to a minimizer: L R / sqrt(T).",
-    code=(
-        "normscope.papers.than2025.complexity.iteration_counts.convex_upper",
-        "normscope.papers.than2025.complexity.iteration_counts.convex_lower",
-    ),
-)
+@CLAIMS.add("002-cvx", "Exponential benefits: optimization", convex_upper, convex_lower)
 def _convex() -> Outcome:
+    """For convex functions the error after T iterations is of order L/sqrt(T).
+
+    Corrected: As stated, times the distance to a minimizer: L R / sqrt(T).
+    """
     measured: Measured = {}
     ratios = []
     for steps in (100, 400, 1600):
