@@ -10,10 +10,6 @@ from normscope.core.statement import statement
 def margins(scores: Tensor, classes: Tensor) -> Tensor:
     r"""Return ``f_y - max_{j != y} f_j`` of every sample; positive where the class is right.
 
-    Args:
-        scores: of shape (samples, classes), at least two classes.
-        classes: the right ones, of shape (samples,).
-
     >>> import torch
     >>> margins(torch.tensor([[2.0, 0.5], [1.0, 4.0]]), torch.tensor([0, 0])).tolist()
     [1.5, -3.0]

@@ -51,11 +51,7 @@ class Partition:
         return torch.bincount(index, minlength=self.cells * classes)
 
     def require_independent(self, inputs: Tensor) -> None:
-        """Raise unless the partition was chosen before the data, as far as can be seen.
-
-        Raises:
-            InputError: if it was built from the data, or a centre is one of the samples.
-        """
+        """Raise unless the partition was chosen before the data, as far as can be seen."""
         seen = self.from_data
         if self.centres is not None and not seen:
             flat = inputs.reshape(len(inputs), -1).to(self.centres.dtype)

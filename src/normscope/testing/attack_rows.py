@@ -100,9 +100,7 @@ def is_affine(function: Callable[[Tensor], Tensor], shape: tuple[int, ...]) -> b
 def linear_norm(function: Callable[[Tensor], Tensor], shape: tuple[int, ...]) -> tuple[float, bool] | str:
     """Return the norm of an affine map, and whether it is exact; what is not affine is said in words.
 
-    Args:
-        function: takes tensors whose first axis is a batch.
-        shape: of one input, its first axis part of a batch.
+    The first axis of ``shape`` is part of the batch that the function takes.
 
     >>> linear_norm(lambda x: 3 * x + 1, (1, 4))
     (3.0, True)

@@ -146,11 +146,7 @@ class HookedModel:
         self.noise = WIDE_NOISE
 
     def point(self, inputs: ModelInputs | None = None) -> Tensor:
-        """Return the point of some inputs; by default of those given at first.
-
-        Raises:
-            InputError: if the blocks are not found among the inputs.
-        """
+        """Return the point of some inputs; by default of those given at first."""
         inputs = self.inputs if inputs is None else inputs
         if not self.looked_up:
             found = [t.detach().double() for t in inputs.tensors() if t.is_floating_point()]
@@ -199,11 +195,8 @@ class HookedModel:
     ) -> Trace:
         """Run the model at points, one per row, and record what every module is given and gives.
 
-        Args:
-            x: the points; where one point is a stacked batch there is one row.
-            shifts: added to what comes out of calls of modules.
-            weights: put in the place of parameters, by name.
-            watched: the modules to record; all by default. The output is always recorded.
+        Where one point is a stacked batch there is one row. ``shifts`` are added to what calls of modules give,
+        ``weights`` replace parameters, and only the modules in ``watched`` are recorded; by default all are.
         """
         n = len(x)
         blocks = [

@@ -47,11 +47,7 @@ def node_violations(
 ) -> list[str]:
     """Return a sentence for every node whose values leave its range, or whose changes exceed its constant.
 
-    Args:
-        walk: the walk that gave the composition's program.
-        composition: bounds on a domain that holds the points.
-        points: flattened inputs, one per row.
-        tensors: what :func:`tensors_inside` gives for them.
+    ``tensors`` are what :func:`tensors_inside` gives for the points, which lie in the domain of the composition.
     """
     blocks = torch.split(points, [math.prod(b.shape) for b in walk.program.blocks], 1)
     distances = [(b[:, None] - b[None]).norm(dim=-1) for b in blocks]

@@ -49,10 +49,6 @@ def with_random_normalizers(model: nn.Module, seed: int) -> nn.Module:
 def with_zero_normalizers(model: nn.Module, seed: int | None = None) -> nn.Module:
     """Return a copy with the scales of some normalizers all zero, as residual branches are initialized.
 
-    Args:
-        model: it is copied.
-        seed: of the choice of one half of them; without it all are zero.
-
     >>> with_zero_normalizers(nn.LayerNorm(3)).weight.abs().max().item()
     0.0
     """

@@ -42,11 +42,8 @@ class Pair:
 def most_stretched(y: Tensor, x: Tensor, steps: int, generator: torch.Generator) -> tuple[Tensor, Tensor]:
     """Return the largest ``||J v||`` that Lanczos finds at each point, and the unit direction v.
 
-    Args:
-        y: results, one row per point, that depend on that row of x only.
-        x: points, a leaf that y was computed from.
-        steps: of Lanczos, each one product with J and one with its transpose.
-        generator: of the first direction.
+    Each row of ``y`` depends on that row of ``x`` only; ``x`` is a leaf. A step is one product with J and one with its
+    transpose.
 
     >>> x = torch.randn(2, 3, dtype=torch.float64, requires_grad=True)
     >>> norms, _ = most_stretched(x @ torch.diag(torch.tensor([1.0, 2, 5]).double()), x, 3, torch.Generator())
@@ -107,10 +104,7 @@ def along(x: Tensor, direction: Tensor, sizes: Tensor | None = None) -> tuple[Te
 def everywhere(data: Tensor, shapes: Sequence[tuple[int, ...]], generator: torch.Generator) -> Tensor:
     """Return points of very different scales: the data, noise, spikes, and nearly constant rows.
 
-    Args:
-        data: some points.
-        shapes: of the tensors that make up a point, the last axis the features.
-        generator: of the noise.
+    ``shapes`` are those of the tensors that make up a point, the last axis the features.
     """
     n = data.shape[1]
     noise = lambda k: torch.randn(k, n, generator=generator, dtype=torch.float64)  # noqa: E731
@@ -142,13 +136,6 @@ def quotients(images: tuple[Tensor, Tensor], a: Tensor, b: Tensor, noise: float)
 
 def without_rounding(function: Flat, a: Tensor, b: Tensor, noise: float, generator: torch.Generator) -> Tensor:
     """Return the quotients of pairs less what rounding explains: what moving the last bits of both ends changes.
-
-    Args:
-        function: evaluated at both ends, and three times near each.
-        a: one end of each pair.
-        b: the other end.
-        noise: relative rounding of a result.
-        generator: of the moves.
 
     >>> a, b = torch.ones(1, 2).double(), torch.zeros(1, 2).double()
     >>> 2.9 < float(without_rounding(lambda x: 3 * x, a, b, 1e-13, torch.Generator())) <= 3.0
@@ -204,13 +191,7 @@ def attack(
 ) -> Pair:
     """Return the pair with the largest quotient around some points.
 
-    Args:
-        function: each row of its result depends on that row of the points only.
-        x: the points.
-        noise: relative rounding of a result.
-        generator: of directions.
-        steps: of Lanczos at each point.
-        inside: tells which points lie in the domain; by default all do.
+    Each row of a result depends on that row of the points only; ``inside`` tells which points lie in the domain.
 
     >>> points = torch.randn(4, 3, dtype=torch.float64)
     >>> found = attack(lambda x: torch.tanh(5 * x), points * 1e-6, noise=1e-13, generator=torch.Generator())

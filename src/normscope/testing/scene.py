@@ -67,13 +67,7 @@ class Scene:
     def hold(self, table: str, name: str, number: str, claim: Value | None, found: Pair | float, how: str) -> None:
         """Hold something attained (or the truth, for what claims to be attained) against one number.
 
-        Args:
-            table: of the number.
-            name: its row.
-            number: which one.
-            claim: the number; without one, or without a bound, nothing is held.
-            found: a pair, or a natural logarithm.
-            how: what was done.
+        ``found`` is a pair, or a natural logarithm; without a claimed bound nothing is held.
         """
         if claim is None or claim.log == math.inf or claim.kind not in (Kind.CERTIFIED, Kind.LOWER):
             return
@@ -221,11 +215,7 @@ def groups_of(
 ) -> Groups | None:
     """Return the groups of a normalizer, checked: scaling each group by its own factor must not change the result.
 
-    Args:
-        row: of the normalizer in the result.
-        module: the user's.
-        seen: what went into it at the data, samples first.
-        apply: the module as a function.
+    ``seen`` is what went into the module at the data, samples first.
     """
     size, floor = row.details.get("group_size"), row.floor
     if floor is None or size is None or row.kind == "batch_norm":

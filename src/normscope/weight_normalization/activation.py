@@ -81,9 +81,6 @@ BY_NAME = {a.name: a for a in (IDENTITY, TANH, SIGMOID, GELU, SILU, RELU, softpl
 def activation_of(module: nn.Module) -> Activation | None:
     """Return the constants of an activation module, or ``None`` for a module that is not one of the known ones.
 
-    Args:
-        module: e.g. ``nn.Tanh()``.
-
     >>> activation_of(nn.Tanh()).name, activation_of(nn.Linear(2, 2))
     ('tanh', None)
     """

@@ -67,12 +67,7 @@ class HiddenLayer:
     def constants(self, *, moved: float = 0.0, orthogonal: bool = False) -> LayerConstants:
         """Return what the bounds need, for parameters within a distance ``moved`` of these.
 
-        Args:
-            moved: how far the parameters of the layer may be from where they are.
-            orthogonal: weight vectors move at right angles to themselves, as along their gradient, and never shrink.
-
-        Raises:
-            InputError: if a weight vector may be zero there.
+        With ``orthogonal``, weight vectors move at right angles to themselves, as along their gradient: none shrinks.
         """
         norms = self.row_norms * (1.0 - 64.0 * UNIT) - (0.0 if orthogonal else moved)
         if not bool((norms > 0).all()):
@@ -152,9 +147,6 @@ class Chain:
 
 def in_float64(model: nn.Module) -> nn.Module:
     """Return a copy of a model in float64 on the CPU.
-
-    Args:
-        model: any module, also with the older ``torch.nn.utils.weight_norm``, which ``copy.deepcopy`` alone refuses.
 
     >>> next(in_float64(nn.Linear(1, 1)).parameters()).dtype
     torch.float64

@@ -217,15 +217,6 @@ def _closed(chain: Chain, rho: float, size: float, ball: str) -> list[Guarantee]
 def gap_guarantee(model: nn.Module, inputs: Tensor, targets: Tensor, *, delta: float = 0.05) -> Guarantee:
     """Return the generalization bound of a network for the square loss, or why there is none.
 
-    Args:
-        model: weight-normalized; it is not changed.
-        inputs: the training inputs.
-        targets: of the shape of the predictions, or class numbers, which become rows with a single one.
-        delta: failure probability of the bound.
-
-    Raises:
-        InputError: if the model is not one the theory covers.
-
     >>> from normscope.weight_normalization.network import WeightNormNetwork
     >>> found = gap_guarantee(WeightNormNetwork(3, width=8, depth=2, seed=0), torch.eye(3), torch.ones(3, 1))
     >>> found.bound.kind.value

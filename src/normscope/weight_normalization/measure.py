@@ -32,11 +32,6 @@ def activation_norms(chain: Chain, model: nn.Module, inputs: Tensor) -> list[flo
     The float64 pass errs by at most :math:`e_l = a (t\, e_{l-1} + (d + 8) u \|W\|_F (s_{l-1} + e_{l-1})) + 8 u s_l`;
     ``d`` is the fan-in. That is added.
 
-    Args:
-        chain: the model as a chain.
-        model: the same, in float64 (:func:`~normscope.weight_normalization.chain.in_float64`).
-        inputs: of any float type.
-
     >>> from normscope.weight_normalization.chain import in_float64, read_chain
     >>> from normscope.weight_normalization.network import WeightNormNetwork
     >>> net, x = WeightNormNetwork(3, width=5, depth=2), torch.ones(1, 3)
@@ -76,13 +71,6 @@ def _largest(x: Tensor) -> float:
 def square_targets(targets: Tensor, outputs: int) -> Tensor:
     """Return targets of the square loss in float64: class numbers become rows with a single one.
 
-    Args:
-        targets: of the shape of the predictions, or one class number per example.
-        outputs: how many numbers the network puts out.
-
-    Raises:
-        InputError: if a class number is out of range.
-
     >>> square_targets(torch.tensor([1, 0]), 3)
     tensor([[0., 1., 0.],
             [1., 0., 0.]], dtype=torch.float64)
@@ -96,12 +84,7 @@ def square_targets(targets: Tensor, outputs: int) -> Tensor:
 
 
 def parameter_jacobian_norm(model: nn.Module, x: Tensor) -> float:
-    """Return the norm of the Jacobian of one prediction in all parameters, from its rows.
-
-    Args:
-        model: in float64.
-        x: one input.
-    """
+    """Return the norm of the Jacobian of one prediction in all parameters, from its rows."""
     parameters = [p for p in model.parameters() if p.requires_grad]
     outputs = model(x[None])[0].reshape(-1)
     rows = [
@@ -113,36 +96,19 @@ def parameter_jacobian_norm(model: nn.Module, x: Tensor) -> float:
 
 
 def input_jacobian_norm(model: nn.Module, x: Tensor) -> float:
-    """Return the norm of the Jacobian of one prediction in its input.
-
-    Args:
-        model: in float64.
-        x: one input.
-    """
+    """Return the norm of the Jacobian of one prediction in its input."""
     with quiet_vmap():
         jacobian = torch.func.jacrev(lambda one: model(one[None])[0].reshape(-1))(x)
     return float(torch.linalg.matrix_norm(jacobian.detach().flatten(1), ord=2))
 
 
 def prediction_hessian_norm(model: nn.Module, x: Tensor, output: int = 0) -> float:
-    """Return the largest absolute eigenvalue of the Hessian of one output at one input, in all parameters.
-
-    Args:
-        model: in float64.
-        x: one input.
-        output: which output.
-    """
+    """Return the largest absolute eigenvalue of the Hessian of one output at one input, in all parameters."""
     return hessian_norm(model, lambda p: functional_call(model, p, (x[None],))[0].reshape(-1)[output])
 
 
 def loss_hessian_norm(model: nn.Module, inputs: Tensor, targets: Tensor) -> float:
-    """Return the largest absolute eigenvalue of the Hessian of the mean square loss, in all parameters.
-
-    Args:
-        model: in float64.
-        inputs: a batch.
-        targets: of the shape of the predictions.
-    """
+    """Return the largest absolute eigenvalue of the Hessian of the mean square loss, in all parameters."""
     return hessian_norm(model, lambda p: square_loss(functional_call(model, p, (inputs,)), targets))
 
 
@@ -160,10 +126,6 @@ def hessian_norm(model: nn.Module, scalar: Scalar) -> float:
 
     Small problems are solved densely. Larger ones by Lanczos with the tolerance 1e-8: the value is then attained from
     below, up to that tolerance.
-
-    Args:
-        model: whose parameters are meant.
-        scalar: from parameters by name to a number.
     """
     leaves = {name: p.detach().clone().requires_grad_() for name, p in model.named_parameters() if p.requires_grad}
     values = list(leaves.values())

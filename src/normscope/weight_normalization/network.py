@@ -120,11 +120,6 @@ class WeightNormNetwork(nn.Sequential):
 def uniform_(network: nn.Module, generator: torch.Generator, scale: float = 1.0) -> None:
     r"""Draw every matrix uniformly from :math:`\pm` ``scale`` :math:`/\sqrt{\text{fan-in}}`, in place.
 
-    Args:
-        network: with matrices as parameters.
-        generator: where the numbers come from.
-        scale: a factor on the bound; of a normalized layer it changes only the norms of the weight vectors.
-
     >>> network = WeightNormNetwork(4, width=8, depth=1)
     >>> uniform_(network, torch.Generator().manual_seed(0), scale=2.0)
     """

@@ -106,10 +106,7 @@ def activation_norms_nearby(layers: Sequence[LayerConstants], sizes: Sequence[fl
     Activation ``l`` moves by at most its slope in the parameters times the distance, and that slope needs only the
     activations before it: :math:`s_l + a \|r_l\|\, d`, and never more than :func:`activation_norm_bounds`.
 
-    Args:
-        layers: the hidden layers, with constants that hold within the distance.
-        sizes: the norms at the centre.
-        moved: the distance ``d``.
+    The constants of the layers hold within the distance, ``sizes`` are the norms at the centre.
 
     >>> activation_norms_nearby([paper_layer(4, 2.0)], [1.0, 0.5], 1.0)[-1] < 0.75 + 1e-12
     True

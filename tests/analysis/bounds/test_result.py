@@ -30,7 +30,8 @@ def test_status_follows_the_kind() -> None:
 
 def test_round_trip_and_best() -> None:
     """JSON and back; the best certificate is one for the network itself."""
-    result = BoundsResult("net", {"train_error": 0.0}, _rows(), {"raw": {"0.1": 1.0}}, ("said",))
+    truth = {"train_error": 0.0, "train_samples": 9, "test_error": 0.1, "test_samples": 9, "gap": 0.1, "delta": 0.05}
+    result = BoundsResult("net", truth, _rows(), {"raw": {"0.1": 1.0}}, ("said",))
     again = BoundsResult.from_dict(json.loads(result.to_json()))
     assert again.to_json() == result.to_json()
     assert again.rows["good"] == result.rows["good"]

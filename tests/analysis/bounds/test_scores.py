@@ -13,7 +13,6 @@ from normscope.analysis.bounds.scores import (
     Scores,
     class_scores,
     fingerprint,
-    fingerprint_of_cells,
     fingerprint_of_data,
     labelled,
     scored,
@@ -67,23 +66,22 @@ def test_kept_on_disk(tmp_path: Path, trained: Any) -> None:
 def test_fingerprint_sees_every_number(trained: Any) -> None:
     """Another weight, another name."""
     captured = captured_of(trained[0], 4, 2)
-    first = fingerprint(captured, "x")
+    first = fingerprint(captured.tensors, "x")
     name = next(n for n, t in captured.tensors.items() if t.is_floating_point())
     captured.tensors[name] = captured.tensors[name] + 1e-6
-    assert fingerprint(captured, "x") != first
-    assert fingerprint(captured, "y") != fingerprint(captured, "x")
+    assert fingerprint(captured.tensors, "x") != first
+    assert fingerprint(captured.tensors, "y") != fingerprint(captured.tensors, "x")
 
 
-def test_data_and_cells_have_names(trained: Any) -> None:
-    """Other data of the same size, other centres: other names, so nothing stale is read."""
+def test_data_have_names(trained: Any) -> None:
+    """Other data of the same size: another name, so nothing stale is read."""
     _, (x, y), _ = trained
     assert fingerprint_of_data((x, y), "train") == fingerprint_of_data((x.clone(), y), "train")
     assert fingerprint_of_data((x, y), "train") != fingerprint_of_data((x + 1e-3, y), "train")
     assert fingerprint_of_data((x, y), "train") != fingerprint_of_data((x, 1 - y), "train")
     assert fingerprint_of_data((x, y), "train") != fingerprint_of_data((x[:-1], y[:-1]), "train")
     first, second = (voronoi(torch.full((1, 2), v), [0, 0], [1, 1]) for v in (0.1, 0.2))
-    assert fingerprint_of_cells(first) != fingerprint_of_cells(second)
-    assert fingerprint_of_cells(None) == ""
+    assert fingerprint(first.name, first.centres) != fingerprint(second.name, second.centres)
 
 
 def test_cells_from_the_data_are_noticed(trained: Any) -> None:

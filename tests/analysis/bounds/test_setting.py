@@ -19,11 +19,8 @@ def _setting(trained: Any) -> Setting:
     model, train, test = trained
     captured = captured_of(model, 4, 2)
     made = [scored(captured, d, w, None, 0, lambda text: None) for d, w in ((train, "train"), (test, "test"))]
-    nothing: Any = None
     network = Network(captured, lambda text: None)
-    return Setting(
-        network, *made, 0.05, "ramp", None, None, nothing, nothing, nothing, nothing, (train, test), tuned=False
-    )
+    return Setting(network, *made, 0.05, "ramp", None, None, None, (train, test), model)
 
 
 def test_margins_and_error(trained: Any) -> None:

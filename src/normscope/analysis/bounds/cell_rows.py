@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
@@ -13,7 +14,7 @@ from normscope.analysis.bounds.chain import RefusedError
 from normscope.analysis.bounds.losses import BoundedLoss, bounded_losses
 from normscope.analysis.bounds.measured import Network, gradient_norms
 from normscope.analysis.bounds.result import BoundRow
-from normscope.analysis.bounds.setting import Setting, plus, row_of
+from normscope.analysis.bounds.setting import Row, Setting, plus, row_of
 from normscope.core.rounding import up
 from normscope.core.value import Kind, Value, product, total
 from normscope.generalization import (
@@ -35,7 +36,7 @@ _LARGEST = 1.0
 
 def theorem_20(s: Setting) -> BoundRow:
     """Repaired: fixed cells with one label each, diameters, certified constants on cells, the least of three terms."""
-    cells, local = s.cells(), s.local()
+    cells, local = s.cells, s.local
     terms = _terms(s, cells, s.delta)
     least = min((terms[n] for n in _VALID), key=lambda v: v.log)
     found = []
@@ -62,7 +63,7 @@ def theorem_20_held_out(s: Setting) -> BoundRow:
     """Repaired, with distances that test samples bound: half of delta for them, shared by the losses that are tried."""
     if s.tuned:
         raise RefusedError(s.tuned)
-    cells, local, losses = s.cells(), s.local(), _losses(s)
+    cells, local, losses = s.cells, s.local, _losses(s)
     terms = _terms(s, cells, s.delta / 2)
     least = min((terms[n] for n in _VALID), key=lambda v: v.log)
     ours, theirs = cells.places
@@ -102,7 +103,7 @@ def theorem_20_as_printed(s: Setting) -> BoundRow:
 
 def theorem_20_estimated(s: Setting) -> BoundRow:
     """With gradients at samples in place of constants of cells: no bound, but what the theorem could say at best."""
-    cells, m = s.cells(), s.train.samples
+    cells, m = s.cells, s.train.samples
     slopes = gradient_norms(s.network, s.train)[1]
     sampled = Value.of(float(slopes.mean()) / math.sqrt(2), Kind.ESTIMATE)  # of the scores, from that of the margin
     g = g_total_variation(1.0, cells.cells, m, s.delta)
@@ -118,40 +119,38 @@ def corollary_21_row(s: Setting) -> BoundRow:
     return row_of("Corollary 21, printed", value, s, of=loss.of, note="a Lipschitz network: the same as Theorem 20")
 
 
-def corollary_22_without(s: Setting) -> BoundRow:
-    """The product of the weights' norms alone."""
-    return _corollary(s, "Corollary 22, weights only", lemma_5(x.upper for x in s.network.layers))
+def product_of_weights(s: Setting) -> Value:
+    """Return the product of the weights' norms alone."""
+    return lemma_5(x.upper for x in s.network.layers)
 
 
-def corollary_22_batch_norm(s: Setting) -> BoundRow:
-    """Printed for BatchNorm: the product times ``sigma^-K``."""
-    printed = [n.printed for n in s.network.normalizers if n.kind == "batch_norm" and n.printed is not None]
+def with_batch_norm(s: Setting) -> Value:
+    """Return the product times ``sigma^-K``, printed for BatchNorm."""
+    return corollary_10([x.upper for x in s.network.layers], _printed_constants(s, "batch_norm", "BatchNorm"))[1]
+
+
+def with_layer_norm(s: Setting) -> Value:
+    """Return the product times ``1/sigma_k``, printed for LayerNorm: ``1/sqrt(eps)`` on all inputs."""
+    return corollary_11([x.upper for x in s.network.layers], _printed_constants(s, "layer_norm", "LayerNorm"))
+
+
+def _printed_constants(s: Setting, kind: str, name: str) -> list[Value]:
+    printed = [n.printed for n in s.network.normalizers if n.kind == kind and n.printed is not None]
     if not printed:
-        raise RefusedError("the network has no BatchNorm")
-    return _corollary(
-        s, "Corollary 22, BatchNorm printed", corollary_10([x.upper for x in s.network.layers], printed)[1]
-    )
+        raise RefusedError(f"the network has no {name}")
+    return printed
 
 
-def corollary_22_layer_norm(s: Setting) -> BoundRow:
-    """Printed for LayerNorm: the product times ``1/sigma_k``, which is ``1/sqrt(eps)`` on all inputs."""
-    printed = [n.printed for n in s.network.normalizers if n.kind == "layer_norm" and n.printed is not None]
-    if not printed:
-        raise RefusedError("the network has no LayerNorm")
-    return _corollary(s, "Corollary 22, LayerNorm printed", corollary_11([x.upper for x in s.network.layers], printed))
-
-
-def corollary_22_folded(s: Setting) -> BoundRow:
-    """The product of folded norms, which does not move when a weight before a normalizer is rescaled."""
+def product_of_folded(s: Setting) -> Value:
+    """Return the product of folded norms, which does not move when a weight before a normalizer is rescaled."""
     if any(n.kind != "batch_norm" for n in s.network.normalizers):
         raise RefusedError("only BatchNorm with running statistics can be folded")
-    folded = product(x.folded or x.upper for x in s.network.layers)
-    return _corollary(s, "Corollary 22, folded", folded)
+    return product(x.folded or x.upper for x in s.network.layers)
 
 
 def hou(s: Setting) -> BoundRow:
     """As paper 001 prints it; never below the mean distance."""
-    cells = s.cells()
+    cells = s.cells
     loss = _losses(s)[-1]
     constant = s.network.constant.log + math.log(loss.constant)
     far = math.log(cells.diameter)
@@ -181,22 +180,27 @@ def _best_loss(s: Setting, constant: Value, distance: Value, g: Value) -> tuple[
 
 def _printed(s: Setting, constant: Value) -> tuple[BoundedLoss, Value, Cells]:
     """Return the printed Theorem 20 with a constant for all cells."""
-    cells = s.cells()
+    cells = s.cells
     g = g_paper(1.0, cells.occupied, cells.cells, s.train.samples, s.delta)
     loss, _ = _best_loss(s, constant, Value.of(cells.mean_distance, Kind.PRINTED), g)
     local = product((Value.of(loss.constant, Kind.CERTIFIED), constant, Value.of(cells.mean_distance, Kind.ESTIMATE)))
     return loss, plus(_risk(s, loss), theorem_20_printed(local, g)), cells
 
 
-def _corollary(s: Setting, name: str, network: Value) -> BoundRow:
-    """Return Corollary 22 with a constant of the network."""
-    cells = s.cells()
-    distance = Value.of(cells.mean_distance, Kind.ESTIMATE)
-    g = g_paper(1.0, cells.occupied, cells.cells, s.train.samples, s.delta)
-    loss, _ = _best_loss(s, network, distance, g)
-    value = corollary_22(Value.of(loss.constant, Kind.CERTIFIED), network, distance, g)
-    residual = "" if _is_plain(s.network) else "the network is no plain chain: the product is not a bound for it"
-    return row_of(name, plus(_risk(s, loss), value), s, of=loss.of, note=residual, log10_network=network.log10)
+def corollary_22_row(of: str, constant: Callable[[Setting], Value]) -> Row:
+    """Return the row of Corollary 22 with a constant of the network."""
+    name = f"Corollary 22, {of}"
+
+    def make(s: Setting) -> BoundRow:
+        network, cells = constant(s), s.cells
+        distance = Value.of(cells.mean_distance, Kind.ESTIMATE)
+        g = g_paper(1.0, cells.occupied, cells.cells, s.train.samples, s.delta)
+        loss, _ = _best_loss(s, network, distance, g)
+        value = corollary_22(Value.of(loss.constant, Kind.CERTIFIED), network, distance, g)
+        residual = "" if _is_plain(s.network) else "the network is no plain chain: the product is not a bound for it"
+        return row_of(name, plus(_risk(s, loss), value), s, of=loss.of, note=residual, log10_network=network.log10)
+
+    return name, make
 
 
 def _is_plain(network: Network) -> bool:

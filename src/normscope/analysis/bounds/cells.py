@@ -115,11 +115,7 @@ def cells_in(box: tuple[Tensor, Tensor] | None, samples: int | None, classes: in
 
 
 def cells_of(partition: Partition | None, train: Scores, test: Scores) -> Cells:
-    """Return how the data lies in the cells.
-
-    Raises:
-        RefusedError: if there is no partition that may be used.
-    """
+    """Return how the data lies in the cells."""
     if partition is None:
         raise RefusedError(
             "it needs a box that contains the inputs, fixed before the data: pass box=(low, high), or use pixels"
@@ -142,17 +138,7 @@ def cells_of(partition: Partition | None, train: Scores, test: Scores) -> Cells:
 
 
 def local_constants(network: Network, partition: Partition, counts: Tensor, classes: int) -> LocalConstants:
-    """Return certified constants on the cells with most samples, as many as are affordable.
-
-    Args:
-        network: of the scores.
-        partition: with balls that hold its cells.
-        counts: samples in each cell, for each label apart.
-        classes: labels.
-
-    Raises:
-        RefusedError: if no cell has a finite constant.
-    """
+    """Return certified constants on the cells with most samples, as many as are affordable."""
     program = network.work.program
     middles, radii = partition.middles, partition.radii
     shared = middles is None or len(middles) == 1  # one ball for all

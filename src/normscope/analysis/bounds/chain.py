@@ -33,13 +33,6 @@ def chain_of(program: Program, norms: SegmentNorms) -> list[ChainLayer]:
     ``relu(W_2 relu(W_1 x) + S x)`` is written as ``x -> relu([W_1; I] x) -> relu([W_2, S] .)`` where ``x`` is not
     negative, which is the same function (docs/theory.md, F16). The column of the biases belongs to a constant
     ``sqrt(n)``, ``n`` the entries of an input, that is carried beside the input: as large as inputs usually are.
-
-    Args:
-        program: of one sample.
-        norms: of its linear maps.
-
-    Raises:
-        RefusedError: if the network is not such a chain, with the reason.
     """
     atoms = {a.id: a for a in program.atoms}
     if len(program.blocks) != 1 or len(program.outputs) != 1 or program.opaque:
@@ -74,11 +67,7 @@ def has_biases(layers: list[ChainLayer], inputs: int) -> bool:
 
 
 def relu_units(program: Program) -> list[int]:
-    """Return the units of each layer of a network whose only nonlinearities are ReLUs.
-
-    Raises:
-        RefusedError: if there are others.
-    """
+    """Return the units of each layer of a network whose only nonlinearities are ReLUs."""
     if len(program.outputs) != 1 or program.opaque:
         raise RefusedError("it needs one output and a rule for every operation")
     hidden = [a for a in _needed(program) if not isinstance(a.atom, Input)]
@@ -171,9 +160,6 @@ def row_squares(source: Expr, target: Expr) -> Tensor:
 
     Where at most one operation mixes entries, the entries of the product are products of entries, so the map with
     squared entries is applied to ones. Small maps are written out.
-
-    Raises:
-        RefusedError: if the map is neither.
     """
     if source.id == target.id:
         return torch.ones(source.numel, dtype=torch.float64)

@@ -41,15 +41,6 @@ def bounded_losses(name: str, gammas: list[float], clip: float | None) -> list[B
 
     ``1 - p_y`` has gradient ``-p_y (e_y - p)``, of norm at most ``sqrt(2) p_y (1 - p_y) <= sqrt(2)/4``. Cross-entropy
     cut at the probability ``c`` and divided by ``ln(1/c)`` has constant ``sqrt(2)/ln(1/c)``.
-
-    Args:
-        name: one of :data:`LOSSES`.
-        gammas: margins for the ramp.
-        clip: ``c``, for cross-entropy.
-
-    Raises:
-        InputError: if there is no such loss.
-        RefusedError: for cross-entropy without a clip, which has no largest value.
     """
     if name not in LOSSES:
         raise InputError(f"Expected a loss among {', '.join(LOSSES)}, got {name!r}.")

@@ -75,11 +75,7 @@ class Network:
 
     @functools.cached_property
     def chain(self) -> list[ChainLayer]:
-        """Return it as a chain of layers.
-
-        Raises:
-            RefusedError: if it is none.
-        """
+        """Return it as a chain of layers."""
         self.say("norms of the chain of layers")
         return chain_of(self.work.program, self.work.norms)
 

@@ -3,27 +3,33 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.nn import functional as F
 
 from normscope.analysis.bounds.chain import RefusedError
 from normscope.analysis.bounds.measured import Network
 from normscope.analysis.bounds.noise import error_at_worst, error_with_noise
-from normscope.analysis.bounds.path_measures import FIRST, SECOND, log_gradient_noise, steps_to
 from normscope.analysis.bounds.paths import folded_tensors, log_path_norm
 from normscope.analysis.bounds.run import captured_on
 from normscope.analysis.bounds.scores import Scores, scored
+from normscope.core.errors import InputError
 from normscope.core.statement import statement
 from normscope.generalization.bartlett import spectral_complexity
+from normscope.graph.capture import Captured
 from normscope.graph.guard import untouched
+from normscope.graph.interpreter import run
 
 #: Share of the margins below the one that measures divide by, the drop of accuracy that noise may cost, bisections.
 QUANTILE, DROP, BISECTIONS = 0.1, 0.1, 8
 #: Least size of a weight in measures by magnitude.
 EPSILON = 1e-3
+#: Cross-entropies whose first steps are counted; samples of a gradient, and gradients whose spread is measured.
+FIRST, SECOND = 0.1, 0.01
+BATCH, GRADIENTS = 32, 40
 #: Measures of the path that training took.
 STEPS, MORE_STEPS = f"steps to cross-entropy {FIRST:g}", f"steps from cross-entropy {FIRST:g} to {SECOND:g}"
 LATE, EARLY = "log gradient noise at the end", "log gradient noise after the first pass"
@@ -119,11 +125,7 @@ class Measures(dict[str, float]):
 
 
 def _given(argument: Any, name: str) -> Any:
-    """Return what was given.
-
-    Raises:
-        RefusedError: if nothing was.
-    """
+    """Return what was given."""
     if argument is None:
         raise RefusedError(f"not given: {name}={_NEEDED[name]}")
     return argument
@@ -219,3 +221,59 @@ def _of_noise(network: Network, scores: Scores, seed: int) -> dict[str, float]:
             low, high = (middle, high) if error <= allowed else (low, middle)
         found[f"log {name} (1/{symbol}^2)"] = low
     return found
+
+
+@statement("jiang2020", "optimization measures", holds="estimates from the record of one run")
+def steps_to(history: Any, level: float, since: float | None = None) -> float:
+    """Return the first recorded step at which the training loss was at most a level, counted from that of another.
+
+    Args:
+        history: steps and losses: a series of a run (``run.series("train/loss")``), or a pair of sequences.
+        level: the loss.
+        since: count from the first step at which the loss was at most this; from zero without it.
+
+    Raises:
+        RefusedError: if the run did not get there.
+        InputError: if it is no history.
+
+    >>> steps_to(([0, 10, 20, 30], [2.3, 0.5, 0.08, 0.02]), 0.1)
+    20.0
+    """
+    steps, losses = _pair(history)
+    reached = [s for s, v in zip(steps, losses, strict=True) if v <= level]
+    if not reached:
+        raise RefusedError(f"the recorded loss was never at most {level:g}; its smallest value was {min(losses):.3g}")
+    return float(reached[0]) - (0.0 if since is None else steps_to(history, since))
+
+
+def _pair(history: Any) -> tuple[Sequence[float], Sequence[float]]:
+    """Return steps and losses."""
+    named = (getattr(history, "steps", None), getattr(history, "values", None))
+    pair = named if named[0] is not None and not callable(named[1]) else history
+    if not (isinstance(pair, tuple | list) and len(pair) == 2 and all(hasattr(t, "__len__") for t in pair)):
+        raise InputError(f"Expected a history of steps and losses, got {type(history).__name__}.")
+    steps, losses = ([float(v) for v in t] for t in pair)
+    if len(steps) != len(losses) or not steps or steps != sorted(steps) or any(map(math.isnan, losses)):
+        raise InputError(f"Expected as many losses as steps, in order and none of them NaN, got {len(losses)}.")
+    return steps, losses
+
+
+@statement("jiang2020", "gradient noise", holds="an estimate from random batches of the training data")
+def log_gradient_noise(captured: Captured, scores: Scores, seed: int) -> float:
+    r"""Return ``ln sum_j Var[g_j]`` for gradients ``g`` of the cross-entropy on random batches, BatchNorm folded."""
+    folded, constants = folded_tensors(captured)
+    dtype, source = captured.example[0].dtype, torch.Generator().manual_seed(seed)
+    fixed = {n: t.to(dtype) if t.is_floating_point() else t for n, t in folded.items()}
+    names = [n for n, t in fixed.items() if t.is_floating_point() and n not in constants]
+    labels = scores.labels[scores.chosen]
+    found: list[Tensor] = []
+    for _ in range(GRADIENTS):
+        i = torch.randint(len(scores.some), (BATCH,), generator=source)
+        leaves = {n: fixed[n].detach().clone().requires_grad_(True) for n in names}
+        with torch.enable_grad():
+            outputs = run(captured.graph, fixed | leaves, [scores.some[i].to(dtype)])[0]
+            loss = F.cross_entropy(outputs, labels[i])
+        slopes = torch.autograd.grad(loss, list(leaves.values()), allow_unused=True, materialize_grads=True)
+        found.append(torch.cat([g.detach().flatten().double() for g in slopes]))
+    spread = float(torch.stack(found).var(0).sum())
+    return _log(spread)

@@ -45,15 +45,7 @@ def posterior(captured: Captured, inputs: Tensor, labels: Tensor, error: float, 
 
     Noise in proportion to the size of each folded tensor makes the divergence invariant under rescalings.
 
-    Args:
-        captured: the network.
-        inputs: random training samples, in random order.
-        labels: of these.
-        error: training error of the network.
-        seed: of the noise.
-
-    Raises:
-        RefusedError: if BatchNorm cannot be folded.
+    Inputs are random training samples in random order.
     """
     blocks = _blocks(captured)
     source = torch.Generator().manual_seed(seed)
@@ -72,19 +64,7 @@ def posterior(captured: Captured, inputs: Tensor, labels: Tensor, error: float, 
 def error_with_noise(
     captured: Captured, inputs: Tensor, labels: Tensor, level: float, seed: int, *, relative: bool = True
 ) -> float:
-    """Return the error with noise in the folded weights, a mean over a few draws.
-
-    Args:
-        captured: the network.
-        inputs: random training samples, in random order.
-        labels: of these.
-        level: standard deviation of the noise.
-        seed: of the noise.
-        relative: whether the level is relative to the root mean square of each tensor.
-
-    Raises:
-        RefusedError: if BatchNorm cannot be folded.
-    """
+    """Return the error with noise in the folded weights, relative to each tensor or not: a mean over a few draws."""
     source = torch.Generator().manual_seed(seed)
     return _noisy(captured, inputs, labels, level, source, 10, relative=relative)
 
@@ -96,17 +76,6 @@ def error_at_worst(
 
     A few steps along the sign of the gradient of the cross-entropy, from zero: what is found is attained, and the worst
     may be worse.
-
-    Args:
-        captured: the network.
-        inputs: random training samples.
-        labels: of these.
-        level: largest change of an entry.
-        seed: not used; there is nothing random.
-        relative: whether the level is relative to the root mean square of each tensor.
-
-    Raises:
-        RefusedError: if BatchNorm cannot be folded.
     """
     tensors, blocks, dtype = folded_tensors(captured)[0], _blocks(captured), captured.example[0].dtype
     some, right = inputs[: DRAWS * EACH // 4].to(dtype), labels[: DRAWS * EACH // 4]

@@ -14,54 +14,13 @@ from normscope.graph.interpreter import run
 from normscope.graph.ir import Node, Ref
 
 #: Operations that neither subtract nor bend: with non-negative weights they sum over paths.
-_ADDITIVE = frozenset(
-    [
-        "conv1d",
-        "conv2d",
-        "conv3d",
-        "convolution",
-        "linear",
-        "addmm",
-        "matmul",
-        "mm",
-        "relu",
-        "relu_",
-        "add",
-        "add_",
-        "mean",
-        "avg_pool1d",
-        "avg_pool2d",
-        "avg_pool3d",
-        "adaptive_avg_pool1d",
-        "adaptive_avg_pool2d",
-        "view",
-        "reshape",
-        "flatten",
-        "batch_norm",
-        "_native_batch_norm_legit_no_training",
-        "native_batch_norm",
-        "cudnn_batch_norm",
-        "slice",
-        "pad",
-        "constant_pad_nd",
-        "permute",
-        "transpose",
-        "t",
-        "unsqueeze",
-        "squeeze",
-        "contiguous",
-        "clone",
-        "detach",
-        "dropout",
-        "cat",
-        "_unsafe_view",
-        "_to_copy",
-        "to",
-        "select",
-        "alias",
-        "sym_size",
-    ]
-)
+_ADDITIVE = {
+    "conv1d", "conv2d", "conv3d", "convolution", "linear", "addmm", "matmul", "mm", "relu", "relu_", "add", "add_",
+    "mean", "avg_pool1d", "avg_pool2d", "avg_pool3d", "adaptive_avg_pool1d", "adaptive_avg_pool2d", "view", "reshape",
+    "flatten", "batch_norm", "_native_batch_norm_legit_no_training", "native_batch_norm", "cudnn_batch_norm", "slice",
+    "pad", "constant_pad_nd", "permute", "transpose", "t", "unsqueeze", "squeeze", "contiguous", "clone", "detach",
+    "dropout", "cat", "_unsafe_view", "_to_copy", "to", "select", "alias", "sym_size",
+}  # fmt: skip
 
 
 def folded_tensors(captured: Captured) -> tuple[dict[str, Tensor], list[str]]:
@@ -70,9 +29,6 @@ def folded_tensors(captured: Captured) -> tuple[dict[str, Tensor], list[str]]:
     ``gamma (W x + b - mu)/sigma + beta`` becomes ``(gamma/sigma) W x + (gamma (b - mu)/sigma + beta)``: a scale of one,
     the mean zero, the variance ``1 - eps``. Where no layer of its own comes before, scale and shift stay where they
     are. Two parametrizations of one normalized layer give the same tensors.
-
-    Raises:
-        RefusedError: if a normalizer uses the statistics of the batch, or has nothing to fold into.
     """
     tensors = {name: t.detach().double() if t.is_floating_point() else t for name, t in captured.tensors.items()}
     constants: list[str] = []
@@ -124,11 +80,7 @@ def _layer_before(captured: Captured, users: Mapping[str, list[str]], norm: Node
 
 
 def log_path_norm(captured: Captured) -> float:
-    """Return the natural logarithm of the L1 path norm, BatchNorm folded, biases counted as paths from a constant one.
-
-    Raises:
-        RefusedError: if an operation is no sum over paths.
-    """
+    """Return the logarithm of the L1 path norm, BatchNorm folded, biases counted as paths from a constant one."""
     for node in captured.graph.calls():
         name = node.op.split(".")[1] if "." in node.op else node.op
         if name not in _ADDITIVE or _subtracts(node):

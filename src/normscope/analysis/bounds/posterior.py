@@ -77,18 +77,8 @@ def trained_posterior(
     Every parameter is drawn anew before the prior is trained, so nothing of the network that was given enters.
     How long it trains follows from the seconds and the size of the network, not from a clock.
 
-    Args:
-        model: of which a copy is trained; it is not changed.
-        captured: the same, for decisions to compare with.
-        data: training data, and test data whose inputs are used alone.
-        seconds: to spend.
-        program: the walk of its graph, which tells how much work it is.
-        seed: of the halves, the start, the order and the noise.
-        say: progress.
-        start: a network of the same architecture that has not seen the data, to begin with.
-
-    Raises:
-        RefusedError: if a parameter cannot be drawn anew, or the data does not fit in memory.
+    ``data`` is training data, and test data whose inputs are used alone. ``start`` is a network of the same
+    architecture that has not seen the data, to begin with.
     """
     x, y = _collected(data[0], "train")
     u = _collected(data[1], "test")[0]
@@ -129,9 +119,6 @@ def fresh(model: nn.Module, seed: int) -> nn.Module:
     """Return a copy of a network with every parameter and running statistic drawn anew.
 
     Parameters are made NaN first: one that its module does not draw again shows, and is refused.
-
-    Raises:
-        RefusedError: if a parameter is not drawn anew by ``reset_parameters``.
     """
     try:
         net = copy.deepcopy(uncompiled(model)).requires_grad_(True)
@@ -155,11 +142,7 @@ def fresh(model: nn.Module, seed: int) -> nn.Module:
 
 
 def _collected(data: Any, what: str) -> tuple[Tensor, Tensor]:
-    """Return all inputs and labels, in one pass: a loader may shuffle.
-
-    Raises:
-        RefusedError: if they do not fit in memory.
-    """
+    """Return all inputs and labels, in one pass: a loader may shuffle."""
     inputs, labels, size = [], [], 0
     for x, y in labelled(data, what):
         size += x.numel() * x.element_size()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import html
 import json
 import os
 from collections.abc import Mapping
@@ -122,18 +121,6 @@ class BoundsResult(Shown):
         rows = (row_from(r) for r in data["rows"])
         rest = {name: from_plain(data[name]) for name in ("truth", "margins")}
         return cls(data["model"], rows=Rows(rows), messages=tuple(data["messages"]), **rest)
-
-    def _repr_html_(self) -> str:
-        """Return the table for notebooks."""
-        head = "".join(f"<th>{t}</th>" for t in ("bound", "error at most", "status", "statement"))
-        body = "".join(
-            "<tr>" + "".join(f"<td>{html.escape(str(c))}</td>" for c in cells) + "</tr>" for cells in self._cells()
-        )
-        return f"<table><tr>{head}</tr>{body}</table>"
-
-    def _cells(self) -> list[tuple[str, str, str, str]]:
-        """Return the text of each row."""
-        return [(r.name, shown(r.bound), r.status, r.statement or r.reason) for r in self.rows]
 
 
 def row_from(data: Mapping[str, Any]) -> BoundRow:

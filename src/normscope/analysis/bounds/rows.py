@@ -6,13 +6,15 @@ import math
 from collections.abc import Callable
 from dataclasses import replace
 
+import torch
+from torch import Tensor
+
 from normscope.analysis.bounds import cell_rows
 from normscope.analysis.bounds.chain import RefusedError, relu_units
-from normscope.analysis.bounds.compressed import WIDTHS, quantized
-from normscope.analysis.bounds.paths import log_path_norm
+from normscope.analysis.bounds.paths import folded_tensors, log_path_norm
 from normscope.analysis.bounds.result import BoundRow
 from normscope.analysis.bounds.scores import class_scores, labelled
-from normscope.analysis.bounds.setting import Setting, plus, row_of
+from normscope.analysis.bounds.setting import Row, Setting, plus, row_of
 from normscope.core.value import Kind, Value
 from normscope.generalization import (
     averaged_loss,
@@ -34,6 +36,10 @@ from normscope.generalization import (
     vc_dimension_network,
     vc_gap,
 )
+from normscope.graph.capture import Captured
+
+#: Bits for each number that are tried, and bits of the scale of a tensor.
+WIDTHS, SCALE_BITS = (2, 3, 4, 6, 8), 32
 
 
 def held_out(s: Setting) -> BoundRow:
@@ -60,38 +66,29 @@ def vc(s: Setting) -> BoundRow:
     return row_of("VC dimension", plus(s.error, vc_gap(dimension, s.train.samples, s.delta)), s, dimension=dimension)
 
 
-def _margin_row(name: str, bound: Callable[..., Value], s: Setting, size: Callable[[], float]) -> BoundRow:
-    """Return the best margin bound over gamma."""
-    layers, scale, margins = s.network.chain, size(), s.train.margins
-    found = []
-    for gamma in s.gammas:
-        gap = bound(layers, scale, gamma, s.train.samples, s.delta)
-        found.append((plus(Value.of(margin_loss(margins, gamma), Kind.CERTIFIED), gap), gamma))
-    value, gamma = min(found, key=lambda pair: pair[0].log)
-    return row_of(name, value, s, gamma=gamma, margin_loss=margin_loss(margins, gamma), depth=len(layers))
+def _inputs_norm(s: Setting) -> float:
+    return s.network.inputs_norm(s.train)
 
 
-def golowich(s: Setting) -> BoundRow:
-    """Products of Frobenius norms."""
-    return _margin_row("Golowich et al.", golowich_bound, s, lambda: s.network.inputs_norm(s.train))
-
-
-def row_norms(s: Setting) -> BoundRow:
-    """Row norms, as for weight-normalized networks."""
-    return _margin_row("row norms (weight normalization)", row_norm_bound, s, lambda: s.network.inputs_norm(s.train))
-
-
-def bartlett(s: Setting) -> BoundRow:
-    """Spectral norms and sums of row norms."""
-    return _margin_row("Bartlett et al.", bartlett_bound, s, lambda: s.network.inputs_norm(s.train))
-
-
-def neyshabur(s: Setting) -> BoundRow:
-    """Spectral norms and noise."""
+def _radius(s: Setting) -> float:
     if s.box is None:
         raise RefusedError("it needs a bound on the norm of inputs, fixed before the data: pass box=(low, high)")
-    box = s.box
-    return _margin_row("Neyshabur et al.", neyshabur_bound, s, lambda: s.network.radius(box))
+    return s.network.radius(s.box)
+
+
+def margin_row(name: str, bound: Callable[..., Value], size: Callable[[Setting], float] = _inputs_norm) -> Row:
+    """Return the row of a margin bound, at the best gamma."""
+
+    def make(s: Setting) -> BoundRow:
+        scale, layers, margins = size(s), s.network.chain, s.train.margins
+        found = []
+        for gamma in s.gammas:
+            gap = bound(layers, scale, gamma, s.train.samples, s.delta)
+            found.append((plus(Value.of(margin_loss(margins, gamma), Kind.CERTIFIED), gap), gamma))
+        value, gamma = min(found, key=lambda pair: pair[0].log)
+        return row_of(name, value, s, gamma=gamma, margin_loss=margin_loss(margins, gamma), depth=len(layers))
+
+    return name, make
 
 
 def path_norm(s: Setting) -> BoundRow:
@@ -117,7 +114,7 @@ def pac_bayes(s: Setting) -> list[BoundRow]:
     """Four forms with one posterior: noise in proportion to the folded weights."""
     if s.train.samples < 8:
         raise RefusedError(f"it needs at least 8 training samples, got {s.train.samples}")
-    p = s.posterior()
+    p = s.noisy
     half = s.delta / 2
     loss = averaged_loss(p.loss, p.draws, half * math.exp(-math.log(6)))
     inside = half * math.exp(-p.price) if p.price < 600 else 0.0
@@ -129,7 +126,7 @@ def pac_bayes(s: Setting) -> list[BoundRow]:
 
 def pac_bayes_trained(s: Setting) -> list[BoundRow]:
     """Four forms with a posterior that was trained for it, and what it says about this network by unlabelled inputs."""
-    name, p = "PAC-Bayes, trained", s.trained()
+    name, p = "PAC-Bayes, trained", s.trained
     facts = vars(p)
     half, third = s.delta / 2, s.delta / 3
     forms = _forms(name, averaged_loss(p.loss, p.draws, half), p.divergence, p.samples, half)
@@ -158,6 +155,22 @@ def _forms(name: str, loss: float, divergence: float, samples: int, delta: float
         (f"{name}, quadratic", pac_bayes_quadratic(loss, divergence, samples, delta)),
         (f"{name}, lambda", pac_bayes_lambda(loss, divergence, samples, delta)),
     ]
+
+
+def quantized(captured: Captured, width: int) -> tuple[dict[str, Tensor], int]:
+    """Return the folded tensors of a network, each rounded to ``2^width - 1`` levels, and the bits of their code."""
+    tensors, statistics = folded_tensors(captured)
+    top = 2 ** (width - 1) - 1
+    bits, dtype = 0, captured.example[0].dtype
+    for name, tensor in tensors.items():
+        if not tensor.is_floating_point():
+            continue
+        if name not in statistics:
+            scale = torch.tensor(float(tensor.abs().max()) / top or 1.0, dtype=torch.float32).double()
+            tensor = (tensor / scale).round().clamp(-top, top) * scale
+            bits += tensor.numel() * width + SCALE_BITS
+        tensors[name] = tensor.to(dtype)
+    return tensors, bits
 
 
 def compression(s: Setting) -> list[BoundRow]:
@@ -198,24 +211,24 @@ def compression(s: Setting) -> list[BoundRow]:
 
 
 #: Rows in the order of the table.
-ROWS: tuple[tuple[str, Callable[[Setting], BoundRow | list[BoundRow]]], ...] = (
+ROWS: tuple[Row, ...] = (
     ("held-out", held_out),
     ("Theorem 20, repaired", cell_rows.theorem_20),
     ("Theorem 20, held-out distances", cell_rows.theorem_20_held_out),
     ("Theorem 20, printed", cell_rows.theorem_20_as_printed),
     ("Theorem 20, sampled gradients", cell_rows.theorem_20_estimated),
     ("Corollary 21, printed", cell_rows.corollary_21_row),
-    ("Corollary 22, weights only", cell_rows.corollary_22_without),
-    ("Corollary 22, BatchNorm printed", cell_rows.corollary_22_batch_norm),
-    ("Corollary 22, LayerNorm printed", cell_rows.corollary_22_layer_norm),
-    ("Corollary 22, folded", cell_rows.corollary_22_folded),
+    cell_rows.corollary_22_row("weights only", cell_rows.product_of_weights),
+    cell_rows.corollary_22_row("BatchNorm printed", cell_rows.with_batch_norm),
+    cell_rows.corollary_22_row("LayerNorm printed", cell_rows.with_layer_norm),
+    cell_rows.corollary_22_row("folded", cell_rows.product_of_folded),
     ("Hou et al.", cell_rows.hou),
     ("Lyu et al.", lyu),
     ("VC dimension", vc),
-    ("Golowich et al.", golowich),
-    ("Bartlett et al.", bartlett),
-    ("Neyshabur et al.", neyshabur),
-    ("row norms (weight normalization)", row_norms),
+    margin_row("Golowich et al.", golowich_bound),
+    margin_row("Bartlett et al.", bartlett_bound),
+    margin_row("Neyshabur et al.", neyshabur_bound, _radius),
+    margin_row("row norms (weight normalization)", row_norm_bound),
     ("path norm", path_norm),
     ("PAC-Bayes", pac_bayes),
     ("PAC-Bayes, trained", pac_bayes_trained),

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import hashlib
 import json
 import math
 from collections.abc import Callable, Sequence
@@ -14,21 +13,17 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from normscope.analysis.bounds.cells import LocalConstants, cells_in, cells_of, local_constants
+from normscope.analysis.bounds.cells import cells_in
 from normscope.analysis.bounds.chain import RefusedError
 from normscope.analysis.bounds.losses import LOSSES
 from normscope.analysis.bounds.measured import Network, gradient_norms, layer_margins
-from normscope.analysis.bounds.noise import posterior as fitted
-from normscope.analysis.bounds.posterior import TrainedPosterior, trained_posterior
 from normscope.analysis.bounds.result import BoundRow, BoundsResult, row_from
 from normscope.analysis.bounds.rows import ROWS
 from normscope.analysis.bounds.scores import (
     Scores,
     class_scores,
     fingerprint,
-    fingerprint_of_cells,
     fingerprint_of_data,
-    fingerprint_of_start,
     labelled,
     repeated,
     sample_count,
@@ -121,24 +116,25 @@ def bounds(
     region = _box(box, train, tuple(captured.example[0].shape[1:]))
     classes = class_scores(captured, captured.tensors, captured.example[0]).shape[1]
     cells = partition if partition is not None else cells_in(region, sample_count(train), classes, seed)
-    key = fingerprint(captured, fingerprint_of_cells(cells), seed)
+    described = () if cells is None else (cells.name, cells.diameters, cells.centres)
+    key = fingerprint(captured.tensors, *described, seed)
     names = {what: fingerprint_of_data(data, what) for what, data in (("train", train), ("test", test))}
+    # cells may be built from data that the bound is not about
+    free = None if cells is None else replace(cells, from_data=False, centres=None)
     with untouched(model):
         made = {
             what: stored(
-                place,
-                f"{what}-{key}-{names[what]}",
-                functools.partial(
-                    scored, captured, data, what, cells if what == "train" else _unchecked(cells), seed, say
-                ),
+                place, f"{what}-{key}-{names[what]}", functools.partial(scored, captured, data, what, parts, seed, say)
             )
-            for what, data in (("train", train), ("test", test))
+            for what, data, parts in (("train", train, cells), ("test", test, free))
         }
-        stale = _stale(made["train"], made["test"], tuned_on_test)
-        anew = functools.partial(_trained, model, start, captured, (train, test), posterior, seed, say)
-        setting = _setting(captured, made, say, delta, loss, clip, region, cells, anew, (train, test), stale, seed)
-        settings = (key, *names.values(), delta, loss, clip, tuned_on_test, posterior, fingerprint_of_start(start))
-        rows, messages = _table(setting, only, place, settings, say)
+        setting = Setting(
+            Network(captured, say), made["train"], made["test"], delta, loss, clip, region, cells, (train, test), model,
+            start, posterior, seed, _stale(made["train"], made["test"], tuned_on_test),
+        )  # fmt: skip
+        state = {} if start is None else start.state_dict()
+        code = fingerprint(key, *names.values(), delta, loss, clip, tuned_on_test, posterior, state)
+        rows, messages = _table(setting, only, None if place is None else place / f"rows-{code}.json", say)
         margins = _margins(setting) if only is None else {}
     same = repeated(made["train"], made["test"])
     messages += [f"{same} of {made['test'].samples} test samples are training samples too"] if same else []
@@ -156,16 +152,7 @@ def _stale(train: Scores, test: Scores, tuned: bool) -> str:
 
 
 def captured_on(model: nn.Module, train: Any, mode: str = "running") -> Captured:
-    """Capture a classifier on the first training samples, after looking at everything given.
-
-    Args:
-        model: the classifier.
-        train: its training data.
-        mode: of BatchNorm.
-
-    Raises:
-        InputError: if it is no function of one input, or the data are not labelled.
-    """
+    """Capture a classifier on the first training samples, after looking at everything given."""
     if not isinstance(model, nn.Module):
         raise InputError(f"Expected a torch.nn.Module, got {type(model).__name__}.")
     if mode not in MODES:
@@ -212,78 +199,17 @@ def _box(given: tuple[Any, Any] | None, train: Any, shape: tuple[int, ...]) -> t
     return low - room, high + room
 
 
-def _unchecked(partition: Partition | None) -> Partition | None:
-    """Return a partition for data that the bound is not about: it may be built from these."""
-    if partition is None:
-        return None
-    return replace(partition, from_data=False, centres=None)
-
-
-def _setting(
-    captured: Captured,
-    made: dict[str, Scores],
-    say: Callable[[str], None],
-    delta: float,
-    loss: str,
-    clip: float | None,
-    box: tuple[Tensor, Tensor] | None,
-    cells: Partition | None,
-    anew: Callable[[Network], TrainedPosterior],
-    data: tuple[Any, Any],
-    tuned: str,
-    seed: int,
-) -> Setting:
-    """Put together what the rows share; what is expensive is made when it is first asked for."""
-    train, test = made["train"], made["test"]
-
-    @functools.cache
-    def noisy() -> Any:
-        say("noise in the weights")
-        labels = train.labels[train.chosen]
-        return fitted(captured, train.some, labels, train.errors / train.samples, seed)
-
-    @functools.cache
-    def local() -> LocalConstants:
-        counts = where().counts
-        assert cells is not None  # else there are no counts
-        return local_constants(network, cells, counts, train.classes)
-
-    where = functools.cache(lambda: cells_of(cells, train, test))
-    network = Network(captured, say)
-    made_anew = functools.partial(anew, network)
-    return Setting(network, train, test, delta, loss, clip, box, where, local, noisy, made_anew, data, tuned)
-
-
-def _trained(
-    model: nn.Module,
-    start: nn.Module | None,
-    captured: Captured,
-    data: tuple[Any, Any],
-    seconds: float,
-    seed: int,
-    say: Callable[[str], None],
-    network: Network,
-) -> TrainedPosterior:
-    """Train a posterior, if that was asked for."""
-    if not seconds:
-        raise RefusedError("not requested: pass the seconds to train a randomized network, posterior= or --posterior")
-    return trained_posterior(model, captured, data, seconds, network.work.program, seed, say, start)
-
-
 def _table(
     setting: Setting,
     only: Sequence[str] | None,
-    folder: Path | None,
-    settings: tuple[object, ...],
+    file: Path | None,
     say: Callable[[str], None],
 ) -> tuple[list[BoundRow], list[str]]:
-    """Return all rows, those that are kept in the folder read from there; what is stopped keeps what is finished."""
+    """Return all rows, those that are kept in a file read from there; what is stopped keeps what is finished."""
     known = [name for name, _ in ROWS]
     unknown = [name for name in only or () if name not in known]
     if unknown:
         raise InputError(f"Unknown bound {unknown[0]!r}. Known bounds: {', '.join(known)}.")
-    code = hashlib.sha256(repr(settings).encode()).hexdigest()[:16]
-    file = None if folder is None else folder / f"rows-{code}.json"
     kept: dict[str, Any] = json.loads(file.read_text()) if file is not None and file.exists() else {}
     rows: list[BoundRow] = []
     messages: list[str] = []
@@ -293,22 +219,17 @@ def _table(
                 continue
             if name not in kept:
                 say(f"bound: {name}")
-                kept[name] = [to_plain(row) for row in _made(name, make, setting)]
+                try:
+                    found = make(setting)
+                except RefusedError as error:
+                    found = BoundRow.refused(name, str(error))
+                kept[name] = [to_plain(row) for row in (found if isinstance(found, list) else [found])]
                 if file is not None:
                     file.write_text(json.dumps(kept))
             rows += [row_from(data) for data in kept[name]]
     except KeyboardInterrupt:
         messages.append(f"stopped after {len(rows)} rows")
     return rows, messages
-
-
-def _made(name: str, make: Callable[[Setting], BoundRow | list[BoundRow]], setting: Setting) -> list[BoundRow]:
-    """Make a row, or say why it does not apply."""
-    try:
-        found = make(setting)
-    except RefusedError as error:
-        return [BoundRow.refused(name, str(error))]
-    return found if isinstance(found, list) else [found]
 
 
 def _truth(setting: Setting) -> dict[str, Any]:

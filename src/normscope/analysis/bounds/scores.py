@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from torch.utils.data import DataLoader, RandomSampler, SequentialSampler
 
 from normscope.core.errors import InputError
@@ -70,11 +70,7 @@ class Scores:
 
 
 def labelled(data: Any, what: str) -> Iterator[tuple[Tensor, Tensor]]:
-    """Yield batches of inputs and integer labels from a pair of tensors, a loader, or a data set of ours.
-
-    Raises:
-        InputError: if there are no labels, or they are no classes.
-    """
+    """Yield batches of inputs and integer labels from a pair of tensors, a loader, or a data set of ours."""
     if isinstance(data, tuple | list) and len(data) == 2 and all(isinstance(t, Tensor) for t in data):
         x, y = data
         if len(x) != len(y):
@@ -114,19 +110,7 @@ def sample_count(data: Any) -> int | None:
 def scored(
     captured: Captured, data: Any, what: str, partition: Partition | None, seed: int, say: Callable[[str], None]
 ) -> Scores:
-    """Run a network over labelled data once.
-
-    Args:
-        captured: the network.
-        data: as :func:`labelled` takes it.
-        what: ``train`` or ``test``.
-        partition: whose cells are wanted.
-        seed: of the random inputs that are kept.
-        say: progress.
-
-    Raises:
-        InputError: if the data or the outputs are not those of a classifier.
-    """
+    """Run a network over labelled data once."""
     outputs, truth, cells, codes = [], [], [], []
     square, largest, seen, refusal = 0.0, 0.0, 0, ""
     kept = _Kept(seed)
@@ -185,11 +169,7 @@ def repeated(train: Scores, test: Scores) -> int:
 
 
 def class_scores(captured: Captured, tensors: Mapping[str, Tensor], inputs: Tensor) -> Tensor:
-    """Return the scores of a network, with other tensors perhaps.
-
-    Raises:
-        InputError: if it has no row of class scores per sample.
-    """
+    """Return the scores of a network, with other tensors perhaps."""
     with torch.no_grad():
         found = run(captured.graph, tensors, [inputs.to(captured.example[0].dtype)])
     scores = found[0]
@@ -233,11 +213,16 @@ def stored(folder: Path | None, key: str, make: Callable[[], Scores]) -> Scores:
     return found
 
 
-def fingerprint(captured: Captured, *more: object) -> str:
-    """Return a name for a network and how it is looked at, from all of its numbers."""
-    digest = hashlib.sha256(repr(more).encode())
-    for name, tensor in sorted(captured.tensors.items()):
-        digest.update(name.encode() + _bytes(tensor))
+def fingerprint(*parts: object) -> str:
+    """Return a name for texts, tensors and tensors by name, from all of their numbers."""
+    digest = hashlib.sha256()
+    for part in parts:
+        if isinstance(part, Tensor):
+            digest.update(bytes(part.detach().cpu().contiguous().flatten().view(torch.uint8).numpy().tobytes()))
+        elif isinstance(part, Mapping):
+            digest.update(fingerprint(*(x for item in sorted(part.items()) for x in item)).encode())
+        else:
+            digest.update(repr(part).encode())
     return digest.hexdigest()[:16]
 
 
@@ -246,30 +231,5 @@ def fingerprint_of_data(data: Any, what: str) -> str:
     first = next(iter(labelled(data, what)), None)
     if first is None:
         return ""
-    length = (
-        len(data[0]) if isinstance(data, tuple) and isinstance(data[0], Tensor) else getattr(data, "__len__", int)()
-    )
-    return hashlib.sha256(_bytes(first[0]) + _bytes(first[1]) + str(length).encode()).hexdigest()[:16]
-
-
-def fingerprint_of_cells(partition: Partition | None) -> str:
-    """Return a name for a partition: its words, its diameters and its centres."""
-    if partition is None:
-        return ""
-    centres = b"" if partition.centres is None else _bytes(partition.centres)
-    return hashlib.sha256(partition.name.encode() + _bytes(partition.diameters) + centres).hexdigest()[:16]
-
-
-def fingerprint_of_start(start: nn.Module | None) -> str:
-    """Return a name for a network by its numbers."""
-    if start is None:
-        return ""
-    digest = hashlib.sha256()
-    for name, tensor in sorted(start.state_dict().items()):
-        digest.update(name.encode() + _bytes(tensor))
-    return digest.hexdigest()[:16]
-
-
-def _bytes(tensor: Tensor) -> bytes:
-    """Return the numbers of a tensor as bytes."""
-    return bytes(tensor.detach().cpu().contiguous().flatten().view(torch.uint8).numpy().tobytes())
+    pair = isinstance(data, tuple) and isinstance(data[0], Tensor)
+    return fingerprint(*first, len(data[0]) if pair else getattr(data, "__len__", int)())

@@ -2,28 +2,31 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
-from normscope.analysis.bounds.cells import Cells, LocalConstants
+from normscope.analysis.bounds.cells import Cells, LocalConstants, cells_of, local_constants
+from normscope.analysis.bounds.chain import RefusedError
 from normscope.analysis.bounds.measured import Network
-from normscope.analysis.bounds.noise import Posterior
-from normscope.analysis.bounds.posterior import TrainedPosterior
+from normscope.analysis.bounds.noise import Posterior, posterior
+from normscope.analysis.bounds.posterior import TrainedPosterior, trained_posterior
 from normscope.analysis.bounds.result import BoundRow
 from normscope.analysis.bounds.scores import Scores
 from normscope.core.value import Kind, Value, total
+from normscope.generalization.partition import Partition
 
 #: Shares of the training margins that are tried as gamma; each is allowed, since no bound here fixes gamma.
 QUANTILES = (0.01, 0.05, 0.1, 0.25, 0.5, 0.75, 0.9)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Setting:
-    """What every row may use.
+    """What every row may use; what is expensive is made when it is first asked for, or raises why it cannot be.
 
     Attributes:
         network: its norms and constants.
@@ -33,11 +36,12 @@ class Setting:
         loss: name of the loss for Theorem 20.
         clip: of cross-entropy.
         box: least and largest inputs, fixed before the data.
-        cells: how the data lies in the cells of the partition; raises why it cannot be used.
-        local: certified constants on these cells.
-        posterior: the network with noise.
-        trained: a posterior that was trained for its bound; raises why there is none.
+        partition: of the inputs, for Theorem 20.
         data: training and test data themselves, for networks that are made from this one.
+        model: the network as it was given, for others of the same architecture.
+        start: one of these that has not seen the data.
+        seconds: to train a posterior for its bound.
+        seed: random seed.
         tuned: why the test data is not fresh, if it is not.
     """
 
@@ -48,12 +52,46 @@ class Setting:
     loss: str
     clip: float | None
     box: tuple[Tensor, Tensor] | None
-    cells: Callable[[], Cells]
-    local: Callable[[], LocalConstants]
-    posterior: Callable[[], Posterior]
-    trained: Callable[[], TrainedPosterior]
+    partition: Partition | None
     data: tuple[Any, Any]
+    model: nn.Module
+    start: nn.Module | None = None
+    seconds: float = 0.0
+    seed: int = 0
     tuned: str = ""
+
+    @functools.cached_property
+    def cells(self) -> Cells:
+        """Return how the data lies in the cells of the partition."""
+        return cells_of(self.partition, self.train, self.test)
+
+    @functools.cached_property
+    def local(self) -> LocalConstants:
+        """Return certified constants on these cells."""
+        counts = self.cells.counts
+        assert self.partition is not None  # else there are no counts
+        return local_constants(self.network, self.partition, counts, self.train.classes)
+
+    @functools.cached_property
+    def noisy(self) -> Posterior:
+        """Return the network with noise in its weights."""
+        self.network.say("noise in the weights")
+        train = self.train
+        labels = train.labels[train.chosen]
+        return posterior(self.network.captured, train.some, labels, train.errors / train.samples, self.seed)
+
+    @functools.cached_property
+    def trained(self) -> TrainedPosterior:
+        """Return a posterior that was trained for its bound."""
+        if not self.seconds:
+            raise RefusedError(
+                "not requested: pass the seconds to train a randomized network, posterior= or --posterior"
+            )
+        network = self.network
+        return trained_posterior(
+            self.model, network.captured, self.data, self.seconds, network.work.program, self.seed, network.say,
+            self.start,
+        )  # fmt: skip
 
     @property
     def gammas(self) -> list[float]:
@@ -66,6 +104,10 @@ class Setting:
     def error(self) -> Value:
         """Return the training error."""
         return Value.of(self.train.errors / self.train.samples, Kind.CERTIFIED)
+
+
+#: The name of a row, and what makes it: several rows where it has more forms.
+Row = tuple[str, Callable[[Setting], BoundRow | list[BoundRow]]]
 
 
 def row_of(
