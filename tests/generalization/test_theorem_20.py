@@ -10,7 +10,7 @@ from torch import Tensor
 
 from normscope.core.errors import InputError
 from normscope.core.value import Kind, Value
-from normscope.generalization import g_paper, grid, partition_bound, theorem_20_printed
+from normscope.generalization import corollary_21, corollary_22, g_paper, grid, partition_bound, theorem_20_printed
 
 
 def _uniform(m: int, seed: int) -> Tensor:
@@ -54,7 +54,7 @@ def test_parts_of_the_bound() -> None:
     assert (bound.gap.kind, bound.gap.delta, bound.tight.delta) == (Kind.PROBABILISTIC, 0.1, 0.05)
     assert bound.printed.kind is Kind.PRINTED
     assert bound.vacuous
-    assert bound.printed_vacuous
+    assert bound.printed.value >= bound.largest
     printed = theorem_20_printed(bound.local, g_paper(2.0, 2, 4, 3, 0.1))
     assert printed.value == pytest.approx(bound.printed.value)
 
@@ -81,3 +81,22 @@ def test_wrong_arguments() -> None:
     for constants in ([1.0], [1.0, -1.0], -1.0):
         with pytest.raises(InputError, match="Expected one constant for all"):
             partition_bound(parts, x, constants, largest=1.0, delta=0.1)
+
+
+def test_parts() -> None:
+    """By hand, printed whatever went in, and huge products stay finite logarithms."""
+    g = g_paper(1.0, 10, 100, 50_000, 0.05)
+    parts = [Value.of(x, Kind.CERTIFIED) for x in (0.5, 300.0, 4.0)]
+    found = corollary_22(*parts, g)
+    assert found.value == pytest.approx(0.5 * 300 * 4 + g.value)
+    assert found.kind is Kind.PRINTED
+    huge = corollary_22(parts[0], Value(2000.0, Kind.PRINTED), parts[2], g)
+    assert huge.log == pytest.approx(2000 + math.log(2))
+
+
+def test_corollary_21_is_theorem_20_printed() -> None:
+    """The same number, never a bound."""
+    found = corollary_21(Value.of(0.4, Kind.PROBABILISTIC, assumptions=("x",)))
+    assert found.value == pytest.approx(0.4)
+    assert found.kind is Kind.PRINTED
+    assert found.assumptions == ("x",)

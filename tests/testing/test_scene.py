@@ -9,7 +9,7 @@ import normscope
 from normscope.core.errors import InputError
 from normscope.graph.inputs import ModelInputs
 from normscope.testing.hooked_model import HookedModel
-from normscope.testing.scene import attempt, find_calls, groups_of, only_normalizes, samples_of
+from normscope.testing.scene import find_calls, groups_of, only_normalizes, samples_of
 from refuting import scene, small
 
 
@@ -44,10 +44,10 @@ def test_a_failing_attack_is_noted_and_the_others_go_on() -> None:
     """The reason is kept in one line."""
     here = scene(*small())
 
-    def fails() -> None:
+    def fails(_: object) -> None:
         raise InputError("no such input\nmore")
 
-    attempt(here, "layers", fails)
+    here.attempt("layers", fails)
     assert here.skipped == [("layers", "InputError: no such input")]
 
 

@@ -11,6 +11,8 @@ from normscope.core.value import Kind, Value
 from normscope.generalization.held_out import clopper_pearson
 from normscope.generalization.kl import inverse_kl
 
+_COMPRESSED = "of the compressed network"
+
 
 @statement("normscope", "Proposition GEN-17", holds="a code fixed before the data; codes of one length prefix-free")
 def code_divergence(bits: float) -> float:
@@ -48,13 +50,9 @@ def occam(errors: int, samples: int, bits: float, delta: float) -> Value:
     if samples < 1 or not 0 <= errors <= samples:
         raise InputError(f"Expected at least one sample and 0 <= errors <= samples, got {errors} of {samples}.")
     limit = inverse_kl(errors / samples, (code_divergence(bits) + math.log(1 / delta)) / samples)
-    return Value.of(
-        limit,
-        Kind.PROBABILISTIC,
-        statement="normscope Proposition GEN-17",
-        assumptions=("a code fixed before the data", "of the compressed network"),
-        delta=delta,
-    )
+    assumed = ("a code fixed before the data", _COMPRESSED)
+    label = "normscope Proposition GEN-17"
+    return Value.of(limit, Kind.PROBABILISTIC, statement=label, assumptions=assumed, delta=delta)
 
 
 @statement("normscope", "Proposition GEN-18", holds="unlabelled inputs not used to choose either network")
@@ -74,16 +72,7 @@ def by_surrogate(surrogate: Value, disagreements: int, inputs: int, delta: float
     >>> round(bound.value, 4), bound.delta
     (0.1335, 0.05)
     """
-    apart = clopper_pearson(disagreements, inputs, delta)
-    whole = surrogate + apart
-    assumed = (
-        *(a for a in surrogate.assumptions if a != "of the compressed network"),
-        "unlabelled inputs not used before",
-    )
-    return Value(
-        whole.log,
-        whole.kind,
-        statement="normscope Proposition GEN-18",
-        assumptions=assumed,
-        delta=surrogate.delta + delta,
-    )
+    whole = surrogate + clopper_pearson(disagreements, inputs, delta)
+    kept = (a for a in surrogate.assumptions if a != _COMPRESSED)
+    assumed, label = (*kept, "unlabelled inputs not used before"), "normscope Proposition GEN-18"
+    return Value(whole.log, whole.kind, statement=label, assumptions=assumed, delta=surrogate.delta + delta)

@@ -15,6 +15,8 @@ from normscope.core.value import Kind, Value
 from normscope.generalization.kl import inverse_kl
 from normscope.generalization.scale_grid import rounded_up
 
+_ASSUMED = ("losses between 0 and 1", "a prior chosen before the data")
+
 
 @statement("than2025slides", "PAC-Bayes", holds="printed; implied by the bound below for m >= 8")
 def pac_bayes_printed(divergence: float, samples: int, delta: float) -> Value:
@@ -46,10 +48,9 @@ def pac_bayes_bound(divergence: float, samples: int, delta: float) -> Value:
     0.07792
     """
     _check(divergence, samples, delta)
-    size = math.sqrt((divergence + math.log(2 * math.sqrt(samples) / delta)) / (2 * samples))
-    assumed = ("losses between 0 and 1", "a prior chosen before the data")
+    size = up(math.sqrt(_budget(divergence, samples, delta) / (2 * samples)), 32.0)
     return Value.of(
-        up(size, 32.0), Kind.PROBABILISTIC, statement="normscope Proposition GEN-6", assumptions=assumed, delta=delta
+        size, Kind.PROBABILISTIC, statement="normscope Proposition GEN-6", assumptions=_ASSUMED, delta=delta
     )
 
 
@@ -174,7 +175,7 @@ def _budget(divergence: float, samples: int, delta: float) -> float:
 
 def _risk(x: float, statement: str, delta: float) -> Value:
     """Return a bound on the average risk over a posterior."""
-    assumed = ("losses between 0 and 1", "a prior chosen before the data", "of the randomized network")
+    assumed = (*_ASSUMED, "of the randomized network")
     return Value.of(x, Kind.PROBABILISTIC, statement=statement, assumptions=assumed, delta=delta)
 
 

@@ -1,4 +1,4 @@
-"""Theorem 20 of than2025, as printed and repaired: local constants of the loss bound the generalization gap."""
+"""Theorem 20 of than2025 and its corollaries, printed and repaired: local constants of the loss bound the gap."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from torch import Tensor
 from normscope.core.errors import InputError
 from normscope.core.rounding import up
 from normscope.core.statement import statement
-from normscope.core.value import Kind, Value, total
+from normscope.core.value import Kind, Value, product, total
 from normscope.generalization.cell_terms import g_paper, g_tight, g_total_variation
 from normscope.generalization.partition import Partition
 
@@ -47,11 +47,6 @@ class PartitionBound:
     def vacuous(self) -> bool:
         """Tell whether the bound says no more than that losses lie between 0 and ``C``."""
         return self.gap.value >= self.largest
-
-    @property
-    def printed_vacuous(self) -> bool:
-        """Tell the same of the printed one."""
-        return self.printed.value >= self.largest
 
 
 @statement(
@@ -145,3 +140,41 @@ def _local(counts: Tensor, constants: Tensor, diameters: Tensor, classes: int) -
     terms = (counts.double() * constants * wide.repeat_interleave(classes).double())[taken].tolist()
     mean = math.fsum(terms) / int(counts.sum())
     return Value.of(up(mean, 16.0), Kind.CERTIFIED, domain="cells with samples")
+
+
+@statement("than2025", "Corollary 22", holds="printed; a bound only for a plain chain and cells fixed before the data")
+def corollary_22(loss_constant: Value, network: Value, distance: Value, g: Value) -> Value:
+    r"""Return ``omega + g`` with ``omega = L_f ||h|| sum_i (m_i/m) lambda_i``.
+
+    ``||h||`` is ``P_w sigma^-K`` for BatchNorm, ``P_w prod 1/sigma_k`` for LayerNorm and ``P_w`` without normalizer, as
+    Corollaries 10 and 11 print them; or the product of folded norms ``prod ||diag(gamma/sigma) W||``, which does not
+    move when a weight before a normalizer is rescaled.
+
+    Args:
+        loss_constant: ``L_f``, of the loss in the scores.
+        network: ``||h||``.
+        distance: ``sum_i (m_i/m) lambda_i``, or with diameters in place of ``lambda_i``.
+        g: the statistical term.
+
+    >>> one = Value.of(2.0, Kind.CERTIFIED)
+    >>> round(corollary_22(one, one, one, one).value, 9)
+    10.0
+    """
+    whole = total((product((loss_constant, network, distance)), g))
+    return Value(whole.log, Kind.PRINTED, statement="than2025 Corollary 22", assumptions=g.assumptions)
+
+
+@statement("than2025", "Corollary 21", holds="printed; cells and discontinuities fixed before the data")
+def corollary_21(theorem_20: Value) -> Value:
+    """Return the number of Theorem 20, said of a loss that jumps on a set of probability zero.
+
+    For a trained network that set is not fixed before the data, and the statement is false then: cells drawn around
+    the samples break it. A network that is Lipschitz has no jumps, and nothing is gained.
+
+    Args:
+        theorem_20: the right side of Theorem 20.
+
+    >>> corollary_21(Value.of(2.0, Kind.PRINTED)).statement
+    'than2025 Corollary 21'
+    """
+    return Value(theorem_20.log, Kind.PRINTED, statement="than2025 Corollary 21", assumptions=theorem_20.assumptions)

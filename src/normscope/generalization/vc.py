@@ -51,11 +51,7 @@ def vc_bound(dimension: int, samples: int, delta: float) -> Value:
     0.2595
     """
     d, m = _checked(dimension, samples, delta)
-    size = math.sqrt((d * math.log(2 * math.e * m / d) + math.log(4 / delta)) / m)
-    assumed = ("0-1 loss",)
-    return Value.of(
-        up(size, 32.0), Kind.PROBABILISTIC, statement="normscope Proposition GEN-5", assumptions=assumed, delta=delta
-    )
+    return _gap(d * math.log(2 * math.e * m / d), m, delta, "GEN-5")
 
 
 @statement("normscope", "Proposition GEN-13", holds="cited (Vapnik 1998); 0-1 loss, any number of samples")
@@ -81,14 +77,7 @@ def vc_gap(dimension: float, samples: int, delta: float) -> Value:
     patterns = 2 * samples * math.log(2)
     if dimension <= 2 * samples:
         patterns = min(patterns, dimension * math.log(2 * math.e * samples / dimension))
-    size = math.sqrt((patterns + math.log(4 / delta)) / samples)
-    return Value.of(
-        up(size, 32.0),
-        Kind.PROBABILISTIC,
-        statement="normscope Proposition GEN-13",
-        assumptions=("0-1 loss",),
-        delta=delta,
-    )
+    return _gap(patterns, samples, delta, "GEN-13")
 
 
 @statement("bartlett2019", "Theorem 7", holds="piecewise linear activations; weights may be shared and layers skipped")
@@ -113,6 +102,13 @@ def vc_dimension_network(parameters: Sequence[int], units: Sequence[int], breakp
         raise InputError(f"Expected one number of units for each layer, got {len(units)} and {len(parameters)}.")
     size = 2 * math.e * breakpoints * sum(i * k for i, k in enumerate(units, 1))
     return len(units) + sum(parameters) * math.log2(2 * size * math.log2(size))
+
+
+def _gap(patterns: float, samples: int, delta: float, number: str) -> Value:
+    """Return the bound on the gap from the logarithm of the number of patterns."""
+    size = up(math.sqrt((patterns + math.log(4 / delta)) / samples), 32.0)
+    label = f"normscope Proposition {number}"
+    return Value.of(size, Kind.PROBABILISTIC, statement=label, assumptions=("0-1 loss",), delta=delta)
 
 
 def _checked(dimension: int, samples: int, delta: float) -> tuple[int, int]:

@@ -118,8 +118,8 @@ class Claims(dict[str, Claim]):
 
         def register(check: Check) -> Check:
             says, _, corrected = (inspect.getdoc(check) or "").partition("\n\nCorrected: ")
-            words = (" ".join(text.split()) for text in (says, corrected))
-            self[id] = Claim(id, self.paper, place, *words, check, names)
+            said, true = (" ".join(text.split()) for text in (says, corrected))
+            self[id] = Claim(id, self.paper, place, said, true, check, names)
             return check
 
         return register

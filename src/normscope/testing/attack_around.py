@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from normscope.core.value import log_of
-from normscope.testing.pairs import dense_norms, most_stretched
+from normscope.testing.pairs import dense_norms, most_stretched, unit
 from normscope.testing.refutation import Attack
 from normscope.testing.scene import Scene
 
@@ -57,7 +57,7 @@ def _norms(scene: Scene, x: Tensor) -> tuple[Tensor, Tensor | None]:
     with torch.enable_grad():
         y = scene.rows(leaf, [None])[None]
     if y.shape[1] <= ROWS:
-        return dense_norms(y, leaf), None
+        return dense_norms(y, leaf).nan_to_num(0.0), None
     return most_stretched(y, leaf, 10, scene.generator)
 
 
@@ -68,8 +68,7 @@ def steepest(scene: Scene, x: Tensor, radius: float) -> float:
         return best
     radius *= 1 - 1e-9
     count = max(2, int(PLACES * scene.effort)) if scene.independent else 2
-    outwards = torch.randn(count, len(x), generator=scene.generator, dtype=torch.float64)
-    edge = x + radius * outwards / outwards.norm(dim=1, keepdim=True)
+    edge = x + radius * unit(scene.random(count, len(x)))
     norms, _ = _norms(scene, edge)
     best = max(best, float(norms.max()))
     point = edge[int(norms.argmax())]
@@ -95,7 +94,7 @@ def _climbed(scene: Scene, centre: Tensor, point: Tensor, radius: float) -> Tens
         (slope,) = torch.autograd.grad(image.square().sum(), leaf, allow_unused=True, materialize_grads=True)
     size = float(slope.norm())
     if not 0 < size < math.inf:  # piecewise linear: any other place of the ball is as good
-        slope = torch.randn(leaf.shape, generator=scene.generator, dtype=torch.float64)
+        slope = scene.random(*leaf.shape)
         size = float(slope.norm())
     return centre + radius * (slope / size)[0].detach()
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
-from normscope.core.value import Value
+from normscope.core.value import Value, log_of
 from normscope.operators.normalizer import row_of_weights
 from normscope.testing.attack_rows import is_affine, sample_shape
 from normscope.testing.hooked_model import Call, HookedModel
@@ -21,9 +21,10 @@ from normscope.testing.pairs import (
     everywhere,
     most_stretched,
     quotients,
+    unit,
     without_rounding,
 )
-from normscope.testing.scene import Groups, Scene, attempt, find_calls, groups_of, only_normalizes, stacked_model
+from normscope.testing.scene import Groups, Scene, find_calls, groups_of, only_normalizes, stacked_model
 
 #: Pairs kept at each place; points at which directions are looked for; places from which ascent starts.
 KEPT, POINTS, CLIMBED = 3, 4, 6
@@ -80,8 +81,7 @@ class Hunt:
         if not self.scene.independent:  # one run for each point: fewer of them
             points = points[:: max(1, len(points) // 8)]
         for _ in range(2):
-            noise = torch.randn(points.shape, generator=generator, dtype=torch.float64)
-            self.offer(*along(points, noise / noise.norm(dim=1, keepdim=True)))
+            self.offer(*along(points, unit(self.scene.random(*points.shape))))
         self.offer(points, points.roll(1, 0))
         for normalizer in self.quiet_calls():
             still = self.quietest(normalizer, points[:3])
@@ -138,10 +138,8 @@ class Hunt:
         """Try points on the way from some points to others, up to the edge of the domain."""
         if self.inside is None:
             return
-        parts = [start + t * (end - start) for t in (0.02, 0.05, 0.1, 0.2, 0.4, 0.7)]
-        between = torch.cat(parts)
-        noise = torch.randn(between.shape, generator=self.scene.generator, dtype=torch.float64)
-        self.offer(*along(between, noise / noise.norm(dim=1, keepdim=True)))
+        between = torch.cat([start + t * (end - start) for t in (0.02, 0.05, 0.1, 0.2, 0.4, 0.7)])
+        self.offer(*along(between, unit(self.scene.random(*between.shape))))
 
     def settled(self) -> dict[Call | None, Pair]:
         """Return the best pair at each place, rounding taken off."""
@@ -153,8 +151,7 @@ class Hunt:
             flat = lambda z, call=call: self.rows(z, [call])[call]  # noqa: E731
             sure = without_rounding(flat, a, b, self.scene.noise, self.scene.generator)
             k = int(sure.argmax())
-            value = float(sure[k])
-            found[call] = Pair(math.log(value) if value > 0 else -math.inf, a[k], b[k])
+            found[call] = Pair(log_of(float(sure[k])), a[k], b[k])
         return found
 
 
@@ -172,17 +169,12 @@ def depth_places(scene: Scene) -> dict[str, tuple[int, Call]]:
             if isinstance(call, str):
                 scene.skip(f"depth[{name}]", call)
             elif kind == "normalizer" and not only_normalizes(scene, call):
-                scene.skip(f"depth[{name}]", f"{_class(scene, call)} may do more than normalize")
+                scene.skip(f"depth[{name}]", f"{scene.hooked.class_name(call)} may do more than normalize")
             elif kind == "layer" and not is_affine(scene.hooked.function(call), sample_shape(scene, call)):
-                scene.skip(f"depth[{name}]", f"{_class(scene, call)} does more than a linear map")
+                scene.skip(f"depth[{name}]", f"{scene.hooked.class_name(call)} does more than a linear map")
             else:
                 found[f"{i} {name}"] = (i, call)
     return found
-
-
-def _class(scene: Scene, call: Call) -> str:
-    """Return the name of the class of a module."""
-    return type(scene.hooked.modules[call[0]]).__name__
 
 
 def attack_network(scene: Scene) -> None:
@@ -192,17 +184,17 @@ def attack_network(scene: Scene) -> None:
     _consistent(scene)
     points = everywhere(scene.data, scene.hooked.shapes, scene.generator)
     scene.say("attacking the bounds on all inputs")
-    attempt(scene, "global", lambda: _attack_domain(scene, scene.hooked, "global", places, points, None))
+    scene.attempt("global", _attack_domain, scene.hooked, "global", places, points, None)
     if constants.get("variance_floor") is not None:
         scene.say("attacking the bounds on the variance floor")
-        attempt(scene, "variance_floor", lambda: _attack_floor(scene, places))
+        scene.attempt("variance_floor", _attack_floor, places)
     if constants.get("without_normalizers") is not None:
         scene.say("attacking the bounds without normalizers")
-        attempt(scene, "without_normalizers", lambda: _attack_without(scene, places, points))
-    attempt(scene, "jacobian", lambda: _attack_jacobian(scene))
+        scene.attempt("without_normalizers", _attack_without, places, points)
+    scene.attempt("jacobian", _attack_jacobian)
     if constants.get("stacked_batch") is not None:
         scene.say("attacking the bounds on a stacked batch")
-        attempt(scene, "stacked_batch", lambda: _attack_stacked(scene))
+        scene.attempt("stacked_batch", _attack_stacked)
 
 
 def _consistent(scene: Scene) -> None:
@@ -219,17 +211,11 @@ def _consistent(scene: Scene) -> None:
             scene.hold("end_to_end", "", upper, values.get(upper), attained.log, f"the result's own {lower}")
     curves = scene.result.depth.curves
     if "lower" in curves and "global" in curves:
-        for i, name in enumerate(scene.result.depth.names):
-            low = scene.result.depth.value("lower", i)
+        depth = scene.result.depth
+        for i, name in enumerate(depth.names):
+            low = depth.value("lower", i)
             if low is not None:
-                scene.hold(
-                    "depth",
-                    name,
-                    "global",
-                    scene.result.depth.value("global", i),
-                    low.log,
-                    "the result's own lower curve",
-                )
+                scene.hold("depth", name, "global", depth.value("global", i), low.log, "the result's own lower curve")
 
 
 def _attack_domain(
@@ -303,7 +289,7 @@ def _attack_floor(scene: Scene, places: dict[str, tuple[int, Call]]) -> None:
                         ok[i] &= groups.inside(trace.before[call], len(part)).reshape(ok[i].shape)
         return ok
 
-    noise = torch.randn(data.shape, generator=scene.generator, dtype=torch.float64) * data.std()
+    noise = scene.random(*data.shape) * data.std()
     mixed = [0.5 * (data + data.roll(1, 0)), *(data * s for s in (0.5, 0.9, 0.99, 1.01, 1.5, 10.0))]
     points = torch.cat([data, *(data + s * noise for s in (0.01, 0.1, 1.0)), *mixed])
     _attack_domain(scene, scene.hooked, "variance_floor", places, points, inside)
@@ -350,7 +336,7 @@ def _attack_without(scene: Scene, places: dict[str, tuple[int, Call]], points: T
     inside = None
     if "range" in value.domain:
         inside = lambda x: _in_range(x, scene.data, scene.hooked.shapes)  # noqa: E731
-        noise = torch.randn(scene.data.shape, generator=scene.generator, dtype=torch.float64) * scene.data.std()
+        noise = scene.random(*scene.data.shape) * scene.data.std()
         points = torch.cat([scene.data, 0.5 * scene.data, 0.5 * scene.data + 0.1 * noise, 0.9 * scene.data])
     _attack_domain(scene, bare, "without_normalizers", places, points, inside)
 
@@ -365,15 +351,13 @@ def _attack_jacobian(scene: Scene) -> None:
         return
     truth = _dense_at(scene.hooked, scene.data) if len(scene.data) == scene.batch.batch else None
     if truth is None:
-        scene.skip("end_to_end[].jacobian", "too many outputs to form the whole Jacobian")
+        scene.skip("end_to_end[].jacobian", "the whole Jacobian is too large, or not finite")
     elif scene.noise < 1e-10:
-        scene.hold(
-            "end_to_end", "", "jacobian", value, math.log(truth) + 1e-9 if truth > 0 else -math.inf, "whole Jacobian"
-        )
+        scene.hold("end_to_end", "", "jacobian", value, log_of(truth) + 1e-9, "whole Jacobian")
 
 
 def _dense_at(hooked: HookedModel, data: Tensor) -> float | None:
-    """Return the largest norm of the whole Jacobian over some points, or ``None`` if it is too large."""
+    """Return the largest norm of the whole Jacobian over some points, or ``None`` if it is too large or not finite."""
     best = 0.0
     for row in data:
         leaf = row[None].clone().requires_grad_(True)
@@ -381,7 +365,10 @@ def _dense_at(hooked: HookedModel, data: Tensor) -> float | None:
             y = hooked(leaf).output
         if y.numel() > ROWS:
             return None
-        best = max(best, float(dense_norms(y, leaf)[0]))
+        norm = float(dense_norms(y, leaf)[0])
+        if math.isnan(norm):
+            return None
+        best = max(best, norm)
     return best
 
 
@@ -393,7 +380,8 @@ def _attack_stacked(scene: Scene) -> None:
     hooked = stacked_model(scene, size, batch_statistics=True)
     batch = hooked.point()[None]
     trace = hooked(batch)
-    least = {c: _channel_stds(hooked, trace.before[c]) for c in trace.order if _is_batch_norm(hooked, c)}
+    batch_norms = [c for c in trace.order if isinstance(hooked.modules[c[0]], torch.nn.modules.batchnorm._BatchNorm)]
+    least = {c: _channel_stds(trace.before[c]) for c in batch_norms}
     rest = [r for r in scene.result.normalizers if r.kind != "batch_norm" and not row_of_weights(r)]
     if rest or not least:
         scene.skip("end_to_end[].stacked_batch", "the model also has other normalizers, or BatchNorm is not a module")
@@ -403,10 +391,10 @@ def _attack_stacked(scene: Scene) -> None:
         with torch.no_grad():
             traces = [hooked(row[None]) for row in x]
         return torch.tensor(
-            [all(bool((_channel_stds(hooked, t.before[c]) >= s).all()) for c, s in least.items()) for t in traces]
+            [all(bool((_channel_stds(t.before[c]) >= s).all()) for c, s in least.items()) for t in traces]
         )
 
-    noise = torch.randn(batch.shape, generator=scene.generator, dtype=torch.float64) * batch.std()
+    noise = scene.random(*batch.shape) * batch.std()
     points = torch.cat(
         [batch, *(batch * s for s in (1.001, 1.1, 2.0)), *(s * (batch + 0.1 * noise) for s in (1.2, 3.0))]
     )
@@ -427,11 +415,6 @@ def _attack_stacked(scene: Scene) -> None:
             scene.hold("end_to_end", "", "stacked_batch_lower", low, math.log(truth) + 1e-9, how)
 
 
-def _is_batch_norm(hooked: HookedModel, call: Call) -> bool:
-    """Tell whether a call is of a BatchNorm module."""
-    return isinstance(hooked.modules[call[0]], torch.nn.modules.batchnorm._BatchNorm)
-
-
-def _channel_stds(hooked: HookedModel, x: Tensor) -> Tensor:
+def _channel_stds(x: Tensor) -> Tensor:
     """Return the standard deviation of each channel over a batch."""
     return x.detach().transpose(0, 1).flatten(1).std(1, correction=0)

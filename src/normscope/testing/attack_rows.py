@@ -9,10 +9,11 @@ import torch
 from torch import Tensor
 
 from normscope.core.result import LayerResult, NormalizerResult
+from normscope.core.value import log_of
 from normscope.operators.normalizer import row_of_weights
 from normscope.testing.hooked_model import Call
 from normscope.testing.pairs import attack, best_pair, everywhere
-from normscope.testing.scene import Scene, attempt, find_calls, groups_of, only_normalizes
+from normscope.testing.scene import Scene, find_calls, groups_of, only_normalizes
 
 #: Entries of a matrix that is formed to be compared with its norm.
 DENSE = 4_000_000
@@ -26,10 +27,7 @@ def attack_layers(scene: Scene) -> None:
     for row in scene.result.layers:
         scene.say(f"attacking layer {row.name}")
         call = calls[row.name]
-        if isinstance(call, str):
-            attempt(scene, f"layers[{row.name}]", lambda row=row, why=call: _attack_weight(scene, row, why))  # type: ignore[misc]
-        else:
-            attempt(scene, f"layers[{row.name}]", lambda row=row, call=call: _attack_layer(scene, row, call))  # type: ignore[misc]
+        scene.attempt(f"layers[{row.name}]", _attack_weight if isinstance(call, str) else _attack_layer, row, call)
 
 
 def _attack_weight(scene: Scene, row: LayerResult, why: str) -> None:
@@ -45,7 +43,7 @@ def _attack_weight(scene: Scene, row: LayerResult, why: str) -> None:
 
 def _hold_norm(scene: Scene, row: LayerResult, norm: float, how: str) -> None:
     """Hold the true norm of a layer against its bounds."""
-    log = math.log(norm) if norm > 0 else -math.inf
+    log = log_of(norm)
     scene.hold("layers", row.name, "upper", row.upper, log - _SVD, how)
     scene.hold("layers", row.name, "lower", row.lower, log + _SVD, how)
 
@@ -62,7 +60,7 @@ def _attack_layer(scene: Scene, row: LayerResult, call: Call) -> None:
     if exact:
         _hold_norm(scene, row, norm, "singular values")
     else:
-        scene.hold("layers", row.name, "upper", row.upper, math.log(norm) if norm > 0 else -math.inf, "pair")
+        scene.hold("layers", row.name, "upper", row.upper, log_of(norm), "pair")
     if row.folded is None:
         return
     after = scene.trace.after[call]
@@ -72,8 +70,7 @@ def _attack_layer(scene: Scene, row: LayerResult, call: Call) -> None:
         second = scene.hooked.function(other)
         folded = linear_norm(lambda x, second=second: second(function(x)), shape)  # type: ignore[misc]
         if not isinstance(folded, str) and "norm" in type(scene.hooked.modules[other[0]]).__name__.lower():
-            log = math.log(folded[0]) - _SVD if folded[0] > 0 else -math.inf
-            scene.hold("layers", row.name, "folded", row.folded, log, f"with {other[0]}")
+            scene.hold("layers", row.name, "folded", row.folded, log_of(folded[0]) - _SVD, f"with {other[0]}")
             return
     scene.skip(f"layers[{row.name}].folded", "no module reads the result of the layer directly")
 
@@ -133,9 +130,9 @@ def attack_normalizers(scene: Scene) -> None:
         if isinstance(call, str):
             scene.skip(what, call)
         elif row_of_weights(row):
-            attempt(scene, what, lambda row=row, call=call: _attack_reparametrized(scene, row, call))  # type: ignore[misc]
+            scene.attempt(what, _attack_reparametrized, row, call)
         else:
-            attempt(scene, what, lambda row=row, call=call: _attack_normalizer(scene, row, call))  # type: ignore[misc]
+            scene.attempt(what, _attack_normalizer, row, call)
 
 
 def _attack_reparametrized(scene: Scene, row: NormalizerResult, call: Call) -> None:
@@ -144,8 +141,7 @@ def _attack_reparametrized(scene: Scene, row: NormalizerResult, call: Call) -> N
     if isinstance(truth, str):
         scene.skip(f"normalizers[{row.name}]", truth)
         return
-    log = math.log(truth[0]) - _SVD if truth[0] > 0 else -math.inf
-    scene.hold("normalizers", row.name, "proved", row.proved, log, "singular values")
+    scene.hold("normalizers", row.name, "proved", row.proved, log_of(truth[0]) - _SVD, "singular values")
 
 
 def _attack_normalizer(scene: Scene, row: NormalizerResult, call: Call) -> None:
@@ -167,13 +163,10 @@ def _attack_normalizer(scene: Scene, row: NormalizerResult, call: Call) -> None:
         return
     groups = groups_of(row, module, seen, apply)
     if groups is None:
-        a = data.repeat(n, 1)
-        b = data.repeat_interleave(n, 0)
-        pair = best_pair(flat, a, b, scene.noise, scene.generator)
+        pair = best_pair(flat, data.repeat(n, 1), data.repeat_interleave(n, 0), scene.noise, scene.generator)
         scene.hold("normalizers", row.name, "on_floor", row.on_floor, pair, "pair of the data")
         return
-    noise = torch.randn(4, data.shape[1], generator=scene.generator, dtype=torch.float64)
-    base = torch.cat([data[:4], noise])
+    base = torch.cat([data[:4], scene.random(4, data.shape[1])])
     edge = groups.at_edge(base.reshape(len(base) * shape[0], *shape[1:])).reshape(len(base), -1)
     inside = lambda x: groups.inside(x.reshape(len(x) * shape[0], *shape[1:]), len(x))  # noqa: E731
     found = attack(flat, edge, noise=scene.noise, generator=scene.generator, inside=inside)

@@ -8,11 +8,11 @@ from collections.abc import Callable, Mapping
 import torch
 from torch import Tensor
 
-from normscope.core.value import Value
+from normscope.core.value import Value, log_of
 from normscope.lipschitz.weights.result import WeightResult, WeightRow
 from normscope.testing.hooked_model import Call, HookedModel
-from normscope.testing.pairs import along, everywhere, most_stretched, quotients
-from normscope.testing.scene import Scene, attempt, find_calls, stacked_model
+from normscope.testing.pairs import along, everywhere, most_stretched, quotients, unit
+from normscope.testing.scene import Scene, find_calls, stacked_model
 
 #: Samples at which constants in the weights are attacked, and steps of Lanczos at each.
 SAMPLES, STEPS = 3, 12
@@ -29,11 +29,10 @@ def attack_weights(scene: Scene, weights: WeightResult) -> None:
         if row.effective or row.name not in parameters:
             scene.skip(f"weights[{row.name}]", "the weight has a parametrization")
             continue
-        weight = parameters[row.name]
-        attempt(scene, f"weights[{row.name}]", lambda r=row, w=weight: _attack_weight(scene, r, w))  # type: ignore[misc]
-        attempt(scene, f"weights[{row.name}].outputs", lambda r=row: _attack_outputs(scene, r))  # type: ignore[misc]
-    attempt(scene, "weights.stacked", lambda: _attack_stacked(scene, weights, parameters))
-    attempt(scene, "weights.jointly", lambda: _attack_jointly(scene, weights, parameters))
+        scene.attempt(f"weights[{row.name}]", _attack_weight, row, parameters[row.name])
+        scene.attempt(f"weights[{row.name}].outputs", _attack_outputs, row)
+    scene.attempt("weights.stacked", _attack_stacked, weights, parameters)
+    scene.attempt("weights.jointly", _attack_jointly, weights, parameters)
 
 
 def _samples(scene: Scene) -> int:
@@ -86,18 +85,15 @@ def _attack_weight(scene: Scene, row: WeightRow, weight: Tensor) -> None:
 def _far(scene: Scene, name: str, weight: Tensor, x: Tensor) -> float:
     """Return the largest quotient over pairs of values of a weight, at every scale."""
     flat = weight.detach().flatten()
-    noise = (
-        torch.randn(4, flat.numel(), generator=scene.generator, dtype=torch.float64) * flat.norm() / flat.numel() ** 0.5
-    )
+    noise = scene.random(4, flat.numel()) * flat.norm() / flat.numel() ** 0.5
     starts = torch.stack([flat, 1e-3 * flat, 30 * flat, -flat, *noise, *(1e-3 * noise[:2])])
     function = _of_weight(scene.hooked, name, weight, x)
-    direction = torch.randn(starts.shape, generator=scene.generator, dtype=torch.float64)
-    a, b = along(starts, direction / direction.norm(dim=1, keepdim=True))
+    a, b = along(starts, unit(scene.random(*starts.shape)))
     a, b = torch.cat([a, starts]), torch.cat([b, starts.roll(1, 0)])
     with torch.no_grad():
         images = [torch.cat([function(row[None]) for row in end]) for end in (a, b)]
     value = float(quotients((images[0], images[1]), a, b, 10 * scene.noise).max())
-    return math.log(value) - _JACOBIAN if value > 0 else -math.inf
+    return log_of(value) - _JACOBIAN
 
 
 def _call(scene: Scene, row: WeightRow) -> Call | None:

@@ -249,6 +249,10 @@ class HookedModel:
                 found.add(call)
         return found
 
+    def class_name(self, call: Call) -> str:
+        """Return the name of the class of a module."""
+        return type(self.modules[call[0]]).__name__
+
     def function(self, call: Call) -> Callable[[Tensor], Tensor]:
         """Return a module without children as a function of its first input."""
         module = self.modules[call[0]]

@@ -13,6 +13,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from normscope.core.value import log_of
+
 #: A function of points, one per row: (points, entries) -> (points, outputs).
 Flat = Callable[[Tensor], Tensor]
 #: Lengths of the steps tried along a direction, relative to the size of the point.
@@ -57,7 +59,7 @@ def most_stretched(y: Tensor, x: Tensor, steps: int, generator: torch.Generator)
     g = torch.autograd.grad(y, x, u, create_graph=True, allow_unused=True, materialize_grads=True)[0]
     if not g.requires_grad:
         return none
-    v = _unit(torch.randn(x.shape, generator=generator, dtype=torch.float64))
+    v = unit(torch.randn(x.shape, generator=generator, dtype=torch.float64))
     basis: list[Tensor] = []
     images: list[Tensor] = []
     for _ in range(min(steps, x.shape[1])):
@@ -68,30 +70,33 @@ def most_stretched(y: Tensor, x: Tensor, steps: int, generator: torch.Generator)
         span = torch.stack(basis, 1)
         for _ in range(2):  # twice is enough
             back = back - torch.einsum("pkn,pk->pn", span, torch.einsum("pkn,pn->pk", span, back))
-        v = _unit(back)
+        v = unit(back)
     stacked = torch.stack(images, 1)
     _, vectors = torch.linalg.eigh(stacked @ stacked.transpose(1, 2))
     top = vectors[:, :, -1]
     direction = torch.einsum("pkn,pk->pn", torch.stack(basis, 1), top)
     norms = torch.einsum("pkm,pk->pm", stacked, top).norm(dim=1)
-    return norms / direction.norm(dim=1).clamp_min(1e-300), _unit(direction)
+    return norms / direction.norm(dim=1).clamp_min(1e-300), unit(direction)
 
 
-def _unit(v: Tensor) -> Tensor:
+def unit(v: Tensor) -> Tensor:
     """Return rows of norm one, or zero."""
     size = v.norm(dim=1, keepdim=True)
     return torch.where(size > 1e-290, v / size.clamp_min(1e-290), 0.0)
 
 
 def dense_norms(y: Tensor, x: Tensor) -> Tensor:
-    """Return the spectral norm of the Jacobian at each point, from all of its rows."""
+    """Return the spectral norm of the Jacobian at each point, from all of its rows; NaN where it is not finite."""
     if not y.requires_grad or not y.shape[1]:
         return torch.zeros(len(x), dtype=torch.float64)
     rows = [
         torch.autograd.grad(y[:, k].sum(), x, retain_graph=True, allow_unused=True, materialize_grads=True)[0]
         for k in range(y.shape[1])
     ]
-    return torch.linalg.matrix_norm(torch.stack(rows, 1).flatten(2).nan_to_num(0.0, 0.0, 0.0), ord=2)
+    jacobian = torch.stack(rows, 1).flatten(2)
+    finite = jacobian.isfinite().flatten(1).all(1)
+    norms = torch.linalg.matrix_norm(torch.where(finite[:, None, None], jacobian, 0.0), ord=2)
+    return torch.where(finite, norms, math.nan)
 
 
 def along(x: Tensor, direction: Tensor, sizes: Tensor | None = None) -> tuple[Tensor, Tensor]:
@@ -202,7 +207,7 @@ def attack(
     with torch.enable_grad():
         y = function(leaf)
     _, direction = most_stretched(y, leaf, steps, generator)
-    random = _unit(torch.randn(x.shape, generator=generator, dtype=torch.float64))
+    random = unit(torch.randn(x.shape, generator=generator, dtype=torch.float64))
     pairs = [along(x, direction), along(x, random), (x, x.roll(1, 0))]
     a, b = (torch.cat([p[i] for p in pairs]) for i in (0, 1))
     if inside is not None:
@@ -220,5 +225,4 @@ def best_pair(function: Flat, a: Tensor, b: Tensor, noise: float, generator: tor
     order = found.argsort(descending=True)[:3]
     sure = without_rounding(function, a[order], b[order], noise, generator)
     k = int(sure.argmax())
-    value = float(sure[k])
-    return Pair(math.log(value) if value > 0 else -math.inf, a[order][k], b[order][k])
+    return Pair(log_of(float(sure[k])), a[order][k], b[order][k])

@@ -22,7 +22,7 @@ from normscope.testing.attack_rows import attack_effect, attack_layers, attack_n
 from normscope.testing.attack_weights import attack_weights
 from normscope.testing.hooked_model import HookedModel
 from normscope.testing.refutation import Refutation
-from normscope.testing.scene import Scene, attempt, samples_of
+from normscope.testing.scene import Scene, samples_of
 
 #: Samples of the data that are used.
 SAMPLES = 8
@@ -81,25 +81,21 @@ def refute(
     say = progress or (lambda text: None)
     data = repeatable(data)
     with untouched(model):
-        batch = _first(next(iter(iterate(data, model))), SAMPLES)
+        first = next(iter(iterate(data, model)))
+        batch = samples_of(first, min(SAMPLES, max(first.batch, 1)))[0]  # without labels
         if result is None:
             say("analyzing")
             result = analyze(model, batch, name=name, options=options)
         scene = _scene(model, batch, result, seed, effort, say)
-        attempt(scene, "layers", lambda: attack_layers(scene))
-        attempt(scene, "normalizers", lambda: attack_normalizers(scene))
-        attempt(scene, "effect", lambda: attack_effect(scene))
-        attempt(scene, "end_to_end", lambda: attack_network(scene))
-        attempt(scene, "around", lambda: attack_around(scene))
+        scene.attempt("layers", attack_layers)
+        scene.attempt("normalizers", attack_normalizers)
+        scene.attempt("effect", attack_effect)
+        scene.attempt("end_to_end", attack_network)
+        scene.attempt("around", attack_around)
         if weights:
             say("analyzing the weights")
-            attempt(scene, "weights", lambda: attack_weights(scene, weight_lipschitz(model, batch, options=options)))
+            scene.attempt("weights", lambda s: attack_weights(s, weight_lipschitz(model, batch, options=options)))
     return Refutation(name or type(model).__name__, seed, tuple(scene.attacks), tuple(scene.skipped))
-
-
-def _first(batch: ModelInputs, count: int) -> ModelInputs:
-    """Return the first samples of a batch, without labels."""
-    return samples_of(batch, min(count, max(batch.batch, 1)))[0]
 
 
 def _scene(

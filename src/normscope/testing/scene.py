@@ -84,6 +84,17 @@ class Scene:
         """Note a number that is not attacked."""
         self.skipped.append((number, reason))
 
+    def attempt(self, what: str, step: Callable[..., None], *args: Any) -> None:
+        """Carry out one attack; one that cannot be carried out is noted, and the others go on."""
+        try:
+            step(self, *args)
+        except (NormscopeError, RuntimeError, ValueError, TypeError, LookupError) as error:
+            self.skip(what, f"{type(error).__name__}: {str(error).splitlines()[0] if str(error) else ''}")
+
+    def random(self, *shape: int) -> Tensor:
+        """Return normal numbers from the generator of this scene."""
+        return torch.randn(shape, generator=self.generator, dtype=torch.float64)
+
     def rows(
         self, x: Tensor, calls: Sequence[Call | None], hooked: HookedModel | None = None
     ) -> dict[Call | None, Tensor]:
@@ -253,11 +264,3 @@ def _layout(
         if len(shape) > 2 and shape[1] == size:
             return shape, (1,), True
     return None, (), True
-
-
-def attempt(scene: Scene, what: str, step: Callable[[], Any]) -> None:
-    """Carry out one attack; one that cannot be carried out is noted, and the others go on."""
-    try:
-        step()
-    except (NormscopeError, RuntimeError, NotImplementedError, ValueError, TypeError, IndexError, KeyError) as error:
-        scene.skip(what, f"{type(error).__name__}: {str(error).splitlines()[0] if str(error) else ''}")

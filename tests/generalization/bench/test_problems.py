@@ -7,7 +7,7 @@ import math
 import numpy as np
 import pytest
 
-from normscope.generalization.bench.problems import PROBLEMS
+from normscope.generalization.bench.problems import PROBLEMS, Cells, Draw
 
 
 @pytest.mark.parametrize("name", list(PROBLEMS))
@@ -44,3 +44,13 @@ def test_randomized_model() -> None:
     assert 0 <= divergence <= math.log(64)
     assert risk >= 0.1
     assert abs(loss - risk) < 0.02
+
+
+def test_counts_and_error() -> None:
+    """Empty cells count as zero."""
+    cells = Cells(np.array([0, 2, 2]), np.zeros(4), np.ones(4))
+    assert cells.counts.tolist() == [1, 0, 2, 0]
+    draw = Draw(
+        np.zeros((3, 1)), np.zeros(3, dtype=np.int64), np.array([0.0, 1.0, 0.5]), 0.3, np.zeros(2), cells, cells
+    )
+    assert (draw.samples, draw.train_error) == (3, 0.5)

@@ -9,7 +9,7 @@ import pytest
 
 from normscope.core.errors import InputError
 from normscope.generalization.bench.contestants import CONTESTANTS, FALSE
-from normscope.generalization.bench.draw import Draw
+from normscope.generalization.bench.problems import Draw
 from normscope.generalization.bench.run import try_bound
 
 

@@ -13,7 +13,7 @@ from normscope.analysis.bounds.chain import RefusedError
 from normscope.analysis.bounds.losses import BoundedLoss
 from normscope.analysis.bounds.measured import Network
 from normscope.analysis.bounds.scores import Scores
-from normscope.generalization.certified_cells import flat_cells
+from normscope.generalization.cell_terms import flat_cells
 from normscope.generalization.margins import margins
 from normscope.generalization.partition import Partition, grid, voronoi
 from normscope.graph.interpreter import run

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from normscope.core.environment import quiet_vmap
 from normscope.core.errors import NormscopeError
-from normscope.generalization.chain_layer import ChainLayer
+from normscope.generalization.margin_bounds import ChainLayer
 from normscope.lipschitz.segments import SegmentNorms
 from normscope.operators.convolution import apply_convolution
 from normscope.operators.expression import Expr, between, evaluate, offset

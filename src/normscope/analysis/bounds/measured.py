@@ -19,7 +19,7 @@ from normscope.analysis.layers import layers, normalizers
 from normscope.analysis.options import Options
 from normscope.core.result import LayerResult, NormalizerResult
 from normscope.core.value import Kind, Value
-from normscope.generalization.chain_layer import ChainLayer
+from normscope.generalization.margin_bounds import ChainLayer
 from normscope.generalization.margins import margins
 from normscope.graph.capture import Captured
 from normscope.graph.interpreter import run

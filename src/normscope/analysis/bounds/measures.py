@@ -18,7 +18,7 @@ from normscope.analysis.bounds.run import captured_on
 from normscope.analysis.bounds.scores import Scores, scored
 from normscope.core.errors import InputError
 from normscope.core.statement import statement
-from normscope.generalization.bartlett import spectral_complexity
+from normscope.generalization.margin_bounds import spectral_complexity
 from normscope.graph.capture import Captured
 from normscope.graph.guard import untouched
 from normscope.graph.interpreter import run

@@ -35,7 +35,7 @@ from normscope.analysis.options import MODES
 from normscope.core.errors import InputError
 from normscope.core.numbers import check_fraction
 from normscope.core.result import Rows, to_plain
-from normscope.generalization.bartlett import spectral_complexity
+from normscope.generalization.margin_bounds import spectral_complexity
 from normscope.generalization.partition import Partition
 from normscope.graph.capture import Captured, capture, uncompiled
 from normscope.graph.guard import untouched

@@ -9,17 +9,19 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 
-from normscope.generalization.bartlett import bartlett_bound
-from normscope.generalization.bench.draw import Cells, Draw
+from normscope.generalization.bench.problems import Cells, Draw
 from normscope.generalization.cell_terms import g_paper, g_tight, g_total_variation
-from normscope.generalization.chain_layer import ChainLayer
 from normscope.generalization.compression import by_surrogate, occam
-from normscope.generalization.held_out import clopper_pearson
-from normscope.generalization.held_out_distances import held_out_local_term
-from normscope.generalization.neyshabur import neyshabur_bound
+from normscope.generalization.held_out import clopper_pearson, held_out_local_term
+from normscope.generalization.margin_bounds import (
+    ChainLayer,
+    bartlett_bound,
+    golowich_bound,
+    neyshabur_bound,
+    row_norm_bound,
+)
 from normscope.generalization.pac_bayes import pac_bayes_bound, pac_bayes_kl, pac_bayes_lambda, pac_bayes_quadratic
-from normscope.generalization.rademacher import golowich_bound, row_norm_bound
-from normscope.generalization.than_phan import than_phan_bound
+from normscope.generalization.printed import than_phan_bound
 from normscope.generalization.vc import vc_gap
 
 #: Samples whose distances from unseen inputs are looked at.

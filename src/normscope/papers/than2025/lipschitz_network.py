@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from normscope.core.errors import InputError
 from normscope.core.rounding import matrix_norm_sandwich
-from normscope.generalization.certified_cells import cell_constants
+from normscope.generalization.cell_terms import cell_constants
 from normscope.generalization.held_out import clopper_pearson
 from normscope.generalization.margins import ramp_loss
 from normscope.generalization.partition import grid

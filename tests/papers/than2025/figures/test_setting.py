@@ -34,5 +34,5 @@ def test_unknown_figures_and_scales_are_told() -> None:
     """With those there are."""
     with pytest.raises(InputError, match="fig1, fig2, fig3"):
         settings_of("fig4", "paper")
-    with pytest.raises(InputError, match="smoke, laptop, paper"):
+    with pytest.raises(InputError, match="smoke, laptop, long, paper"):
         settings_of("fig1", "large")

@@ -17,13 +17,13 @@ from normscope.operators.normalizers.batch_norm import (
 )
 from normscope.operators.normalizers.group_norm import group_norm_at, group_norm_global, group_norm_printed
 from normscope.operators.normalizers.layer_norm import (
-    centered_scale_norm,
     layer_norm_at,
     layer_norm_global,
     layer_norm_jacobian,
     layer_norm_on_floor,
     layer_norm_printed,
 )
+from normscope.operators.normalizers.secular_equation import centered_scale_norm
 from normscope.papers.claim import Claims, Outcome, Verdict, close
 from normscope.papers.measure import (
     Measured,

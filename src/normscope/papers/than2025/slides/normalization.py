@@ -16,7 +16,8 @@ from normscope.geometry.derivatives import standardized
 from normscope.lipschitz.printed import lemma_5, theorem_9
 from normscope.operators.normalizers.batch_norm import batch_norm_running, batch_norm_slides
 from normscope.operators.normalizers.group_norm import group_norm_global, group_norm_slides
-from normscope.operators.normalizers.layer_norm import centered_scale_norm, layer_norm_global, layer_norm_slides
+from normscope.operators.normalizers.layer_norm import layer_norm_global, layer_norm_slides
+from normscope.operators.normalizers.secular_equation import centered_scale_norm
 from normscope.papers.claim import Claims, Outcome, Verdict, close
 from normscope.papers.measure import (
     Measured,
