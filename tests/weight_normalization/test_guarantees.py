@@ -38,7 +38,7 @@ def test_every_bound_is_above_what_is_measured(net: nn.Module) -> None:
     assert found.moment.certificate.proved
     json.dumps(found.to_dict(), allow_nan=False)
     assert "Hessian of the predictor" in str(found)
-    assert found._repr_html_().startswith("<table>")
+    assert "<table" in found._repr_html_()
 
 
 def test_relu_keeps_the_first_order_bounds_and_says_why_there_is_no_more() -> None:

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import json
 import os
 import secrets
 import stat
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 from normscope.core.errors import InputError
 
@@ -61,6 +63,29 @@ def write_text(path: str | os.PathLike[str], text: str) -> Path:
     with replacing(path) as temporary:
         temporary.write_text(text, encoding="utf-8", errors="backslashreplace")
     return Path(path)
+
+
+class Saved:
+    r"""A result with a JSON form, which its ``to_dict`` gives.
+
+    >>> class One(Saved):
+    ...     def to_dict(self):
+    ...         return {"one": 1}
+    >>> One().to_json()
+    '{\n "one": 1\n}'
+    """
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the JSON form."""
+        raise NotImplementedError
+
+    def to_json(self) -> str:
+        """Return the JSON text (strict: no NaN, infinities as strings)."""
+        return json.dumps(self.to_dict(), indent=1, allow_nan=False)
+
+    def save(self, path: str | os.PathLike[str]) -> Path:
+        """Write the JSON text, whole or not at all."""
+        return write_text(path, self.to_json() + "\n")
 
 
 def user_path(path: str | os.PathLike[str]) -> Path:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import importlib
 import inspect
-import json
 import re
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
@@ -12,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from normscope.core.errors import InputError, listed
+from normscope.core.files import Saved
 from normscope.core.shown import Shown
 from normscope.core.statement import PAPERS, Statement
 from normscope.core.statement import statements as registered
@@ -89,7 +89,7 @@ class Topic:
 
 
 @dataclass(frozen=True, repr=False)
-class Answer(Shown):
+class Answer(Saved, Shown):
     """What was asked, and the explanations found."""
 
     _layout = ("normscope.report.audit", "answer_sections")
@@ -101,10 +101,6 @@ class Answer(Shown):
     def to_dict(self) -> dict[str, Any]:
         """Return the JSON form."""
         return {"kind": "explanation", "asked": self.asked, "parts": [part.to_dict() for part in self.parts]}
-
-    def to_json(self) -> str:
-        """Return the JSON text (strict: no NaN, infinities as strings)."""
-        return json.dumps(self.to_dict(), indent=1, allow_nan=False)
 
 
 def located(name: str) -> Location:

@@ -23,11 +23,20 @@ from normscope.operators.normalizers.layer_norm import layer_norm_global, layer_
 from normscope.operators.normalizers.rms_norm import rms_norm_at, rms_norm_global
 from normscope.papers.akbar2025.claims.laboratory import hidden_layer, largest, normalized, output, square_loss
 from normscope.papers.claim import Claims, Outcome
-from normscope.papers.measure import confirm, confirm_bound, gaussian, holds, jacobian, jacobian_norm, norm, numbers
+from normscope.papers.measure import (
+    EPS,
+    confirm,
+    confirm_bound,
+    gaussian,
+    holds,
+    jacobian,
+    jacobian_norm,
+    norm,
+    numbers,
+)
 
 CLAIMS = Claims("normscope")
 ZERO = 1e-10
-EPS = 1e-5
 
 
 def _agree(ours: float, true: float) -> float:

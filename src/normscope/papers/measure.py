@@ -6,7 +6,9 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 
 import torch
 from torch import Tensor
+from torch.nn import functional as F
 
+from normscope.core.value import Kind, Value
 from normscope.papers.claim import Number, Outcome, Verdict, close
 
 Function = Callable[[Tensor], Tensor]
@@ -14,6 +16,8 @@ Measured = dict[str, Number]
 
 #: What rounding may do to a number a check measures.
 RELATIVE = 1e-9
+#: The stabilizer of normalizers, as torch has it.
+EPS = 1e-5
 
 
 class CorrectionError(Exception):
@@ -115,6 +119,24 @@ def standardized(y: Tensor) -> Tensor:
     [[-1.0], [1.0]]
     """
     return (y - y.mean(0)) / y.std(0, unbiased=False)
+
+
+def layer_norm(x: Tensor, _: int = 0, *, eps: float = EPS) -> Tensor:
+    """Return LayerNorm over the last axis, as :func:`chain` takes it.
+
+    >>> layer_norm(numbers(1, 1)).tolist()
+    [0.0, 0.0]
+    """
+    return F.layer_norm(x, x.shape[-1:], eps=eps)
+
+
+def certified(values: Iterable[float]) -> list[Value]:
+    """Return numbers as the certified values that printed formulas take.
+
+    >>> certified([2.0])[0].kind.name
+    'CERTIFIED'
+    """
+    return [Value.of(x, Kind.CERTIFIED) for x in values]
 
 
 def of_weight(network: Callable[[list[Tensor]], Function], weights: list[Tensor], i: int, x: Tensor) -> Function:

@@ -4,20 +4,17 @@ from __future__ import annotations
 
 import difflib
 import importlib
-import json
-import os
 import pkgutil
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from types import ModuleType
 from typing import Any
 
 import torch
 
 from normscope.core.errors import InputError, listed
-from normscope.core.files import write_text
+from normscope.core.files import Saved
 from normscope.core.shown import Shown
 from normscope.core.statement import PAPERS
 from normscope.papers.claim import Claim, Claims, Outcome, Verdict
@@ -71,7 +68,7 @@ class Entry:
 
 
 @dataclass(frozen=True, repr=False)
-class Audit(Shown):
+class Audit(Saved, Shown):
     """The claims that were checked, in the order of the papers."""
 
     _layout = ("normscope.report.audit", "audit_sections")
@@ -116,14 +113,6 @@ class Audit(Shown):
             "totals": self.totals,
             "claims": [entry.to_dict() for entry in self.entries],
         }
-
-    def to_json(self) -> str:
-        """Return the JSON text (strict: no NaN, infinities as strings)."""
-        return json.dumps(self.to_dict(), indent=1, allow_nan=False)
-
-    def save(self, path: str | os.PathLike[str]) -> Path:
-        """Write the JSON text, whole or not at all."""
-        return write_text(path, self.to_json() + "\n")
 
 
 def audit(

@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-import json
 import math
-import os
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
-from normscope.core.files import write_text
+from normscope.core.files import Saved
 from normscope.core.number_text import number_text
 from normscope.core.value import LN10, json_number
 
@@ -85,7 +82,7 @@ class Attack:
 
 
 @dataclass(frozen=True)
-class Refutation:
+class Refutation(Saved):
     """What came of an attempt to refute every certified number of a model's results.
 
     Attributes:
@@ -116,14 +113,6 @@ class Refutation:
             "attacks": [a.to_dict() for a in self.attacks],
             "skipped": [{"number": number, "reason": reason} for number, reason in self.skipped],
         }
-
-    def to_json(self) -> str:
-        """Return the JSON text (strict: no NaN, infinities as strings)."""
-        return json.dumps(self.to_dict(), indent=1, allow_nan=False)
-
-    def save(self, path: str | os.PathLike[str]) -> Path:
-        """Write the JSON text, whole or not at all."""
-        return write_text(path, self.to_json() + "\n")
 
     def __str__(self) -> str:
         finite = [a for a in self.attacks if math.isfinite(a.claimed) and not a.lower]

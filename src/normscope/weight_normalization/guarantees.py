@@ -2,21 +2,18 @@ r"""Every guarantee of the theory for one network and its data, next to the quan
 
 from __future__ import annotations
 
-import html
-import json
 import math
-import os
 from collections.abc import Mapping
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from normscope.core.files import write_text
+from normscope.core.files import Saved
 from normscope.core.number_text import number_text
 from normscope.core.result import from_plain, to_plain
+from normscope.core.shown import Shown
 from normscope.core.value import Kind, Value
 from normscope.weight_normalization.chain import Chain, in_float64, read_chain
 from normscope.weight_normalization.descent import StepCertificate, smoothness_bound
@@ -61,8 +58,8 @@ class Guarantee:
     note: str = ""
 
 
-@dataclass(frozen=True)
-class Guarantees:
+@dataclass(frozen=True, repr=False)
+class Guarantees(Saved, Shown):
     """What the theory proves about a weight-normalized network, beside what is measured.
 
     Attributes:
@@ -70,6 +67,9 @@ class Guarantees:
         moment: the loss, and what is proved about the next step of gradient descent.
         paper_form: whether the network is exactly of the paper's form.
     """
+
+    _layout = ("normscope.report.weight_normalization", "weight_normalization_sections")
+    _rows = "rows"
 
     rows: tuple[Guarantee, ...]
     moment: Moment
@@ -84,14 +84,6 @@ class Guarantees:
         rest = {name: to_plain(value) for name, value in vars(self).items()}
         return {"schema_version": 1, "kind": "weight-normalization", **rest}
 
-    def to_json(self) -> str:
-        """Return the JSON text."""
-        return json.dumps(self.to_dict(), indent=1, allow_nan=False)
-
-    def save(self, path: str | os.PathLike[str]) -> Path:
-        """Write the JSON text, whole or not at all."""
-        return write_text(path, self.to_json() + "\n")
-
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> Guarantees:
         """Read the JSON form back."""
@@ -99,17 +91,6 @@ class Guarantees:
         moment = from_plain(data["moment"])
         certificate = StepCertificate(**moment["certificate"])
         return cls(rows, Moment(**(moment | {"certificate": certificate})), data["paper_form"])
-
-    def _cells(self) -> list[tuple[str, ...]]:
-        """Return the rows as text."""
-        cells: list[tuple[str, ...]] = [("quantity", "bound", "with measured activations", "measured", "note")]
-        return cells + [(r.name, shown(r.bound), shown(r.tight), shown(r.measured), r.note) for r in self.rows]
-
-    def __str__(self) -> str:
-        cells = self._cells()
-        wide = [max(len(row[k]) for row in cells) for k in range(len(cells[0]))]
-        lines = ["  ".join(cell.ljust(w) for cell, w in zip(row, wide, strict=True)).rstrip() for row in cells]
-        return "\n".join([*lines, "", *self.step_lines()])
 
     def step_lines(self) -> list[str]:
         """Return in words what is proved about the next step."""
@@ -121,11 +102,6 @@ class Guarantees:
             if step.certificate.proved and step.largest_certified_step > 0
             else "No step size is certified: the activation is not smooth, or the loss is zero.",
         ]
-
-    def _repr_html_(self) -> str:
-        rows = ["".join(f"<td>{html.escape(cell)}</td>" for cell in row) for row in self._cells()]
-        rows[0] = rows[0].replace("td>", "th>")
-        return "<table>" + "".join(f"<tr>{row}</tr>" for row in rows) + "</table>"
 
 
 def shown(value: Value | None) -> str:

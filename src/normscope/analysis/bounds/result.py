@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-import json
-import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from pathlib import Path
 from typing import Any
 
-from normscope.core.files import write_text
+from normscope.core.files import Saved
 from normscope.core.lazy import late
 from normscope.core.number_text import number_text
 from normscope.core.result import Rows, from_plain, to_plain
@@ -73,7 +70,7 @@ class BoundRow:
 
 
 @dataclass(frozen=True, repr=False)
-class BoundsResult(Shown):
+class BoundsResult(Saved, Shown):
     """Every bound on the error of a classifier, next to its true error.
 
     Attributes:
@@ -102,14 +99,6 @@ class BoundsResult(Shown):
     def to_dict(self) -> dict[str, Any]:
         """Return the JSON form."""
         return {"schema_version": 1, "kind": "bounds", **{name: to_plain(v) for name, v in vars(self).items()}}
-
-    def to_json(self) -> str:
-        """Return the JSON text."""
-        return json.dumps(self.to_dict(), indent=1, allow_nan=False)
-
-    def save(self, path: str | os.PathLike[str]) -> Path:
-        """Write the JSON text, whole or not at all."""
-        return write_text(path, self.to_json() + "\n")
 
     def plot(self) -> Any:
         """Draw bounds and margins with matplotlib; see :func:`normscope.report.bounds.plot_bounds`."""

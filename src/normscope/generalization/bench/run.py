@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
@@ -12,6 +11,7 @@ import numpy as np
 from scipy.stats import binomtest
 
 from normscope.core.errors import InputError
+from normscope.core.files import Saved
 from normscope.core.numbers import check_count, check_fraction
 from normscope.core.shown import Shown
 from normscope.core.statement import statement
@@ -46,7 +46,7 @@ class Trial:
 
 
 @dataclass(frozen=True, repr=False)
-class BenchResult(Shown):
+class BenchResult(Saved, Shown):
     """A bound on all problems.
 
     Attributes:
@@ -83,10 +83,6 @@ class BenchResult(Shown):
             "broken": self.broken,
             "trials": trials,
         }
-
-    def to_json(self) -> str:
-        """Return the JSON text."""
-        return json.dumps(self.to_dict(), indent=1, allow_nan=False)
 
 
 @statement("normscope", "Proposition GEN-19", holds="a valid bound is called broken with probability 1e-3")

@@ -6,7 +6,6 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from normscope.core.value import Kind, Value
 from normscope.lipschitz.printed import corollary_10, corollary_11, lemma_5
 from normscope.operators.normalizers.batch_norm import (
     batch_norm_batch_at,
@@ -17,8 +16,10 @@ from normscope.operators.normalizers.batch_norm import (
 from normscope.operators.normalizers.layer_norm import layer_norm_global, layer_norm_on_floor
 from normscope.papers.claim import Claims, Outcome, Verdict, close
 from normscope.papers.measure import (
+    EPS,
     Measured,
     bound,
+    certified,
     chain,
     confirm,
     gaussian,
@@ -26,17 +27,13 @@ from normscope.papers.measure import (
     gradient,
     holds,
     jacobian_norm,
+    layer_norm,
     padded_identity,
     refuted,
     standardized,
 )
 
 CLAIMS = Claims("than2025summary")
-EPS = 1e-5
-
-
-def _layer_norm(y: Tensor, _: int) -> Tensor:
-    return F.layer_norm(y, y.shape[-1:], eps=EPS)
 
 
 @CLAIMS.add("000-sup", "Summary, contribution", layer_norm_global, corollary_11)
@@ -48,7 +45,7 @@ def _suppressed() -> Outcome:
     measured: Measured = {}
     constants = []
     for depth in (1, 2, 3):
-        network = chain([padded_identity(8, 8)] * depth, _layer_norm, lambda y: y)
+        network = chain([padded_identity(8, 8)] * depth, layer_norm, lambda y: y)
         constants.append(jacobian_norm(network, torch.zeros(8, dtype=torch.float64)))
         measured[f"W = I with LayerNorm, K = {depth}"] = constants[-1]
     measured["W = I without"] = 1.0
@@ -62,7 +59,7 @@ def _inherent() -> Outcome:
     Corrected: Some have (Theorem 6), others contract: with norms below one the constant decays exponentially.
     """
     depth = 20
-    upper = lemma_5([Value.of(0.5, Kind.CERTIFIED)] * depth).value
+    upper = lemma_5(certified([0.5] * depth)).value
     attained = jacobian_norm(chain([0.5 * padded_identity(4, 4)] * depth), torch.ones(4, dtype=torch.float64))
     confirm("the product of the norms", upper, attained)
     measured = {"W = 0.5 I, 20 layers, no normalizer": attained}
@@ -102,8 +99,8 @@ def _tight() -> Outcome:
     """
     n, depth = 64, 10
     var = torch.full((n,), 9.0, dtype=torch.float64)
-    ones = [Value.of(1.0, Kind.CERTIFIED)] * depth
-    printed = corollary_10(ones, [Value.of(batch_norm_printed(var, 0.0), Kind.CERTIFIED)] * depth)[0].value
+    ones = certified([1.0] * depth)
+    printed = corollary_10(ones, certified([batch_norm_printed(var, 0.0)] * depth))[0].value
     network = chain([padded_identity(n, n)] * depth, lambda y, _: y / var.sqrt())
     true = jacobian_norm(network, torch.ones(n, dtype=torch.float64))
     confirm("the largest entry at each layer", batch_norm_running(None, var, 0.0) ** depth, true)
@@ -168,7 +165,7 @@ def _reduced() -> Outcome:
     floor = layer_norm_on_floor(torch.ones(8), EPS, 3.0)
     frozen = jacobian_norm(chain([padded_identity(8, 8)] * 5, lambda y, _: y / 3), torch.ones(8, dtype=torch.float64))
     confirm("five layers at std 3", floor**5, frozen, 1e-5)
-    everywhere = jacobian_norm(lambda x: _layer_norm(x, 0), torch.zeros(8, dtype=torch.float64))
+    everywhere = jacobian_norm(lambda x: layer_norm(x), torch.zeros(8, dtype=torch.float64))
     measured = {
         "LayerNorm where std >= 3": floor,
         "five frozen BatchNorms of std 3": frozen,

@@ -14,11 +14,11 @@ from normscope.geometry.derivatives import (
     standardization_core,
     standardized,
 )
-from normscope.geometry.flow import Loss, Point, gradient_flow, gradient_of
+from normscope.geometry.flow import Point, gradient_flow, gradient_of
 from normscope.geometry.hessian import dense_hessian, smallest_eigenvalue_bound
 from normscope.geometry.symmetry import symmetry_dimension
 from normscope.papers.akbar2025.claims.degrees import flat_directions
-from normscope.papers.akbar2025.claims.laboratory import hidden_layer, largest, neuron, output, square_loss
+from normscope.papers.akbar2025.claims.laboratory import hidden_layer, largest, output, square_loss, weight_of_neuron
 from normscope.papers.claim import Claims, Outcome, Verdict, close
 from normscope.papers.measure import (
     Measured,
@@ -37,12 +37,6 @@ CLAIMS = Claims("akbar2025")
 ZERO = 1e-10
 
 
-def _of_weight() -> tuple[Loss, dict[str, Tensor]]:
-    """Return the loss of the weight of one BatchNorm neuron, its scale fixed."""
-    loss, start, _ = neuron()
-    return (lambda p: loss({**p, "gamma": start["gamma"]})), {"w": start["w"]}
-
-
 def _curvature_at(z: Tensor, target: Tensor, gamma: float, eps: float) -> Tensor:
     """Return the Hessian of ``sum (gamma z^ - y)^2/2`` with respect to the pre-activations, by double backward."""
     return dense_hessian(lambda p: (gamma * standardized(p["z"], eps)[0] - target).square().sum() / 2, {"z": z})
@@ -55,7 +49,7 @@ def _zero_eigenvalue() -> Outcome:
     Corrected: H w = -grad L: an eigenvector only where the gradient is zero. Elsewhere w^T H w = 0 and H has a negative
     eigenvalue, at most (h - sqrt(h^2 + 4 ||grad||^2/||w||^2))/2 with h the curvature along the gradient.
     """
-    loss, point = _of_weight()
+    loss, point = weight_of_neuron()
     w, slope, bend = point["w"], gradient_of(loss, point)["w"], dense_hessian(loss, point)
     unit = slope / slope.norm()
     ours = smallest_eigenvalue_bound(float(unit @ bend @ unit), float(slope.norm()), float(w.norm()))
@@ -78,7 +72,7 @@ def _mixed() -> Outcome:
 
     Corrected: w^T H u = -<grad L, u>: they vanish at stationary points only.
     """
-    loss, point = _of_weight()
+    loss, point = weight_of_neuron()
     slope, bend = gradient_of(loss, point)["w"], dense_hessian(loss, point)
     unit = slope / slope.norm()
     mixed = float(point["w"] @ bend @ unit)

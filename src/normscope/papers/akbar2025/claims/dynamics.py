@@ -24,6 +24,7 @@ from normscope.papers.akbar2025.claims.laboratory import (
     neuron,
     square_loss,
     step,
+    weight_of_neuron,
 )
 from normscope.papers.claim import Claims, Outcome, close
 from normscope.papers.measure import confirm, gaussian, gradient, holds, numbers, refuted
@@ -178,9 +179,8 @@ def _weight_decay() -> Outcome:
     Corrected: -2 lambda ||w||^2. Gradient steps do not shrink to zero: ||w||^4 settles at eta G^2/(2 lambda - eta
     lambda^2), G the gradient norm on the unit sphere.
     """
-    loss, start, _ = neuron()
-    fixed = {"w": start["w"]}
-    end = gradient_flow(lambda p: loss({**p, "gamma": start["gamma"]}), fixed, 20.0, 320, decay=0.05)
+    loss, start = weight_of_neuron()
+    end = gradient_flow(loss, start, 20.0, 320, decay=0.05)
     ratio = _square(end["w"]) / _square(start["w"])
     confirm("the decay", square_after_flow(1.0, 0.05, 20.0), ratio, FLOW)
     a, b, eta, decay, size = 1.0, 0.0, 0.1, 0.01, 2.0
@@ -220,17 +220,13 @@ def _sphere_time() -> Outcome:
 
     Corrected: And time runs with 1/||w||^2: from 2w the same path takes four times as long.
     """
-    loss, start, _ = neuron()
-
-    def fixed(p: Point) -> Tensor:
-        return loss({**p, "gamma": start["gamma"]})
-
-    once = gradient_flow(fixed, {"w": start["w"]}, 1.0, 60)["w"]
-    twice = gradient_flow(fixed, {"w": 2 * start["w"]}, 4.0, 60)["w"]
+    loss, start = weight_of_neuron()
+    once = gradient_flow(loss, start, 1.0, 60)["w"]
+    twice = gradient_flow(loss, {"w": 2 * start["w"]}, 4.0, 60)["w"]
     gap = largest(once / once.norm() - twice / twice.norm())
     confirm("the direction from 2w after four times the time", 0.0, gap, FLOW)
-    final = gradient_flow(fixed, {"w": start["w"]}, 40.0, 160)["w"]
-    slope = largest(gradient_of(fixed, {"w": final})["w"])
+    final = gradient_flow(loss, start, 40.0, 160)["w"]
+    slope = largest(gradient_of(loss, {"w": final})["w"])
     measured = {"norm at the end/start": float(final.norm() / start["w"].norm()), "gradient at the end": slope}
     stays = close(measured["norm at the end/start"], 1.0, FLOW) and slope < 1e-4
     return holds(stays, measured, "the norm stays while the gradient dies out")

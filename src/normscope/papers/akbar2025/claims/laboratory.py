@@ -149,3 +149,13 @@ def neuron(eps: float = 0.0, samples: int = 16) -> tuple[Loss, dict[str, Tensor]
         return (p["gamma"] * standardized(x @ p["w"], eps)[0] - target).square().mean() / 2
 
     return loss, {"w": gaussian(202, 3), "gamma": numbers(1.3)}, x
+
+
+def weight_of_neuron() -> tuple[Loss, dict[str, Tensor]]:
+    """Return the loss of the weight of that neuron, its scale fixed, and where it starts.
+
+    >>> sorted(weight_of_neuron()[1])
+    ['w']
+    """
+    loss, start, _ = neuron()
+    return (lambda p: loss({**p, "gamma": start["gamma"]})), {"w": start["w"]}

@@ -12,7 +12,7 @@ from normscope.geometry.derivatives import standardized
 from normscope.geometry.flow import Point, gradient_flow, gradient_of
 from normscope.geometry.growth import growth_after_heavy_ball
 from normscope.geometry.hessian import dense_hessian
-from normscope.papers.akbar2025.claims.laboratory import neuron, normalized, square_loss
+from normscope.papers.akbar2025.claims.laboratory import normalized, square_loss, weight_of_neuron
 from normscope.papers.claim import Claims, Outcome, close
 from normscope.papers.measure import confirm, gaussian, given, gradient, holds, refuted
 
@@ -27,13 +27,12 @@ def _not_smooth() -> Outcome:
     Corrected: Both are unbounded: grad L(cw) = grad L(w)/c and the Hessian grows like 1/c^2 as c -> 0. What is bounded
     is ||w|| ||grad|| and ||w||^2 lambda_max.
     """
-    loss, start, _ = neuron()
+    loss, start = weight_of_neuron()
     rates, sizes = [], []
     for c in (1.0, 0.1, 0.01):
         point = {"w": c * start["w"]}
-        whole = dense_hessian(lambda p: loss({**p, "gamma": start["gamma"]}), point)
-        rates.append(float(torch.linalg.eigvalsh(whole).abs().max()))
-        sizes.append(float(gradient_of(lambda p: loss({**p, "gamma": start["gamma"]}), point)["w"].norm()))
+        rates.append(float(torch.linalg.eigvalsh(dense_hessian(loss, point)).abs().max()))
+        sizes.append(float(gradient_of(loss, point)["w"].norm()))
     confirm("the curvature at w/100", 1e4 * rates[0], rates[2])
     measured = {
         "|H| at w": rates[0],
@@ -156,11 +155,11 @@ def _momentum() -> Outcome:
     Corrected: It does, outwards only: ||w_{t+1}||^2 - ||w_t||^2 = mu (||w_t||^2 - ||w_{t-1}||^2) + mu ||p_t||^2 +
     ||p_{t+1}||^2 for heavy ball with moves p, never negative from rest.
     """
-    loss, start, _ = neuron()
+    loss, start = weight_of_neuron()
     w, move = start["w"], torch.zeros(3, dtype=torch.float64)
     growth, least, radial = 0.0, math.inf, 0.0
     for _ in range(40):
-        slope = gradient_of(lambda p: loss({**p, "gamma": start["gamma"]}), {"w": w})["w"]
+        slope = gradient_of(loss, {"w": w})["w"]
         following = 0.9 * move - 0.5 * slope
         ours = growth_after_heavy_ball(growth, float(move @ move), float(following @ following), 0.9)
         radial = max(radial, float(w @ following / w.norm()))

@@ -5,7 +5,9 @@ Only what the summary says is here; its theorems were not held against the paper
 
 from __future__ import annotations
 
+import functools
 import math
+from collections.abc import Callable
 
 import torch
 from torch import Tensor
@@ -45,9 +47,17 @@ def network(point: Point, x: Tensor, *, normalize: bool = True, scaled: bool = T
     return h @ point["u"]
 
 
-def _one_layer() -> tuple[Tensor, Tensor, dict[str, Tensor]]:
-    """Return inputs, targets and a start with one hidden layer of five rows."""
-    return gaussian(700, 24, 4), gaussian(701, 24), {"0": gaussian(702, 5, 4), "u": 3 * gaussian(703, 5)}
+def _one_layer(*, normalize: bool = True) -> tuple[Callable[..., Tensor], Tensor]:
+    """Return the square loss of one hidden layer of five rows, its output layer fixed, and where it starts.
+
+    The loss is over all samples, or over those of a batch.
+    """
+    x, target, u = gaussian(700, 24, 4), gaussian(701, 24), 3 * gaussian(703, 5)
+
+    def loss(p: Point, batch: slice = slice(None)) -> Tensor:
+        return (network({**p, "u": u}, x[batch], normalize=normalize) - target[batch]).square().mean()
+
+    return loss, gaussian(702, 5, 4)
 
 
 @CLAIMS.add("004-def", "Method Summary", weight_norm_effective)
@@ -96,14 +106,10 @@ def _unique() -> Outcome:
     Corrected: To networks with it: there the Hessian falls like 1/||v||^2. Without it larger weights do not flatten the
     loss.
     """
-    x, target, start = _one_layer()
     ratios = {}
     for normalize in (True, False):
-
-        def loss(p: Point, n: bool = normalize) -> Tensor:
-            return (network({**p, "u": start["u"]}, x, normalize=n) - target).square().mean()
-
-        sizes = [norm(dense_hessian(loss, {"0": c * start["0"]})) for c in (0.05, 0.1)]
+        loss, start = _one_layer(normalize=normalize)
+        sizes = [norm(dense_hessian(loss, {"0": c * start})) for c in (0.05, 0.1)]
         ratios[normalize] = sizes[1] / sizes[0]
     confirm("the Hessian at twice the norm", 0.25, ratios[True])
     measured = {"Hessian at 2v over v, WeightNorm": ratios[True], "at 2w over w, plain": ratios[False]}
@@ -168,15 +174,12 @@ def _convexity() -> Outcome:
     Corrected: A theorem of the paper itself, whose constants the summary does not give. ||grad_v L||^2/L is itself not
     scale-free: it falls like 1/||v||^2 for one and the same function.
     """
-    x, target, start = _one_layer()
-
-    def loss(p: Point) -> Tensor:
-        return (network({**p, "u": start["u"]}, x) - target).square().mean()
+    loss, start = _one_layer()
 
     def ratio(point: Point) -> float:
         return float(gradient_of(loss, point)["0"].square().sum() / loss(point))
 
-    values = [ratio({"0": c * start["0"]}) for c in (1.0, 2.0)]
+    values = [ratio({"0": c * start}) for c in (1.0, 2.0)]
     measured = {"||grad||^2/L at v": values[0], "at 2v": values[1]}
     return Outcome(
         Verdict.NOT_CHECKABLE if close(values[1], values[0] / 4) else Verdict.FALSE,
@@ -192,14 +195,11 @@ def _hessian_falls() -> Outcome:
     Corrected: Exactly like 1/||v||^2, because the network does not depend on ||v||: it is a matter of the step size
     only.
     """
-    x, target, start = _one_layer()
-
-    def loss(p: Point) -> Tensor:
-        return (network({**p, "u": start["u"]}, x) - target).square().mean()
-
-    at = [dense_hessian(loss, {"0": c * start["0"]}) for c in (1.0, 3.0)]
+    loss, start = _one_layer()
+    at = [dense_hessian(loss, {"0": c * start}) for c in (1.0, 3.0)]
     error = largest(9 * at[1] - at[0])
-    same = largest(network({"0": 3 * start["0"], "u": start["u"]}, x) - network(start, x))
+    x, u = gaussian(700, 24, 4), 3 * gaussian(703, 5)
+    same = largest(network({"0": 3 * start, "u": u}, x) - network({"0": start, "u": u}, x))
     measured = {"Hessian at v": norm(at[0]), "at 3v": norm(at[1]), "error of 1/9": error, "change of the network": same}
     return holds(error < ZERO and same < ZERO, measured, "a function of the direction")
 
@@ -211,12 +211,8 @@ def _faster() -> Outcome:
     Corrected: At a fixed step it is slower: the step on the sphere is eta/||v||^2. With eta ~ ||v||^2 the paths are the
     same.
     """
-    x, target, start = _one_layer()
-
-    def loss(p: Point) -> Tensor:
-        return (network({**p, "u": start["u"]}, x) - target).square().mean()
-
-    small, large = {"0": start["0"]}, {"0": 5 * start["0"]}
+    loss, start = _one_layer()
+    small, large = {"0": start}, {"0": 5 * start}
     ends = [float(loss(descended(loss, p, size, 60))) for p, size in ((small, 0.1), (large, 0.1), (large, 2.5))]
     confirm("the loss from 5v with 25 times the step", ends[0], ends[2])
     measured = {
@@ -234,14 +230,10 @@ def _small_norm() -> Outcome:
 
     Corrected: One step from a small norm throws the vector out to eta G/||v||, and every later step is small.
     """
-    x, target, start = _one_layer()
-
-    def loss(p: Point) -> Tensor:
-        return (network({**p, "u": start["u"]}, x) - target).square().mean()
-
-    tiny = {"0": 1e-4 * start["0"]}
+    loss, start = _one_layer()
+    tiny = {"0": 1e-4 * start}
     thrown = descended(loss, tiny, 0.1, 1)["0"].norm(dim=1)
-    ends = [float(loss(descended(loss, p, 0.1, 60))) for p in ({"0": start["0"]}, tiny)]
+    ends = [float(loss(descended(loss, p, 0.1, 60))) for p in ({"0": start}, tiny)]
     measured = {
         "loss after 60 steps from v": ends[0],
         "from v/10000": ends[1],
@@ -252,17 +244,13 @@ def _small_norm() -> Outcome:
 
 def _rows_under(rule: str, steps: int = 60) -> float:
     """Return the largest fall of a row's norm in any step on mini-batches: plain, heavy-ball, decayed or Adam."""
-    x, target, start = _one_layer()
-    v, eta = start["0"], 0.05 if rule == "adam" else 0.5
+    loss, start = _one_layer()
+    v, eta = start, 0.05 if rule == "adam" else 0.5
     first = second = move = torch.zeros_like(v)
     growth, fall = torch.zeros(5, dtype=torch.float64), 0.0
     for k in range(steps):
-        batch = torch.arange(8) + 8 * (k % 3)
-
-        def loss(p: Point, batch: Tensor = batch) -> Tensor:
-            return (network({**p, "u": start["u"]}, x[batch]) - target[batch]).square().mean()
-
-        slope = gradient_of(loss, {"0": v})["0"]
+        batch = slice(8 * (k % 3), 8 * (k % 3) + 8)
+        slope = gradient_of(functools.partial(loss, batch=batch), {"0": v})["0"]
         first, second = 0.9 * first + 0.1 * slope, 0.999 * second + 0.001 * slope.square()
         adapted = first / (1 - 0.9 ** (k + 1)) / ((second / (1 - 0.999 ** (k + 1))).sqrt() + 1e-8)
         direction = {"momentum": slope - 0.9 * move / eta, "decay": slope + 0.1 * v, "adam": adapted}.get(rule, slope)

@@ -17,13 +17,16 @@ from normscope.lipschitz.printed import corollary_10, corollary_11, lemma_5
 from normscope.operators.normalizers.layer_norm import layer_norm_global
 from normscope.papers.claim import Claims, Outcome, Verdict
 from normscope.papers.measure import (
+    EPS,
     CorrectionError,
     Measured,
+    certified,
     chain,
     confirm_bound,
     gaussian,
     given,
     jacobian_norm,
+    layer_norm,
     numbers,
     refuted,
 )
@@ -209,15 +212,9 @@ def _corollary_22() -> Outcome:
     """
     logits = numbers(0, 1)
     losses = [float(F.cross_entropy(t * logits[None], torch.tensor([0]))) for t in (10.0, 1e3, 1e5)]
-    factors = [Value.of(layer_norm_global(torch.ones(8), 1e-5), Kind.CERTIFIED)] * 4
-    factor = corollary_11([Value.of(1.0, Kind.CERTIFIED)] * 4, factors).value
+    factor = corollary_11(certified([1.0] * 4), certified([layer_norm_global(torch.ones(8), EPS)] * 4)).value
     zero = torch.zeros(8, dtype=torch.float64)
-
-    def network(x: Tensor) -> Tensor:
-        for _ in range(4):
-            x = F.layer_norm(x, (8,), eps=1e-5)
-        return x
-
+    network = chain([torch.eye(8).double()] * 4, layer_norm, lambda x: x)
     confirm_bound("the factor of LayerNorm", factor, jacobian_norm(network, zero))
     measured: Measured = {"cross-entropy at logits t (0, 1), t = 10": losses[0], "t = 1e5": losses[2]}
     measured["factor of LayerNorm, K = 4"] = factor

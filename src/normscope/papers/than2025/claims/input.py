@@ -7,12 +7,12 @@ import math
 
 import torch
 
-from normscope.core.value import Kind, Value
 from normscope.lipschitz.printed import lemma_5
 from normscope.operators.scalar.activations import slope
 from normscope.papers.claim import Claims, Outcome, Verdict, close
 from normscope.papers.measure import (
     Measured,
+    certified,
     chain,
     confirm,
     gaussian,
@@ -33,7 +33,7 @@ WIDTHS, FACTORS = (5, 3, 7, 2, 4), (2.0, 0.5, 3.0, 1.5)
 
 def _product(norms: list[float]) -> float:
     """Return the printed product of spectral norms."""
-    return lemma_5([Value.of(x, Kind.CERTIFIED) for x in norms]).value
+    return lemma_5(certified(norms)).value
 
 
 @CLAIMS.add("001-D4", "Definition 4", slope)

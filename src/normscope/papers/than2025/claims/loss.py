@@ -18,6 +18,7 @@ from normscope.operators.normalizers.batch_norm import batch_norm_running
 from normscope.operators.normalizers.layer_norm import layer_norm_global, layer_norm_on_floor
 from normscope.papers.claim import Claims, Outcome, close
 from normscope.papers.measure import (
+    EPS,
     Function,
     Measured,
     chain,
@@ -39,7 +40,6 @@ from normscope.papers.than2025.extremal.loss_gradients import gradients, l1_loss
 from normscope.papers.than2025.extremal.prescribed_gradient import theorem_15
 
 CLAIMS = Claims("than2025")
-EPS = 1e-5
 
 
 @CLAIMS.add("001-C14=", "Corollary 14 (11)", corollary_14, corollary_14_printed, l1_loss)

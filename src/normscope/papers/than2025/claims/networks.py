@@ -6,16 +6,17 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from normscope.core.value import Kind, Value
 from normscope.lipschitz.printed import corollary_10, corollary_11, lemma_5, theorem_9
 from normscope.operators.normalizers.batch_norm import batch_norm_printed, batch_norm_running, batch_norm_scale
 from normscope.operators.normalizers.group_norm import group_norm_global
 from normscope.operators.normalizers.layer_norm import layer_norm_global, layer_norm_on_floor
 from normscope.papers.claim import Claims, Outcome, Verdict, close
 from normscope.papers.measure import (
+    EPS,
     Function,
     Measured,
     bound,
+    certified,
     chain,
     confirm,
     confirm_bound,
@@ -23,21 +24,13 @@ from normscope.papers.measure import (
     given,
     holds,
     jacobian_norm,
+    layer_norm,
     norm,
     refuted,
 )
 from normscope.papers.than2025.extremal.layer_norm import layer_norm_blow_up
 
 CLAIMS = Claims("than2025")
-EPS = 1e-5
-
-
-def _certified(numbers: list[float]) -> list[Value]:
-    return [Value.of(x, Kind.CERTIFIED) for x in numbers]
-
-
-def _layer_norm(x: Tensor, _: int) -> Tensor:
-    return F.layer_norm(x, x.shape[-1:], eps=EPS)
 
 
 def _statistics(weights: list[Tensor], data: Tensor) -> list[tuple[Tensor, Tensor]]:
@@ -82,27 +75,27 @@ def _theorem_9() -> Outcome:
     largest, folded_ratio = 0.0, 0.0
     for seed in range(12):
         weights = [gaussian(1000 + 10 * seed + k, 6, 6) / 2 for k in range(3)]
-        norms = _certified([norm(w) for w in weights])
+        norms = certified([norm(w) for w in weights])
         points = gaussian(seed, 4, 6)
         groups = chain(weights, lambda y, k: F.group_norm(y.reshape(-1, 6), 2, eps=EPS).reshape(y.shape))
-        limit = theorem_9(norms, _certified([group_norm_global(torch.ones(6), 2, EPS)] * 3)).value
+        limit = theorem_9(norms, certified([group_norm_global(torch.ones(6), 2, EPS)] * 3)).value
         largest = max(largest, *(jacobian_norm(groups, x) / limit for x in points))
-        layers = theorem_9(norms, _certified([layer_norm_global(torch.ones(6), EPS)] * 3)).value
-        largest = max(largest, *(jacobian_norm(chain(weights, _layer_norm), x) / layers for x in points))
+        layers = theorem_9(norms, certified([layer_norm_global(torch.ones(6), EPS)] * 3)).value
+        largest = max(largest, *(jacobian_norm(chain(weights, layer_norm), x) / layers for x in points))
         statistics = _statistics(weights, gaussian(500 + seed, 64, 6))
         factors = [batch_norm_running(None, var, 0.0) for _, var in statistics]
-        batches = theorem_9(norms, _certified(factors)).value
+        batches = theorem_9(norms, certified(factors)).value
         folds = [
             norm(batch_norm_scale(None, var, 0.0)[:, None] * w) for w, (_, var) in zip(weights, statistics, strict=True)
         ]
-        folded = theorem_9(_certified(folds), []).value
+        folded = theorem_9(certified(folds), []).value
         for x in points:
             attained = jacobian_norm(_frozen(weights, statistics), x)
             confirm_bound("the folded product", folded, attained)
             largest = max(largest, attained / batches)
         folded_ratio = max(folded_ratio, folded / batches)
-    tight = jacobian_norm(chain([torch.eye(4).double()] * 3, _layer_norm, lambda x: x), torch.zeros(4).double())
-    limit = theorem_9(_certified([1.0] * 3), _certified([layer_norm_global(torch.ones(4), EPS)] * 3)).value
+    tight = jacobian_norm(chain([torch.eye(4).double()] * 3, layer_norm, lambda x: x), torch.zeros(4).double())
+    limit = theorem_9(certified([1.0] * 3), certified([layer_norm_global(torch.ones(4), EPS)] * 3)).value
     measured = {
         "largest attained / bound, 36 networks": largest,
         "folded / printed, BatchNorm, at most": folded_ratio,
@@ -122,9 +115,9 @@ def _corollary_10_1() -> Outcome:
     variances = torch.full((n,), var, dtype=torch.float64)
     weights = [torch.eye(n, dtype=torch.float64)] * depth
     true = jacobian_norm(chain(weights, lambda y, _: y / variances.sqrt()), torch.ones(n, dtype=torch.float64))
-    ours = theorem_9(_certified([1.0] * depth), _certified([batch_norm_running(None, variances, 0.0)] * depth)).value
+    ours = theorem_9(certified([1.0] * depth), certified([batch_norm_running(None, variances, 0.0)] * depth)).value
     confirm("with the largest entry", ours, true)
-    printed = corollary_10(_certified([1.0] * depth), _certified([batch_norm_printed(variances, 0.0)] * depth))[0].value
+    printed = corollary_10(certified([1.0] * depth), certified([batch_norm_printed(variances, 0.0)] * depth))[0].value
     measured = {"true, n = 64, K = 10, sigma = 3": true, "printed": printed}
     return Outcome(bound(printed, true), measured, "sqrt(n) is lost at every layer", printed / true)
 
@@ -140,10 +133,10 @@ def _corollary_10_2() -> Outcome:
     var = torch.tensor([9.0], dtype=torch.float64)
     one = torch.ones(1, 1, dtype=torch.float64)
     true = jacobian_norm(chain([one] * depth, lambda y, _: y / 3), torch.ones(1, dtype=torch.float64))
-    factors = _certified([batch_norm_printed(var, 0.0)] * depth)
-    attained = corollary_10(_certified([1.0] * depth), factors)[1].value
-    unequal = _certified([batch_norm_printed(var * k, 0.0) for k in range(1, depth + 1)])
-    first, second = (v.value for v in corollary_10(_certified([1.0] * depth), unequal))
+    factors = certified([batch_norm_printed(var, 0.0)] * depth)
+    attained = corollary_10(certified([1.0] * depth), factors)[1].value
+    unequal = certified([batch_norm_printed(var * k, 0.0) for k in range(1, depth + 1)])
+    first, second = (v.value for v in corollary_10(certified([1.0] * depth), unequal))
     measured = {
         "true, width 1": true,
         "printed, width 1": attained,
@@ -168,8 +161,8 @@ def _corollary_11() -> Outcome:
         extreme, linear = (layer_norm_blow_up(n, depth, EPS, activation) for activation in ("relu", "identity"))
         attained = jacobian_norm(extreme.module, extreme.point)
         confirm(f"blow-up, K = {depth}", extreme.attained.value, attained, 1e-6)
-        factors = _certified([layer_norm_global(torch.ones(n), EPS)] * depth)
-        printed = corollary_11(_certified([1.0] * depth), factors).value
+        factors = certified([layer_norm_global(torch.ones(n), EPS)] * depth)
+        printed = corollary_11(certified([1.0] * depth), factors).value
         sound = sound and attained <= printed and close(jacobian_norm(linear.module, linear.point), printed)
         measured[f"attained, ReLU, K = {depth}"] = attained
     measured["printed, K = 4"] = printed
@@ -185,7 +178,7 @@ def _layer_norm_reduces() -> Outcome:
     """
     extreme = layer_norm_blow_up(16, 4, EPS)
     weights = [w.detach() for w in extreme.module.parameters()]
-    plain = theorem_9(_certified([norm(w) for w in weights]), []).value
+    plain = theorem_9(certified([norm(w) for w in weights]), []).value
     attained = jacobian_norm(extreme.module, extreme.point)
     typical = jacobian_norm(extreme.module, gaussian(11, 16))
     measured = {"constant without LayerNorm": plain, "attained with LayerNorm": attained, "at a Gaussian x": typical}
@@ -208,7 +201,7 @@ def _reduction() -> Outcome:
     for scale in (1.0, 10.0):
         scaled = [scale * w for w in weights]
         statistics = _statistics(scaled, data)
-        constants = _certified([batch_norm_running(None, var, 0.0) for _, var in statistics])
+        constants = certified([batch_norm_running(None, var, 0.0) for _, var in statistics])
         factors.append(theorem_9([], constants).log10)
         outputs.append(_frozen(scaled, statistics)(data))
         folded = norm(batch_norm_scale(None, statistics[0][1], 0.0)[:, None] * scaled[0])

@@ -26,6 +26,7 @@ from normscope.operators.normalizers.layer_norm import (
 from normscope.operators.normalizers.secular_equation import centered_scale_norm
 from normscope.papers.claim import Claims, Outcome, Verdict, close
 from normscope.papers.measure import (
+    EPS,
     Measured,
     bound,
     confirm,
@@ -36,6 +37,7 @@ from normscope.papers.measure import (
     holds,
     jacobian,
     jacobian_norm,
+    layer_norm,
     norm,
     numbers,
     quotient,
@@ -43,11 +45,6 @@ from normscope.papers.measure import (
 )
 
 CLAIMS = Claims("than2025")
-EPS = 1e-5
-
-
-def _layer_norm(x: Tensor, eps: float = EPS) -> Tensor:
-    return F.layer_norm(x, x.shape[-1:], eps=eps)
 
 
 def _batch_norm_eval(var: Tensor, gamma: Tensor | None = None, eps: float = EPS) -> torch.nn.BatchNorm1d:
@@ -103,7 +100,7 @@ def _frozen_statistics() -> Outcome:
 def _coupling() -> Outcome:
     """LayerNorm acts on each sample alone; BatchNorm with batch statistics couples the samples of a batch."""
     x = gaussian(3, 4, 5)
-    layer = jacobian(_layer_norm, x).reshape(4, 5, 4, 5)[0, :, 1].abs().max()
+    layer = jacobian(layer_norm, x).reshape(4, 5, 4, 5)[0, :, 1].abs().max()
     batch = jacobian(lambda b: F.batch_norm(b, None, None, training=True), x).reshape(4, 5, 4, 5)[0, :, 1].abs().max()
     measured = {"coupling in LayerNorm": float(layer), "coupling in BatchNorm": float(batch)}
     return holds(bool(layer == 0 < batch), measured, "entries of the Jacobian between two samples")
@@ -119,7 +116,7 @@ def _lemma_2_at() -> Outcome:
     verdicts = []
     for n in (2, 3, 5, 17):
         x = gaussian(n, n)
-        true = jacobian_norm(_layer_norm, x)
+        true = jacobian_norm(layer_norm, x)
         confirm(f"n = {n}", layer_norm_at(x, torch.ones(n), EPS), true)
         printed = layer_norm_printed(float(x.std(unbiased=False)), EPS)
         measured[f"true / printed, n = {n}"] = true / printed
@@ -139,11 +136,11 @@ def _lemma_2_global() -> Outcome:
     measured: Measured = {"printed, 1/sqrt(eps)": printed}
     verdict = Verdict.HOLDS
     for n in (2, 3, 8):
-        attained = jacobian_norm(_layer_norm, torch.ones(n, dtype=torch.float64))
+        attained = jacobian_norm(layer_norm, torch.ones(n, dtype=torch.float64))
         confirm(f"n = {n}", layer_norm_global(torch.ones(n), EPS), attained)
         measured[f"attained at a constant vector, n = {n}"] = attained
         verdict = bound(printed, attained) if verdict is Verdict.HOLDS else verdict
-    alone = jacobian_norm(_layer_norm, numbers(2.0))
+    alone = jacobian_norm(layer_norm, numbers(2.0))
     confirm("n = 1", layer_norm_global(torch.ones(1), EPS), alone)
     return Outcome(verdict, measured, "the bound is attained, and it says nothing about the data")
 
@@ -161,13 +158,13 @@ def _contraction() -> Outcome:
         x = gaussian(20 + n, 400, n)
         x = x - x.mean(1, keepdim=True)
         x = x * (s * (1 + torch.linspace(0, 1, 400, dtype=torch.float64)[:, None])) / x.std(1, unbiased=False)[:, None]
-        pairs = [quotient(lambda a: _layer_norm(a, eps), a, b) for a, b in itertools.pairwise(x)]
-        most = max(*pairs, quotient(lambda a: _layer_norm(a, eps), x[0], -x[0]))
+        pairs = [quotient(lambda a: layer_norm(a, eps=eps), a, b) for a, b in itertools.pairwise(x)]
+        most = max(*pairs, quotient(lambda a: layer_norm(a, eps=eps), x[0], -x[0]))
         stated = layer_norm_on_floor(torch.ones(n), eps, s)
         confirm(f"largest quotient on the set, n = {n}", stated, most)
         measured[f"largest quotient where std >= 0.5, n = {n}"] = most
     far = layer_norm_on_floor(torch.ones(8), eps, 2.0)
-    everywhere = jacobian_norm(lambda a: _layer_norm(a, eps), torch.ones(8, dtype=torch.float64))
+    everywhere = jacobian_norm(lambda a: layer_norm(a, eps=eps), torch.ones(8, dtype=torch.float64))
     measured |= {"constant where std >= 2": far, "constant on all inputs": everywhere}
     return given(far < 1 < everywhere, measured, "a contraction on that set alone", Verdict.FALSE)
 
@@ -176,8 +173,8 @@ def _contraction() -> Outcome:
 def _stabilizer() -> Outcome:
     """The stabilizer eps makes LayerNorm globally Lipschitz; without it the gradient blows up at variance zero."""
     spread = numbers(1, -1, 0.5)
-    without = [jacobian_norm(lambda a: _layer_norm(a, 0.0), t * spread) for t in (1e-2, 1e-4, 1e-6)]
-    with_eps = jacobian_norm(_layer_norm, 1e-6 * spread)
+    without = [jacobian_norm(lambda a: layer_norm(a, eps=0.0), t * spread) for t in (1e-2, 1e-4, 1e-6)]
+    with_eps = jacobian_norm(layer_norm, 1e-6 * spread)
     stated = layer_norm_global(torch.ones(3), EPS)
     confirm_bound("with eps", stated, with_eps)
     grows = all(close(b / a, 100.0, 1e-6) for a, b in itertools.pairwise(without))
@@ -212,7 +209,7 @@ def _lemma_3() -> Outcome:
 def _one_group() -> Outcome:
     """GroupNorm with one group is LayerNorm."""
     x = gaussian(33, 2, 7)
-    difference = float((F.group_norm(x, 1, eps=EPS) - _layer_norm(x)).abs().max())
+    difference = float((F.group_norm(x, 1, eps=EPS) - layer_norm(x)).abs().max())
     constants = group_norm_at(x, 1, None, EPS), layer_norm_at(x, torch.ones(7), EPS)
     measured = {"largest difference": difference, "constant as GroupNorm": constants[0], "as LayerNorm": constants[1]}
     return holds(difference < 1e-14 and close(*constants), measured, "same map, same constant")
@@ -228,7 +225,7 @@ def _lemma_23() -> Outcome:
     for n in (1, 2, 3, 9):
         x = 3 * gaussian(40 + n, n)
         ones = torch.ones(n, dtype=torch.float64)
-        error = (layer_norm_jacobian(x, ones, EPS) - jacobian(_layer_norm, x)).abs().max()
+        error = (layer_norm_jacobian(x, ones, EPS) - jacobian(layer_norm, x)).abs().max()
         largest = max(largest, float(error))
     return holds(largest < 1e-12, {"largest error of an entry": largest}, "the formula against autograd")
 

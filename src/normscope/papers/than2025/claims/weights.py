@@ -6,7 +6,6 @@ import math
 
 import torch
 from torch import Tensor
-from torch.nn import functional as F
 
 from normscope.core.value import Kind, Value
 from normscope.lipschitz.weights.pointwise import dense_weight_norm
@@ -15,7 +14,9 @@ from normscope.operators.normalizers.batch_norm import batch_norm_batch_at
 from normscope.operators.normalizers.layer_norm import layer_norm_at, layer_norm_range
 from normscope.papers.claim import Claims, Outcome, close
 from normscope.papers.measure import (
+    EPS,
     Function,
+    certified,
     chain,
     confirm,
     confirm_bound,
@@ -25,6 +26,7 @@ from normscope.papers.measure import (
     gradient,
     holds,
     jacobian_norm,
+    layer_norm,
     norm,
     numbers,
     of_weight,
@@ -35,24 +37,15 @@ from normscope.papers.measure import (
 from normscope.papers.than2025.extremal.weight_direction import parts, theorem_13, theorem_13_printed, total_input
 
 CLAIMS = Claims("than2025")
-EPS = 1e-5
-
-
-def _layer_norm(x: Tensor, _: int) -> Tensor:
-    return F.layer_norm(x, x.shape[-1:], eps=EPS)
 
 
 def _normalized(weights: list[Tensor]) -> Function:
-    return chain(weights, _layer_norm)
+    return chain(weights, layer_norm)
 
 
 def _rest(weights: list[Tensor], i: int) -> Function:
     """Return the LayerNorm network as a function of the total input ``y_i`` of layer i (from zero)."""
-    return lambda y: _normalized(weights[i + 1 :])(torch.relu(_layer_norm(y, i)))
-
-
-def _certified(values: list[float]) -> list[Value]:
-    return [Value.of(x, Kind.CERTIFIED) for x in values]
+    return lambda y: _normalized(weights[i + 1 :])(torch.relu(layer_norm(y)))
 
 
 @CLAIMS.add("001-T12a", "Theorem 12 (6)", dense_weight_norm, theorem_12, layer_norm_range)
@@ -97,13 +90,13 @@ def _theorem_12_totals() -> Outcome:
         h, totals = gaussian(seed, 6), []
         for weight in weights:
             totals.append(weight @ h)
-            h = torch.relu(_layer_norm(totals[-1], 0))
+            h = torch.relu(layer_norm(totals[-1]))
         for i in range(4):
             local = [layer_norm_at(y, torch.ones(6), EPS) for y in totals[i:]]
-            after = _certified([norm(w) for w in weights[i + 1 :]])
-            printed = theorem_12(Value.of(1.0, Kind.CERTIFIED), after, _certified(local)).value  # A = 1: of y_i
+            after = certified([norm(w) for w in weights[i + 1 :]])
+            printed = theorem_12(Value.of(1.0, Kind.CERTIFIED), after, certified(local)).value  # A = 1: of y_i
             ratios.append(jacobian_norm(_rest(weights, i), totals[i]) / printed)
-    linear = chain([padded_identity(5, 5)] * 2, _layer_norm, lambda y: y)
+    linear = chain([padded_identity(5, 5)] * 2, layer_norm, lambda y: y)
     tight = jacobian_norm(lambda y: linear(y), torch.zeros(5, dtype=torch.float64)) * EPS
     measured = {"largest attained / bound, local, 40 cases": max(ratios), "attained / bound, W = I at 0": tight}
     return holds(max(ratios) <= 1 + 1e-9 and close(tight, 1.0), measured, "never exceeded, and attained")

@@ -20,8 +20,10 @@ from normscope.operators.normalizers.layer_norm import layer_norm_global, layer_
 from normscope.operators.normalizers.secular_equation import centered_scale_norm
 from normscope.papers.claim import Claims, Outcome, Verdict, close
 from normscope.papers.measure import (
+    EPS,
     Measured,
     bound,
+    certified,
     chain,
     confirm,
     confirm_bound,
@@ -32,6 +34,7 @@ from normscope.papers.measure import (
     holds,
     jacobian,
     jacobian_norm,
+    layer_norm,
     norm,
     numbers,
     refuted,
@@ -46,7 +49,6 @@ from normscope.papers.than2025.complexity.iteration_counts import (
 )
 
 CLAIMS = Claims("than2025slides")
-EPS = 1e-5
 
 
 @CLAIMS.add("002-BN", "Lipschitz continuity, BN", batch_norm_running, batch_norm_slides)
@@ -135,8 +137,8 @@ def _lemma_4() -> Outcome:
     ratios = []
     for seed in range(10):
         weights = [gaussian(3000 + 10 * seed + k, 5, 5) for k in range(3)]
-        norms = [Value.of(norm(w), Kind.CERTIFIED) for w in weights]
-        factor = [Value.of(layer_norm_global(torch.ones(5), 0.1), Kind.CERTIFIED)] * 3
+        norms = certified(norm(w) for w in weights)
+        factor = certified([layer_norm_global(torch.ones(5), 0.1)] * 3)
         plain, normalized = chain(weights), chain(weights, lambda y, _: F.layer_norm(y, (5,), eps=0.1))
         for x in gaussian(seed, 3, 5):
             ratios.append(jacobian_norm(plain, x) / theorem_9(norms, []).value)
@@ -166,7 +168,7 @@ def _exponential() -> Outcome:
     measured: Measured = {}
     constants = []
     for depth in (1, 2, 4):
-        network = chain([torch.eye(8).double()] * depth, lambda y, _: F.layer_norm(y, (8,), eps=EPS), lambda y: y)
+        network = chain([torch.eye(8).double()] * depth, layer_norm, lambda y: y)
         constants.append(jacobian_norm(network, torch.zeros(8, dtype=torch.float64)))
         measured[f"constant of W = I with LayerNorm, K = {depth}"] = constants[-1]
     grows = constants[0] > 1 and close(constants[2], constants[1] ** 2, 1e-6)
