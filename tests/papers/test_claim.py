@@ -6,7 +6,7 @@ import math
 
 import pytest
 
-from normscope.papers.claim import Claim, Claims, Outcome, Verdict, close
+from normscope.papers.claim import Claim, Claims, Outcome, Verdict, bound, close, equality, given, holds, refuted, worst
 
 
 def _nothing() -> Outcome:
@@ -44,3 +44,21 @@ def test_closeness_is_relative_above_one() -> None:
     assert close(1e12, 1e12 + 1)
     assert not close(1e12, 1.001e12)
     assert not close(1e-3, 1.1e-3)
+
+
+def test_verdicts_on_equalities_and_bounds() -> None:
+    assert [equality(a, 1.0) for a in (1.0, 1.0 + 1e-12, 1.1, 0.9)] == [
+        Verdict.HOLDS,
+        Verdict.HOLDS,
+        Verdict.FALSE,
+        Verdict.FALSE,
+    ]
+    assert [bound(a, 1.0) for a in (1.0, 1.1, 0.9)] == [Verdict.HOLDS, Verdict.LOOSE, Verdict.FALSE]
+    assert worst([Verdict.LOOSE, Verdict.FALSE, Verdict.HOLDS]) is Verdict.FALSE
+    assert worst([]) is Verdict.HOLDS
+
+
+def test_verdicts_on_conditions() -> None:
+    assert [holds(c, {}, "").verdict for c in (True, False)] == [Verdict.HOLDS, Verdict.FALSE]
+    assert [refuted(c, {}, "").verdict for c in (True, False)] == [Verdict.FALSE, Verdict.HOLDS]
+    assert [given(c, {}, "", Verdict.LOOSE).verdict for c in (True, False)] == [Verdict.ASSUMPTION, Verdict.LOOSE]

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import pytest
 import torch
 from torch import nn
@@ -9,7 +11,12 @@ from torch import nn
 from normscope.core.errors import InputError
 from normscope.weight_normalization.chain import in_float64
 from normscope.weight_normalization.measure import loss_hessian_norm, square_loss
-from normscope.weight_normalization.moment import certify_step
+from normscope.weight_normalization.moment import (
+    certify_step,
+    restricted_strong_convexity,
+    smoothness_bound,
+    step_certificate,
+)
 from normscope.weight_normalization.network import WeightNormNetwork
 
 
@@ -78,3 +85,28 @@ def test_targets_of_another_shape_are_refused() -> None:
     net, (x, y) = WeightNormNetwork(3, width=4, depth=1, seed=1), _data(2)
     with pytest.raises(InputError, match=r"Expected targets of shape \(12, 1\)"):
         certify_step(net, x, y[:, 0])
+
+
+def test_a_linear_predictor_attains_smoothness_and_contraction() -> None:
+    # f = a x with x = 2: L = (y - 2a)^2, L'' = 8 = 2 varrho^2; a step of 1/8 reaches the minimum
+    beta = smoothness_bound(9.0, 2.0, 0.0)
+    assert beta == pytest.approx(8.0)
+    certificate = step_certificate(9.0, 2 * 2 * 3.0, beta, 1.0 / beta)
+    assert certificate.proved
+    assert certificate.contraction == pytest.approx(0.0, abs=1e-12)
+    # L is a parabola: alpha along the gradient is its curvature
+    assert restricted_strong_convexity(9.0, 12.0, 1.0, 0.3, 2.0, 0.0) == pytest.approx(8.0)
+
+
+def test_at_the_minimum_the_hessian_of_the_predictor_does_not_count() -> None:
+    assert smoothness_bound(0.0, 1.0, math.inf) == pytest.approx(2.0)
+
+
+def test_bad_numbers_are_refused() -> None:
+    for call in (
+        lambda: smoothness_bound(-1.0, 1.0, 1.0),
+        lambda: restricted_strong_convexity(0.0, 1.0, 1.0, 1.0, 1.0, 1.0),
+        lambda: step_certificate(1.0, 1.0, 1.0, 0.0),
+    ):
+        with pytest.raises(InputError, match="Expected"):
+            call()

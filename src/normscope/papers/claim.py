@@ -1,10 +1,10 @@
-"""Claims of the papers, and the checks that decide them."""
+"""Claims of the papers, the checks that decide them, and how numbers give a verdict."""
 
 from __future__ import annotations
 
 import inspect
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from enum import Enum
 from typing import Any
@@ -13,6 +13,7 @@ from normscope.core.statement import PAPERS
 from normscope.core.value import json_number
 
 Number = float | int | bool | str
+Measured = dict[str, Number]
 
 
 class Verdict(Enum):
@@ -132,3 +133,60 @@ def close(a: float, b: float, relative: float = 1e-9) -> bool:
     (True, True, False)
     """
     return math.isclose(a, b, rel_tol=relative, abs_tol=relative)
+
+
+def equality(printed: float, true: float) -> Verdict:
+    """Return the verdict on ``constant = printed``.
+
+    >>> equality(1.0, 1.0).name, equality(2.0, 1.0).name
+    ('HOLDS', 'FALSE')
+    """
+    return Verdict.HOLDS if close(printed, true) else Verdict.FALSE
+
+
+def bound(printed: float, true: float) -> Verdict:
+    """Return the verdict on ``constant <= printed``: false if below, loose if above, and holds if attained.
+
+    >>> bound(1.0, 1.0).name, bound(2.0, 1.0).name, bound(0.5, 1.0).name
+    ('HOLDS', 'LOOSE', 'FALSE')
+    """
+    if close(printed, true):
+        return Verdict.HOLDS
+    return Verdict.LOOSE if printed > true else Verdict.FALSE
+
+
+def worst(verdicts: Iterable[Verdict]) -> Verdict:
+    """Return the verdict on a claim from those on several instances: false once is false, loose once is loose.
+
+    >>> worst([Verdict.HOLDS, Verdict.LOOSE]).name
+    'LOOSE'
+    """
+    found = set(verdicts)
+    return next((v for v in (Verdict.FALSE, Verdict.LOOSE) if v in found), Verdict.HOLDS)
+
+
+def holds(condition: bool, measured: Mapping[str, Number], because: str) -> Outcome:
+    """Return that a claim holds if the numbers show it, and that it is false if not.
+
+    >>> holds(1 < 2, {}, "one is less than two").verdict.name
+    'HOLDS'
+    """
+    return Outcome(Verdict.HOLDS if condition else Verdict.FALSE, measured, because)
+
+
+def refuted(condition: bool, measured: Mapping[str, Number], because: str) -> Outcome:
+    """Return that a claim is false if the numbers show it, and that it holds if not.
+
+    >>> refuted(1 < 2, {}, "one is not two").verdict.name
+    'FALSE'
+    """
+    return Outcome(Verdict.FALSE if condition else Verdict.HOLDS, measured, because)
+
+
+def given(condition: bool, measured: Mapping[str, Number], because: str, otherwise: Verdict = Verdict.HOLDS) -> Outcome:
+    """Return that a claim needs an assumption if the numbers show it, and another verdict if not.
+
+    >>> given(True, {}, "it needs one").verdict.name
+    'ASSUMPTION'
+    """
+    return Outcome(Verdict.ASSUMPTION if condition else otherwise, measured, because)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import inspect
+import pkgutil
 import re
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
@@ -109,22 +110,13 @@ def located(name: str) -> Location:
     >>> located("normscope.lipschitz.printed.lemma_5").file
     'normscope/lipschitz/printed.py'
     """
-    parts = name.split(".")
-    for cut in range(len(parts) - 1, 0, -1):
-        try:
-            found: Any = importlib.import_module(".".join(parts[:cut]))
-        except ModuleNotFoundError:
-            continue
-        try:
-            for part in parts[cut:]:
-                found = getattr(found, part)
-        except AttributeError:
-            break
-        function = inspect.unwrap(found)
-        file = Path(inspect.getsourcefile(function) or "")
-        inside = file.parts[len(file.parts) - 1 - file.parts[::-1].index(parts[0]) :]
-        return Location(name, "/".join(inside), inspect.getsourcelines(function)[1])
-    raise LookupError(f"No rule or statement named {name}.")
+    try:
+        function = inspect.unwrap(pkgutil.resolve_name(name))
+    except (ImportError, AttributeError):
+        raise LookupError(f"No rule or statement named {name}.") from None
+    file = Path(inspect.getsourcefile(function) or "")
+    inside = file.parts[len(file.parts) - 1 - file.parts[::-1].index(name.partition(".")[0]) :]
+    return Location(name, "/".join(inside), inspect.getsourcelines(function)[1])
 
 
 def claim_topics() -> Iterable[Topic]:
@@ -238,12 +230,10 @@ def _explained_claim(claim: Claim) -> Explanation:
 
 def _explained_statement(item: Statement) -> Explanation:
     """Say what a statement holds for and which function computes it."""
-    place = located(item.function)
-    function: Any = _function(item.function)
-    says = (inspect.getdoc(function) or "").partition("\n\n")[0].replace("``", "")
-    return Explanation(
-        "statement", item.label, item.paper, item.number, " ".join(says.split()), holds=item.holds, code=(place,)
-    )
+    doc = inspect.getdoc(pkgutil.resolve_name(item.function)) or ""
+    says = " ".join(doc.partition("\n\n")[0].replace("``", "").split())
+    code = (located(item.function),)
+    return Explanation("statement", item.label, item.paper, item.number, says, holds=item.holds, code=code)
 
 
 def _explained_rule(rule: Rule) -> Explanation:
@@ -257,15 +247,6 @@ def _explained_rule(rule: Rule) -> Explanation:
         holds=rule.statement,
         code=(located(f"{rule.look.__module__}.{rule.look.__qualname__}"),),
     )
-
-
-def _function(name: str) -> object:
-    """Return the function of a dotted name; :func:`located` has found it before."""
-    module, _, rest = name.rpartition(".")
-    try:
-        return getattr(importlib.import_module(module), rest)
-    except ModuleNotFoundError:
-        return getattr(_function(module), rest)
 
 
 _PACKAGE = "normscope"

@@ -22,18 +22,9 @@ from normscope.operators.normalizers.group_norm import group_norm_at
 from normscope.operators.normalizers.layer_norm import layer_norm_global, layer_norm_range
 from normscope.operators.normalizers.rms_norm import rms_norm_at, rms_norm_global
 from normscope.papers.akbar2025.claims.laboratory import hidden_layer, largest, normalized, output, square_loss
-from normscope.papers.claim import Claims, Outcome
-from normscope.papers.measure import (
-    EPS,
-    confirm,
-    confirm_bound,
-    gaussian,
-    holds,
-    jacobian,
-    jacobian_norm,
-    norm,
-    numbers,
-)
+from normscope.papers.chains import EPS
+from normscope.papers.claim import Claims, Outcome, holds
+from normscope.papers.measure import confirm, confirm_bound, gaussian, jacobian, jacobian_norm, norm, numbers
 
 CLAIMS = Claims("normscope")
 ZERO = 1e-10

@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import importlib
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeVar
 
 import numpy as np
 
 from normscope.core.errors import InputError
 from normscope.papers.than2025.figures.evidence import Evidence
 
+T = TypeVar("T")
 SCALES = ("smoke", "laptop")
 #: Every study by its name on the command line, and the function that runs it.
 STUDIES = {
@@ -125,6 +126,23 @@ class Study:
             "claims": [found.to_dict() for found in self.evidence],
             "panels": [panel.to_dict() for panel in self.panels],
         }
+
+
+def by_seed(
+    seeds: Iterable[int], places: Iterable[T], measure: Callable[[int, T], Mapping[str, float]]
+) -> dict[str, np.ndarray]:
+    """Measure at every place with every seed: by name, one row per seed and one column per place.
+
+    >>> by_seed([1, 2], [10, 20], lambda seed, place: {"sum": seed + place})["sum"].tolist()
+    [[11, 21], [12, 22]]
+    """
+    places = list(places)
+    return stacked([[measure(seed, place) for place in places] for seed in seeds])
+
+
+def stacked(rows: Sequence[Sequence[Mapping[str, float]]]) -> dict[str, np.ndarray]:
+    """Return a table of several numbers as a table for each of them, by name."""
+    return {name: np.array([[cell[name] for cell in row] for row in rows]) for name in rows[0][0]}
 
 
 class RunStudy(Protocol):

@@ -16,7 +16,6 @@ from normscope.core.result import from_plain, to_plain
 from normscope.core.shown import Shown
 from normscope.core.value import Kind, Value
 from normscope.weight_normalization.chain import Chain, in_float64, read_chain
-from normscope.weight_normalization.descent import StepCertificate, smoothness_bound
 from normscope.weight_normalization.measure import (
     activation_norms,
     input_jacobian_norm,
@@ -25,7 +24,7 @@ from normscope.weight_normalization.measure import (
     prediction_hessian_norm,
     square_targets,
 )
-from normscope.weight_normalization.moment import Moment, certify_step
+from normscope.weight_normalization.moment import Moment, StepCertificate, certify_step, smoothness_bound
 from normscope.weight_normalization.predictor import (
     activation_norm_bounds,
     gradient_bound,

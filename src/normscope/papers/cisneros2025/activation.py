@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
@@ -10,7 +10,7 @@ import numpy as np
 import torch
 
 from normscope.papers.cisneros2025.training import descend, probe, unit_data
-from normscope.papers.study import Line, Panel, Study
+from normscope.papers.study import Line, Panel, Study, by_seed
 from normscope.papers.than2025.figures.evidence import Evidence
 from normscope.weight_normalization.measure import prediction_hessian_norm
 from normscope.weight_normalization.network import WeightNormNetwork
@@ -41,29 +41,33 @@ def run(scale: str, seed: int, data_root: Path | None, progress: Callable[[str],
     """Compare smooth activations with ReLU: the Hessian where it exists, the jump of the gradient, and training."""
     setting = _SETTINGS[scale]
     x, y = unit_data(setting.data, data_root, "train", setting.examples)
-    hessians: dict[str, list[list[float]]] = {name: [] for name in ACTIVATIONS}
-    jumps: dict[str, list[list[float]]] = {name: [] for name in ACTIVATIONS}
-    losses: dict[str, list[list[float]]] = {name: [] for name in ACTIVATIONS}
-    steps: list[int] = []
-    for k in range(setting.seeds):
-        for name in ACTIVATIONS:
-            progress(f"{name}, seed {k + 1}")
-            nets = [
-                WeightNormNetwork(x.shape[1], width=setting.width, depth=d, activation=name, seed=seed + k).double()
-                for d in setting.depths
-            ]
-            hessians[name].append([prediction_hessian_norm(net, x[0]) for net in nets])
-            jumps[name].append([_gradient_movement(net, x[0], seed + k) for net in nets])
-            row, steps = _training(x, y, name, setting, seed + k)
-            losses[name].append(row)
+    hessians: dict[str, np.ndarray] = {}
+    jumps: dict[str, np.ndarray] = {}
+    losses: dict[str, np.ndarray] = {}
+    steps = list(range(0, setting.steps + 1, setting.every))
+    for name in ACTIVATIONS:
+
+        def at_depth(k: int, depth: int, name: str = name) -> dict[str, float]:
+            net = WeightNormNetwork(
+                x.shape[1], width=setting.width, depth=depth, activation=name, seed=seed + k
+            ).double()
+            return {
+                "hessian": prediction_hessian_norm(net, x[0]),
+                "movement": _gradient_movement(net, x[0], seed + k),
+            }
+
+        progress(name)
+        found = by_seed(range(setting.seeds), setting.depths, at_depth)
+        hessians[name], jumps[name] = found["hessian"], found["movement"]
+        losses[name] = np.array([_training(x, y, name, setting, seed + k) for k in range(setting.seeds)])
     panels = (
         _chart("Hessian of the predictor, where it exists", "largest |eigenvalue|", setting.depths, hessians),
         _chart("Movement of the gradient over a short way", "|difference| / distance", setting.depths, jumps),
         _chart("Training, depth 2", "square loss", steps, losses, x_label="update", log=False),
     )
-    evidence = _evidence({k: np.asarray(v) for k, v in hessians.items()}, {k: np.asarray(v) for k, v in losses.items()})
     facts = {**asdict(setting), "activations": ACTIVATIONS, "seed": seed}
-    return Study("wn-activation", "Smooth and kinked activations", scale, facts, panels, evidence)
+    title = "Smooth and kinked activations"
+    return Study("wn-activation", title, scale, facts, panels, _evidence(hessians, losses))
 
 
 def _gradient_movement(net: WeightNormNetwork, x: torch.Tensor, seed: int) -> float:
@@ -87,34 +91,30 @@ def _gradient_movement(net: WeightNormNetwork, x: torch.Tensor, seed: int) -> fl
     return largest
 
 
-def _training(
-    x: torch.Tensor, y: torch.Tensor, name: str, setting: _Setting, seed: int
-) -> tuple[list[float], list[int]]:
-    """Return the loss along a run of a network of depth two, and the steps."""
+def _training(x: torch.Tensor, y: torch.Tensor, name: str, setting: _Setting, seed: int) -> list[float]:
+    """Return the loss along a run of a network of depth two."""
     net = WeightNormNetwork(x.shape[1], width=setting.width, depth=2, outputs=10, activation=name, seed=seed).double()
     row: list[float] = []
-    steps: list[int] = []
 
     def note(step: int) -> None:
         if step % setting.every == 0:
             row.append(probe(net, x[:512], y[:512])[0])
-            steps.append(step)
 
     descend(net, x, y, steps=setting.steps, rate=setting.rate, batch=setting.batch, seed=seed, after_step=note)
-    return row, steps
+    return row
 
 
 def _chart(
     title: str,
     y_label: str,
-    x: tuple[int, ...] | list[int],
-    rows: dict[str, list[list[float]]],
+    x: Sequence[int],
+    rows: dict[str, np.ndarray],
     *,
     x_label: str = "hidden layers",
     log: bool = True,
 ) -> Panel:
     """Return a chart with one line for each activation."""
-    lines = tuple(Line.over_seeds(name, [float(v) for v in x], table) for name, table in rows.items())
+    lines = tuple(Line.over_seeds(name, x, table) for name, table in rows.items())
     return Panel(title, x_label, y_label, lines, log_x=log, log_y=log)
 
 
@@ -123,23 +123,15 @@ def _evidence(hessians: dict[str, np.ndarray], losses: dict[str, np.ndarray]) ->
     ends = {name: float(np.median(table[:, -1])) for name, table in hessians.items()}
     starts = {name: float(np.median(table[:, 0])) for name, table in hessians.items()}
     final = {name: float(np.median(table[:, -1])) for name, table in losses.items()}
+    smooth = ACTIVATIONS[:3]
     return (
-        Evidence(
-            "the Hessian does not grow exponentially with depth for smooth activations",
-            "tanh, gelu, elu",
-            {f"{name}, last depth over first": ends[name] / starts[name] for name in ACTIVATIONS[:3]},
-            all(ends[name] <= 10.0 * starts[name] for name in ACTIVATIONS[:3]),
-        ),
-        Evidence(
-            "with ReLU, outside the theory, it grows",
-            "relu",
-            {"last depth over first": ends["relu"] / starts["relu"]},
-            bool(ends["relu"] > 10.0 * starts["relu"]),
-        ),
-        Evidence(
-            "training needs a smooth activation",
-            "depth 2",
-            {f"loss, {name}": value for name, value in final.items()},
-            bool(final["relu"] > max(final[name] for name in ACTIVATIONS[:3])),
-        ),
-    )
+        Evidence("the Hessian does not grow exponentially with depth for smooth activations", ", ".join(smooth),
+                 {f"{name}, last depth over first": ends[name] / starts[name] for name in smooth},
+                 all(ends[name] <= 10.0 * starts[name] for name in smooth)),
+        Evidence("with ReLU, outside the theory, it grows", "relu",
+                 {"last depth over first": ends["relu"] / starts["relu"]},
+                 bool(ends["relu"] > 10.0 * starts["relu"])),
+        Evidence("training needs a smooth activation", "depth 2",
+                 {f"loss, {name}": value for name, value in final.items()},
+                 bool(final["relu"] > max(final[name] for name in smooth))),
+    )  # fmt: skip

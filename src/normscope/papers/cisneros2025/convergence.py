@@ -10,7 +10,7 @@ import numpy as np
 import torch
 
 from normscope.papers.cisneros2025.training import descend, probe, unit_data
-from normscope.papers.study import Line, Panel, Study
+from normscope.papers.study import Line, Panel, Study, stacked
 from normscope.papers.than2025.figures.evidence import Evidence
 from normscope.weight_normalization.measure import square_loss
 from normscope.weight_normalization.moment import certify_step
@@ -49,7 +49,7 @@ def run(scale: str, seed: int, data_root: Path | None, progress: Callable[[str],
     for name in setting.data:
         x, y = unit_data(name, data_root, "train", setting.examples)
         runs = {factor: _runs(x, y, factor, setting, seed, progress) for factor in FACTORS}
-        panels += _panels(name, runs)
+        panels += _panels(name, runs, setting.every)
         evidence += _evidence(name, runs)
         certified = _certified(x, y, setting, seed, progress)
         panels.append(_certificate_panel(name, certified))
@@ -72,35 +72,30 @@ def _network(inputs: int, factor: float, setting: _Setting, seed: int) -> Weight
 def _runs(
     x: torch.Tensor, y: torch.Tensor, factor: float, setting: _Setting, seed: int, progress: Callable[[str], None]
 ) -> dict[str, np.ndarray]:
-    """Return steps, and for every seed the loss, the ratio and the least norm along a run in the paper's setting."""
-    small = slice(0, 512)
-    table: dict[str, list[list[float]]] = {"loss": [], "ratio": [], "least": []}
-    steps = list(range(0, setting.steps + 1, setting.every))
+    """Return for every seed the loss, the ratio and the least norm along a run in the paper's setting."""
+    runs = []
     for k in range(setting.seeds):
         progress(f"weight vectors times {factor:g}, seed {k + 1}")
         net = _network(x.shape[1], factor, setting, seed + k)
-        rows: dict[str, list[float]] = {name: [] for name in table}
+        points: list[dict[str, float]] = []
 
-        def note(step: int, net: WeightNormNetwork = net, rows: dict[str, list[float]] = rows) -> None:
-            if step % setting.every:
-                return
-            loss, gradient = probe(net, x[small], y[small])
-            rows["loss"].append(loss)
-            rows["ratio"].append(gradient**2 / loss)
-            rows["least"].append(min(float(layer.weight.detach().norm(dim=1).min()) for layer in net.hidden))
+        def note(step: int, net: WeightNormNetwork = net, points: list[dict[str, float]] = points) -> None:
+            if step % setting.every == 0:
+                loss, gradient = probe(net, x[:512], y[:512])
+                least = min(float(layer.weight.detach().norm(dim=1).min()) for layer in net.hidden)
+                points.append({"loss": loss, "ratio": gradient**2 / loss, "least": least})
 
         descend(net, x, y, steps=setting.steps, rate=setting.rate, batch=setting.batch, seed=seed + k, after_step=note)
-        for name, row in rows.items():
-            table[name].append(row)
-    return {"steps": np.asarray(steps, dtype=float), **{name: np.asarray(rows) for name, rows in table.items()}}
+        runs.append(points)
+    return stacked(runs)
 
 
-def _panels(name: str, runs: dict[float, dict[str, np.ndarray]]) -> list[Panel]:
+def _panels(name: str, runs: dict[float, dict[str, np.ndarray]], every: int) -> list[Panel]:
     """Return the charts of loss, ratio and least norm over time."""
     parts = (("loss", "square loss"), ("ratio", "|grad L|^2 / L"), ("least", "least norm of a weight vector"))
     return [
         Panel(f"{name}: {words}", "update", words, tuple(
-            Line.over_seeds(f"weight vectors x {factor:g}", run["steps"].tolist(), run[key])
+            Line.over_seeds(f"weight vectors x {factor:g}", range(0, every * run[key].shape[1], every), run[key])
             for factor, run in runs.items()), log_y=key != "loss")
         for key, words in parts
     ]  # fmt: skip
@@ -131,23 +126,20 @@ def _certified(
 ) -> dict[str, np.ndarray]:
     """Return what was proved and what came, for every seed and step of descent with the largest certified step."""
     x, y = x[: setting.certified_examples], y[: setting.certified_examples]
-    table: dict[str, list[list[float]]] = {"proved": [], "real": [], "alpha": [], "ratio": []}
+    runs = []
     for k in range(setting.seeds):
         progress(f"certified steps, seed {k + 1}")
         net = _network(x.shape[1], 1.0, setting, seed + k)
-        rows: dict[str, list[float]] = {name: [] for name in table}
+        points = []
         for _ in range(setting.certified_steps):
             now = certify_step(net, x, y)
             descend(net, x, y, steps=1, rate=now.certificate.step_size, batch=None)
             with torch.no_grad():
                 after = float(square_loss(net(x), y))
-            rows["proved"].append(1.0 - now.certificate.contraction)
-            rows["real"].append(1.0 - after / now.loss)
-            rows["alpha"].append(now.strong_convexity)
-            rows["ratio"].append(now.ratio)
-        for name, row in rows.items():
-            table[name].append(row)
-    return {name: np.asarray(rows) for name, rows in table.items()}
+            proved, real = 1.0 - now.certificate.contraction, 1.0 - after / now.loss
+            points.append({"proved": proved, "real": real, "alpha": now.strong_convexity})
+        runs.append(points)
+    return stacked(runs)
 
 
 def _certificate_panel(name: str, found: dict[str, np.ndarray]) -> Panel:

@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from normscope.papers.study import Line, Panel, Study
+from normscope.papers.study import Line, Panel, Study, by_seed
 from normscope.papers.than2025.figures.evidence import Evidence, line
 from normscope.weight_normalization.chain import read_chain
 from normscope.weight_normalization.measure import activation_norms, prediction_hessian_norm
@@ -41,20 +41,15 @@ def run(scale: str, seed: int, data_root: Path | None, progress: Callable[[str],
     """
     setting = _SETTINGS[scale]
     depths = setting.depths
-    columns = ("normalized", "plain", "layered", "measured activations", "closed", "printed", "activations")
-    found: dict[str, list[list[float]]] = {name: [] for name in columns}
-    for k in range(setting.seeds):
+
+    def measured(k: int, depth: int) -> dict[str, float]:
+        progress(f"seed {k + 1}, depth {depth}")
         draw = torch.Generator().manual_seed(seed + k)
         points = torch.randn(setting.points, setting.inputs, generator=draw, dtype=torch.float64)
-        points = points / points.norm(dim=1, keepdim=True)
-        rows: dict[str, list[float]] = {name: [] for name in columns}
-        for depth in depths:
-            progress(f"seed {k + 1}, depth {depth}")
-            for name, value in _one(depth, setting.width, points, seed + k).items():
-                rows[name].append(value)
-        rows["printed"] = [rows["closed"][0] * depth**3 / depths[0] ** 3 for depth in depths]
-        for name in columns:
-            found[name].append(rows[name])
+        return _one(depth, setting.width, points / points.norm(dim=1, keepdim=True), seed + k)
+
+    found = by_seed(range(setting.seeds), depths, measured)
+    found["printed"] = found["closed"][:, :1] * np.asarray(depths) ** 3 / depths[0] ** 3
     lines = (
         Line.over_seeds("measured, WeightNorm", depths, found["normalized"]),
         Line.over_seeds("measured, plain weights", depths, found["plain"]),
@@ -63,18 +58,12 @@ def run(scale: str, seed: int, data_root: Path | None, progress: Callable[[str],
         Line.over_seeds("bound, one formula (L^2/m)", depths, found["closed"], dashed=True),
         Line.over_seeds("growth printed in the paper (L^3)", depths, found["printed"], dashed=True),
     )
+    signal = (Line.over_seeds("WeightNorm", depths, found["activations"]),)
     panels = (
         Panel("Hessian of the predictor", "hidden layers", "largest |eigenvalue|", lines, log_x=True, log_y=True),
-        Panel(
-            "Signal",
-            "hidden layers",
-            "norm of the last activation",
-            (Line.over_seeds("WeightNorm", depths, found["activations"]),),
-            log_x=True,
-            log_y=True,
-        ),
+        Panel("Signal", "hidden layers", "norm of the last activation", signal, log_x=True, log_y=True),
     )
-    evidence = _evidence(np.asarray(depths, dtype=float), {name: np.asarray(rows) for name, rows in found.items()})
+    evidence = _evidence(np.asarray(depths, dtype=float), found)
     return Study("wn-depth", "Hessian norm against depth", scale, {**asdict(setting), "seed": seed}, panels, evidence)
 
 
@@ -106,40 +95,19 @@ def _evidence(depths: np.ndarray, found: dict[str, np.ndarray]) -> tuple[Evidenc
     growth = line(np.log(depths), np.log(np.median(closed, axis=0)))[0]
     last, plain, output = (np.median(found[name], axis=0) for name in ("normalized", "plain", "activations"))
     return (
-        Evidence(
-            "weight normalization removes the exponential growth of the Hessian with depth",
-            "WeightNorm",
-            {"first depth": float(last[0]), "last depth": float(last[-1])},
-            bool(last[-1] <= last[0] * depths[-1] ** 2),
-        ),
-        Evidence(
-            "without it the Hessian grows exponentially with depth",
-            "plain weights of variance one",
-            {
-                "first depth": float(np.median(found["plain"][:, 0])),
-                "last depth": float(np.median(found["plain"][:, -1])),
-            },
-            bool(plain[-1] > 2.0 ** (depths[-1] / 4) * plain[0]),
-        ),
-        Evidence(
-            "the network keeps its signal at any depth",
-            "WeightNorm",
-            {"last activation, first depth": float(output[0]), "last activation, last depth": float(output[-1])},
-            bool(output[-1] > 0.01 * output[0]),
-        ),
-        Evidence(
-            "the bound grows like L^3",
-            "bound derived here",
-            {"power of L in the formula": float(growth)},
-            bool(growth > 2.5),
-        ),
-        Evidence(
-            "the Hessian never exceeds its bounds",
-            "WeightNorm",
-            {
-                "largest share of the layer-by-layer bound": float((normalized / layered).max()),
-                "largest share of the formula": float((normalized / closed).max()),
-            },
-            bool((normalized <= layered).all() and (normalized <= closed).all()),
-        ),
-    )
+        Evidence("weight normalization removes the exponential growth of the Hessian with depth", "WeightNorm",
+                 {"first depth": float(last[0]), "last depth": float(last[-1])},
+                 bool(last[-1] <= last[0] * depths[-1] ** 2)),
+        Evidence("without it the Hessian grows exponentially with depth", "plain weights of variance one",
+                 {"first depth": float(plain[0]), "last depth": float(plain[-1])},
+                 bool(plain[-1] > 2.0 ** (depths[-1] / 4) * plain[0])),
+        Evidence("the network keeps its signal at any depth", "WeightNorm",
+                 {"last activation, first depth": float(output[0]), "last activation, last depth": float(output[-1])},
+                 bool(output[-1] > 0.01 * output[0])),
+        Evidence("the bound grows like L^3", "bound derived here", {"power of L in the formula": float(growth)},
+                 bool(growth > 2.5)),
+        Evidence("the Hessian never exceeds its bounds", "WeightNorm",
+                 {"largest share of the layer-by-layer bound": float((normalized / layered).max()),
+                  "largest share of the formula": float((normalized / closed).max())},
+                 bool((normalized <= layered).all() and (normalized <= closed).all())),
+    )  # fmt: skip

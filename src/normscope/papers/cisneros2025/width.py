@@ -10,7 +10,7 @@ import numpy as np
 import torch
 
 from normscope.papers.cisneros2025.training import unit_data
-from normscope.papers.study import Line, Panel, Study
+from normscope.papers.study import Line, Panel, Study, by_seed
 from normscope.papers.than2025.figures.evidence import Evidence, line
 from normscope.weight_normalization.guarantees import gap_guarantee
 from normscope.weight_normalization.measure import square_loss
@@ -47,21 +47,16 @@ def run(scale: str, seed: int, data_root: Path | None, progress: Callable[[str],
     setting = _SETTINGS[scale]
     x, y = unit_data(setting.data, data_root, "train", setting.train)
     other = unit_data(setting.data, data_root, "test", setting.test)
-    found: dict[str, list[list[float]]] = {"train": [], "test": [], "gap": [], "bound": []}
-    for k in range(setting.seeds):
-        rows: dict[str, list[float]] = {name: [] for name in found}
-        for width in setting.widths:
-            progress(f"seed {k + 1}, width {width}")
-            net = WeightNormNetwork(x.shape[1], width=width, depth=setting.depth, outputs=10, seed=seed + k)
-            _train(net, x.float(), y.float(), setting, seed + k)
-            with torch.no_grad():
-                losses = [float(square_loss(net(a.float()), b.float())) for a, b in ((x, y), other)]
-            rows["train"].append(losses[0])
-            rows["test"].append(losses[1])
-            rows["gap"].append(losses[1] - losses[0])
-            rows["bound"].append(gap_guarantee(net, x, y).bound.value)
-        for name, row in rows.items():
-            found[name].append(row)
+
+    def measured(k: int, width: int) -> dict[str, float]:
+        progress(f"seed {k + 1}, width {width}")
+        net = WeightNormNetwork(x.shape[1], width=width, depth=setting.depth, outputs=10, seed=seed + k)
+        _train(net, x.float(), y.float(), setting, seed + k)
+        with torch.no_grad():
+            train, test = (float(square_loss(net(a.float()), b.float())) for a, b in ((x, y), other))
+        return {"train": train, "test": test, "gap": test - train, "bound": gap_guarantee(net, x, y).bound.value}
+
+    found = by_seed(range(setting.seeds), setting.widths, measured)
     widths = setting.widths
     panels = (
         Panel("Loss", "width", "square loss", (Line.over_seeds("training", widths, found["train"]),
@@ -69,7 +64,7 @@ def run(scale: str, seed: int, data_root: Path | None, progress: Callable[[str],
         Panel("Test minus training loss", "width", "square loss", (Line.over_seeds("measured", widths, found["gap"]),
               Line.over_seeds("bound, probability 0.95", widths, found["bound"], dashed=True)), log_x=True, log_y=True),
     )  # fmt: skip
-    evidence = _evidence(np.asarray(widths, dtype=float), {k: np.asarray(v) for k, v in found.items()})
+    evidence = _evidence(np.asarray(widths, dtype=float), found)
     facts = {**asdict(setting), "seed": seed}
     return Study("wn-width", "Generalization gap against width", scale, facts, panels, evidence)
 
@@ -90,28 +85,16 @@ def _evidence(widths: np.ndarray, found: dict[str, np.ndarray]) -> tuple[Evidenc
     gap, bound = (np.median(found[name], axis=0) for name in ("gap", "bound"))
     power = line(np.log(widths), np.log(np.maximum(gap, 1e-12)))[0]
     return (
-        Evidence(
-            "the generalization gap does not grow with the width",
-            "WeightNorm",
-            {"gap at the least width": float(gap[0]), "at the largest": float(gap[-1]), "power of the width": power},
-            bool(gap[-1] <= GROWN * gap[0]),
-        ),
-        Evidence(
-            "nor does the bound, for what training makes of the output layer",
-            "WeightNorm",
-            {"bound at the least width": float(bound[0]), "at the largest": float(bound[-1])},
-            bool(bound[-1] <= GROWN * bound[0]),
-        ),
-        Evidence(
-            "the bound holds",
-            "WeightNorm",
-            {"largest gap": float(found["gap"].max()), "least bound": float(found["bound"].min())},
-            bool((found["gap"] <= found["bound"]).all()),
-        ),
-        Evidence(
-            "the bound says something: it is below the largest possible loss",
-            "WeightNorm",
-            {"least bound": float(found["bound"].min()), "loss of predicting zero": 1.0},
-            bool(found["bound"].min() < 1.0),
-        ),
-    )
+        Evidence("the generalization gap does not grow with the width", "WeightNorm",
+                 {"gap at the least width": float(gap[0]), "at the largest": float(gap[-1]),
+                  "power of the width": power}, bool(gap[-1] <= GROWN * gap[0])),
+        Evidence("nor does the bound, for what training makes of the output layer", "WeightNorm",
+                 {"bound at the least width": float(bound[0]), "at the largest": float(bound[-1])},
+                 bool(bound[-1] <= GROWN * bound[0])),
+        Evidence("the bound holds", "WeightNorm",
+                 {"largest gap": float(found["gap"].max()), "least bound": float(found["bound"].min())},
+                 bool((found["gap"] <= found["bound"]).all())),
+        Evidence("the bound says something: it is below the largest possible loss", "WeightNorm",
+                 {"least bound": float(found["bound"].min()), "loss of predicting zero": 1.0},
+                 bool(found["bound"].min() < 1.0)),
+    )  # fmt: skip

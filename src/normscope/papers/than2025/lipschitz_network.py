@@ -80,30 +80,21 @@ def run(scale: str, seed: int, data_root: Path | None, progress: Callable[[str],
     best = min(rows, key=lambda r: r.error)
     wrong = [int((_margins(net, *pair) <= 0).sum()) for pair in (train, test)]
     limit = clopper_pearson(wrong[1], len(test[1]), DELTA).value
-    x = [float(n) for n in GRIDS]
+    parts = (
+        _line("bound on the error", [r.error for r in rows]),
+        _line("local term", [r.bound.local.value for r in rows]),
+        _line("term of the counts", [min(r.bound.tight.value, r.bound.total_variation.value) for r in rows]),
+        _line("training loss", [r.loss for r in rows]),
+        _line("test error", [wrong[1] / len(test[1])] * len(GRIDS), dashed=True),
+    )
+    forms = (
+        _line("repaired", [r.error for r in rows]),
+        _line("printed term g", [r.loss + r.bound.printed.value for r in rows]),
+        _line("guessing", [0.5] * len(GRIDS), dashed=True),
+    )
     panels = (
-        Panel(
-            "What the bound is made of",
-            "boxes along an axis",
-            "error",
-            (
-                _line("bound on the error", x, [r.error for r in rows]),
-                _line("local term", x, [r.bound.local.value for r in rows]),
-                _line("term of the counts", x, [min(r.bound.tight.value, r.bound.total_variation.value) for r in rows]),
-                _line("training loss", x, [r.loss for r in rows]),
-                _line("test error", x, [wrong[1] / len(test[1])] * len(x), dashed=True),
-            ),
-        ),
-        Panel(
-            "Repaired and printed",
-            "boxes along an axis",
-            "error",
-            (
-                _line("repaired", x, [r.error for r in rows]),
-                _line("printed term g", x, [r.loss + r.bound.printed.value for r in rows]),
-                _line("guessing", x, [0.5] * len(x), dashed=True),
-            ),
-        ),
+        Panel("What the bound is made of", "boxes along an axis", "error", parts),
+        Panel("Repaired and printed", "boxes along an axis", "error", forms),
     )
     facts = {**asdict(setting), "seed": seed, "delta": DELTA, "samples": len(train[1]), "constant": constant_of(net)}
     evidence = _evidence(rows, best, wrong, (len(train[1]), len(test[1])), limit)
@@ -187,8 +178,8 @@ def _margins(net: nn.Sequential, x: Tensor, y: Tensor) -> Tensor:
     return (2.0 * y - 1) * net(x)[:, 0]
 
 
-def _line(label: str, x: list[float], y: list[float], *, dashed: bool = False) -> Line:
-    return Line(label, tuple(x), tuple(y), dashed=dashed)
+def _line(label: str, y: list[float], *, dashed: bool = False) -> Line:
+    return Line(label, tuple(map(float, GRIDS)), tuple(y), dashed=dashed)
 
 
 def _evidence(
@@ -207,16 +198,7 @@ def _evidence(
     printed = min(r.loss + r.bound.printed.value for r in rows)
     return (
         Evidence("the repaired bound is certified and below guessing", "Lipschitz network", numbers, best.error < 0.5),
-        Evidence(
-            "the test error is below it",
-            "Lipschitz network",
-            {"test error": test},
-            test <= best.error,
-        ),
-        Evidence(
-            "the bound with the printed term is below guessing",
-            "Lipschitz network",
-            {"with the printed term": printed, "repaired": best.error},
-            printed < 0.5,
-        ),
-    )
+        Evidence("the test error is below it", "Lipschitz network", {"test error": test}, test <= best.error),
+        Evidence("the bound with the printed term is below guessing", "Lipschitz network",
+                 {"with the printed term": printed, "repaired": best.error}, printed < 0.5),
+    )  # fmt: skip

@@ -14,24 +14,9 @@ from normscope.operators.normalizers.batch_norm import (
     batch_norm_scale,
 )
 from normscope.operators.normalizers.layer_norm import layer_norm_global, layer_norm_on_floor
-from normscope.papers.claim import Claims, Outcome, Verdict, close
-from normscope.papers.measure import (
-    EPS,
-    Measured,
-    bound,
-    certified,
-    chain,
-    confirm,
-    gaussian,
-    given,
-    gradient,
-    holds,
-    jacobian_norm,
-    layer_norm,
-    padded_identity,
-    refuted,
-    standardized,
-)
+from normscope.papers.chains import EPS, certified, chain, layer_norm, padded_identity, standardized
+from normscope.papers.claim import Claims, Measured, Outcome, Verdict, bound, close, given, holds, refuted
+from normscope.papers.measure import confirm, gaussian, gradient, jacobian_norm
 
 CLAIMS = Claims("than2025summary")
 

@@ -22,8 +22,8 @@ from normscope.papers.akbar2025.claims.laboratory import (
     output,
     square_loss,
 )
-from normscope.papers.claim import Claims, Outcome, Verdict, close
-from normscope.papers.measure import confirm, gaussian, given, holds, jacobian, numbers, refuted
+from normscope.papers.claim import Claims, Outcome, Verdict, close, given, holds, refuted
+from normscope.papers.measure import confirm, gaussian, jacobian, numbers
 
 CLAIMS = Claims("akbar2025")
 ZERO = 1e-10

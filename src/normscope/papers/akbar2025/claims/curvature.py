@@ -19,19 +19,8 @@ from normscope.geometry.hessian import dense_hessian, smallest_eigenvalue_bound
 from normscope.geometry.symmetry import symmetry_dimension
 from normscope.papers.akbar2025.claims.degrees import flat_directions
 from normscope.papers.akbar2025.claims.laboratory import hidden_layer, largest, output, square_loss, weight_of_neuron
-from normscope.papers.claim import Claims, Outcome, Verdict, close
-from normscope.papers.measure import (
-    Measured,
-    confirm,
-    confirm_bound,
-    gaussian,
-    given,
-    gradient,
-    holds,
-    jacobian,
-    numbers,
-    refuted,
-)
+from normscope.papers.claim import Claims, Measured, Outcome, Verdict, close, given, holds, refuted
+from normscope.papers.measure import confirm, confirm_bound, gaussian, gradient, jacobian, numbers
 
 CLAIMS = Claims("akbar2025")
 ZERO = 1e-10

@@ -12,8 +12,8 @@ from normscope.geometry.symmetry import Kind, layer_norm_orbit, symmetry_dimensi
 from normscope.operators.normalizers.group_norm import group_norm_at
 from normscope.operators.normalizers.weight_norm import weight_norm_effective
 from normscope.papers.akbar2025.claims.laboratory import Activation, change, hidden_layer, largest, output, square_loss
-from normscope.papers.claim import Claims, Outcome
-from normscope.papers.measure import confirm, gaussian, holds, numbers, refuted
+from normscope.papers.claim import Claims, Outcome, holds, refuted
+from normscope.papers.measure import confirm, gaussian, numbers
 
 CLAIMS = Claims("akbar2025")
 ZERO = 1e-10

@@ -17,8 +17,8 @@ from normscope.geometry.hessian import dense_hessian
 from normscope.geometry.symmetry import batch_norm_orbit
 from normscope.geometry.weight_norm import weight_norm_gradients
 from normscope.papers.akbar2025.claims.laboratory import hidden_layer, inner, largest, output, square_loss
-from normscope.papers.claim import Claims, Outcome, close
-from normscope.papers.measure import confirm, gaussian, gradient, holds, jacobian, refuted
+from normscope.papers.claim import Claims, Outcome, close, holds, refuted
+from normscope.papers.measure import confirm, gaussian, gradient, jacobian
 
 CLAIMS = Claims("akbar2025")
 ZERO = 1e-10

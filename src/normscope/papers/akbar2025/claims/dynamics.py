@@ -26,8 +26,8 @@ from normscope.papers.akbar2025.claims.laboratory import (
     step,
     weight_of_neuron,
 )
-from normscope.papers.claim import Claims, Outcome, close
-from normscope.papers.measure import confirm, gaussian, gradient, holds, numbers, refuted
+from normscope.papers.claim import Claims, Outcome, close, holds, refuted
+from normscope.papers.measure import confirm, gaussian, gradient, numbers
 
 CLAIMS = Claims("akbar2025")
 ZERO = 1e-10

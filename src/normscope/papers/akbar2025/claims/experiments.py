@@ -16,8 +16,8 @@ from normscope.geometry.growth import square_after_step
 from normscope.geometry.hessian import dense_hessian
 from normscope.geometry.symmetry import scale_deviation
 from normscope.papers.akbar2025.claims.laboratory import Activation, descended, largest, normalized
-from normscope.papers.claim import Claims, Outcome, Verdict, close
-from normscope.papers.measure import confirm, gaussian, given, holds, numbers
+from normscope.papers.claim import Claims, Outcome, Verdict, close, given, holds
+from normscope.papers.measure import confirm, gaussian, numbers
 
 CLAIMS = Claims("akbar2025")
 ZERO = 1e-10

@@ -26,8 +26,8 @@ from normscope.papers.akbar2025.claims.laboratory import (
     output,
     square_loss,
 )
-from normscope.papers.claim import Claims, Outcome, close
-from normscope.papers.measure import confirm, gaussian, given, gradient, holds, jacobian, numbers, refuted
+from normscope.papers.claim import Claims, Outcome, close, given, holds, refuted
+from normscope.papers.measure import confirm, gaussian, gradient, jacobian, numbers
 
 CLAIMS = Claims("akbar2025")
 ZERO = 1e-10

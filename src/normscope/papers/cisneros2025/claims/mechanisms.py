@@ -18,8 +18,8 @@ from normscope.geometry.hessian import dense_hessian
 from normscope.geometry.symmetry import conserved
 from normscope.operators.normalizers.weight_norm import weight_norm_bounds, weight_norm_effective
 from normscope.papers.akbar2025.claims.laboratory import descended, hidden_layer, largest, square_loss
-from normscope.papers.claim import Claims, Outcome, Verdict, close
-from normscope.papers.measure import confirm, confirm_bound, gaussian, given, holds, norm, refuted
+from normscope.papers.claim import Claims, Outcome, Verdict, close, given, holds, refuted
+from normscope.papers.measure import confirm, confirm_bound, gaussian, norm
 
 CLAIMS = Claims("cisneros2025")
 ZERO = 1e-10

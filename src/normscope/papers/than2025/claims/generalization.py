@@ -15,21 +15,9 @@ from normscope.lipschitz.loss.constants import corollary_14
 from normscope.lipschitz.loss.regression import l1
 from normscope.lipschitz.printed import corollary_10, corollary_11, lemma_5
 from normscope.operators.normalizers.layer_norm import layer_norm_global
-from normscope.papers.claim import Claims, Outcome, Verdict
-from normscope.papers.measure import (
-    EPS,
-    CorrectionError,
-    Measured,
-    certified,
-    chain,
-    confirm_bound,
-    gaussian,
-    given,
-    jacobian_norm,
-    layer_norm,
-    numbers,
-    refuted,
-)
+from normscope.papers.chains import EPS, certified, chain, layer_norm
+from normscope.papers.claim import Claims, Measured, Outcome, Verdict, given, refuted
+from normscope.papers.measure import CorrectionError, confirm_bound, gaussian, jacobian_norm, numbers
 
 CLAIMS = Claims("than2025")
 DELTA = 0.05

@@ -9,23 +9,10 @@ import torch
 
 from normscope.lipschitz.printed import lemma_5
 from normscope.operators.scalar.activations import slope
-from normscope.papers.claim import Claims, Outcome, Verdict, close
-from normscope.papers.measure import (
-    Measured,
-    certified,
-    chain,
-    confirm,
-    gaussian,
-    given,
-    holds,
-    jacobian_norm,
-    norm,
-    numbers,
-    padded_identity,
-    quotient,
-    refuted,
-)
-from normscope.papers.than2025.extremal.deep_identity import remark_7, theorem_6
+from normscope.papers.chains import certified, chain, padded_identity
+from normscope.papers.claim import Claims, Measured, Outcome, Verdict, close, given, holds, refuted
+from normscope.papers.measure import confirm, gaussian, jacobian_norm, norm, numbers, quotient
+from normscope.papers.than2025.extremal.extremal import remark_7, theorem_6
 
 CLAIMS = Claims("than2025")
 WIDTHS, FACTORS = (5, 3, 7, 2, 4), (2.0, 0.5, 3.0, 1.5)

@@ -16,28 +16,11 @@ from normscope.lipschitz.printed import theorem_9
 from normscope.lipschitz.weights.printed import unnormalized_product
 from normscope.operators.normalizers.batch_norm import batch_norm_running
 from normscope.operators.normalizers.layer_norm import layer_norm_global, layer_norm_on_floor
-from normscope.papers.claim import Claims, Outcome, close
-from normscope.papers.measure import (
-    EPS,
-    Function,
-    Measured,
-    chain,
-    confirm,
-    confirm_bound,
-    equality,
-    gaussian,
-    given,
-    gradient,
-    holds,
-    jacobian_norm,
-    numbers,
-    of_weight,
-    padded_identity,
-    refuted,
-    standardized,
-)
-from normscope.papers.than2025.extremal.loss_gradients import gradients, l1_loss
+from normscope.papers.chains import EPS, chain, of_weight, padded_identity, standardized
+from normscope.papers.claim import Claims, Measured, Outcome, close, equality, given, holds, refuted
+from normscope.papers.measure import Function, confirm, confirm_bound, gaussian, gradient, jacobian_norm, numbers
 from normscope.papers.than2025.extremal.prescribed_gradient import theorem_15
+from normscope.papers.than2025.extremal.weight_direction import gradients, l1_loss
 
 CLAIMS = Claims("than2025")
 

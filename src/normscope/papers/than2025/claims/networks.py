@@ -10,24 +10,9 @@ from normscope.lipschitz.printed import corollary_10, corollary_11, lemma_5, the
 from normscope.operators.normalizers.batch_norm import batch_norm_printed, batch_norm_running, batch_norm_scale
 from normscope.operators.normalizers.group_norm import group_norm_global
 from normscope.operators.normalizers.layer_norm import layer_norm_global, layer_norm_on_floor
-from normscope.papers.claim import Claims, Outcome, Verdict, close
-from normscope.papers.measure import (
-    EPS,
-    Function,
-    Measured,
-    bound,
-    certified,
-    chain,
-    confirm,
-    confirm_bound,
-    gaussian,
-    given,
-    holds,
-    jacobian_norm,
-    layer_norm,
-    norm,
-    refuted,
-)
+from normscope.papers.chains import EPS, certified, chain, layer_norm
+from normscope.papers.claim import Claims, Measured, Outcome, Verdict, bound, close, given, holds, refuted
+from normscope.papers.measure import Function, confirm, confirm_bound, gaussian, jacobian_norm, norm
 from normscope.papers.than2025.extremal.layer_norm import layer_norm_blow_up
 
 CLAIMS = Claims("than2025")

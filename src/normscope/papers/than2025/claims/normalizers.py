@@ -24,25 +24,9 @@ from normscope.operators.normalizers.layer_norm import (
     layer_norm_printed,
 )
 from normscope.operators.normalizers.secular_equation import centered_scale_norm
-from normscope.papers.claim import Claims, Outcome, Verdict, close
-from normscope.papers.measure import (
-    EPS,
-    Measured,
-    bound,
-    confirm,
-    confirm_bound,
-    equality,
-    gaussian,
-    given,
-    holds,
-    jacobian,
-    jacobian_norm,
-    layer_norm,
-    norm,
-    numbers,
-    quotient,
-    worst,
-)
+from normscope.papers.chains import EPS, layer_norm
+from normscope.papers.claim import Claims, Measured, Outcome, Verdict, bound, close, equality, given, holds, worst
+from normscope.papers.measure import confirm, confirm_bound, gaussian, jacobian, jacobian_norm, norm, numbers, quotient
 
 CLAIMS = Claims("than2025")
 

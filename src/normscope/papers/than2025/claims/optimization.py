@@ -9,8 +9,9 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from normscope.core.value import Kind, Value
-from normscope.papers.claim import Claims, Outcome, close
-from normscope.papers.measure import chain, confirm, confirm_bound, gaussian, gradient, refuted
+from normscope.papers.chains import chain
+from normscope.papers.claim import Claims, Outcome, close, refuted
+from normscope.papers.measure import confirm, confirm_bound, gaussian, gradient
 from normscope.papers.than2025.complexity.iteration_counts import (
     corollary_18,
     corollary_19,

@@ -12,27 +12,18 @@ from normscope.lipschitz.weights.pointwise import dense_weight_norm
 from normscope.lipschitz.weights.printed import theorem_12
 from normscope.operators.normalizers.batch_norm import batch_norm_batch_at
 from normscope.operators.normalizers.layer_norm import layer_norm_at, layer_norm_range
-from normscope.papers.claim import Claims, Outcome, close
+from normscope.papers.chains import EPS, certified, chain, layer_norm, of_weight, padded_identity, standardized
+from normscope.papers.claim import Claims, Outcome, close, equality, given, holds
 from normscope.papers.measure import (
-    EPS,
     Function,
-    certified,
-    chain,
     confirm,
     confirm_bound,
-    equality,
     gaussian,
-    given,
     gradient,
-    holds,
     jacobian_norm,
-    layer_norm,
     norm,
     numbers,
-    of_weight,
-    padded_identity,
     quotient,
-    standardized,
 )
 from normscope.papers.than2025.extremal.weight_direction import parts, theorem_13, theorem_13_printed, total_input
 

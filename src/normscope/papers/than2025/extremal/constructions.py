@@ -15,11 +15,10 @@ from normscope.core import shown
 from normscope.core.errors import InputError
 from normscope.core.statement import statement
 from normscope.core.value import Kind, Value
-from normscope.papers.than2025.extremal.deep_identity import theorem_6
+from normscope.papers.than2025.extremal.extremal import theorem_6
 from normscope.papers.than2025.extremal.layer_norm import layer_norm_blow_up
-from normscope.papers.than2025.extremal.loss_gradients import gradients
 from normscope.papers.than2025.extremal.prescribed_gradient import theorem_15
-from normscope.papers.than2025.extremal.weight_direction import theorem_13
+from normscope.papers.than2025.extremal.weight_direction import gradients, theorem_13
 
 #: Most layers for each of which a network is built, and most layers of all these networks together.
 SAMPLED, BUILT = 24, 20_000

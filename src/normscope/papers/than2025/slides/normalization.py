@@ -18,28 +18,21 @@ from normscope.operators.normalizers.batch_norm import batch_norm_running, batch
 from normscope.operators.normalizers.group_norm import group_norm_global, group_norm_slides
 from normscope.operators.normalizers.layer_norm import layer_norm_global, layer_norm_slides
 from normscope.operators.normalizers.secular_equation import centered_scale_norm
-from normscope.papers.claim import Claims, Outcome, Verdict, close
-from normscope.papers.measure import (
-    EPS,
+from normscope.papers.chains import EPS, certified, chain, layer_norm
+from normscope.papers.claim import (
+    Claims,
     Measured,
+    Outcome,
+    Verdict,
     bound,
-    certified,
-    chain,
-    confirm,
-    confirm_bound,
+    close,
     equality,
-    gaussian,
     given,
-    gradient,
     holds,
-    jacobian,
-    jacobian_norm,
-    layer_norm,
-    norm,
-    numbers,
     refuted,
     worst,
 )
+from normscope.papers.measure import confirm, confirm_bound, gaussian, gradient, jacobian, jacobian_norm, norm, numbers
 from normscope.papers.than2025.claims.generalization import DATASETS, DELTA, fixed_partition, partition_from_data
 from normscope.papers.than2025.complexity.iteration_counts import (
     convex_lower,
