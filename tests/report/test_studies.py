@@ -9,8 +9,7 @@ from pathlib import Path
 import pytest
 
 from normscope.core.errors import InputError
-from normscope.papers.study import STUDIES
-from normscope.papers.than2025.figures.evidence import Evidence
+from normscope.papers.study import STUDIES, Evidence
 from normscope.report.studies import evidence_section, reproduce
 from normscope.report.table import plain_text
 

@@ -214,18 +214,10 @@ def _explained_claim(claim: Claim) -> Explanation:
     """Check a claim and say what was found."""
     entry = checked(claim)
     outcome = entry.outcome
-    return Explanation(
-        kind="claim",
-        name=claim.id,
-        paper=claim.paper,
-        place=claim.place,
-        says=claim.says,
-        verdict=entry.verdict,
-        because=entry.error if outcome is None else outcome.because,
-        measured={} if outcome is None else outcome.measured,
-        corrected=claim.corrected,
-        code=tuple(located(name) for name in claim.code),
-    )
+    because, measured = (entry.error, {}) if outcome is None else (outcome.because, outcome.measured)
+    code = tuple(located(name) for name in claim.code)
+    where = (claim.id, claim.paper, claim.place, claim.says)
+    return Explanation("claim", *where, entry.verdict, because, measured, claim.corrected, code=code)
 
 
 def _explained_statement(item: Statement) -> Explanation:

@@ -249,14 +249,8 @@ def _stream_homogeneity() -> Outcome:
     stream: on all that write to it and all that read it together.
     """
     x, alpha = gaussian(880, 20, 3), numbers(0.2, 3, 1, 7, 0.5)
-    shapes = {
-        "stem": (5, 3),
-        "reader0": (6, 5),
-        "reader1": (6, 5),
-        "writer0": (5, 6),
-        "writer1": (5, 6),
-        "head": (2, 5),
-    }
+    read, write = (6, 5), (5, 6)
+    shapes = {"stem": (5, 3), "reader0": read, "reader1": read, "writer0": write, "writer1": write, "head": (2, 5)}
     point = {name: gaussian(881 + k, *shape) for k, (name, shape) in enumerate(shapes.items())}
     writers = [f"{name}{k}" for name in ("gamma", "beta") for k in ("", "0", "1")]
     point |= {name: gaussian(890 + k, 5) for k, name in enumerate(writers)}

@@ -10,9 +10,10 @@ from pathlib import Path
 from typing import Any, Protocol, TypeVar
 
 import numpy as np
+from torch import Tensor
 
 from normscope.core.errors import InputError
-from normscope.papers.than2025.figures.evidence import Evidence
+from normscope.core.value import json_number
 
 T = TypeVar("T")
 SCALES = ("smoke", "laptop")
@@ -34,15 +35,9 @@ STUDIES = {
 
 @dataclass(frozen=True)
 class Line:
-    """One line of a chart, with the spread over seeds where there is one.
+    """One line of a chart: the median over seeds, and their spread from low to high where there is one.
 
-    Attributes:
-        label: what it is.
-        x: abscissae.
-        y: ordinates; the median over seeds.
-        low: lower end of the spread.
-        high: upper end of it.
-        dashed: for bounds and formulas, beside measurements.
+    Bounds and formulas are dashed, measurements are not.
     """
 
     label: str
@@ -72,16 +67,7 @@ class Line:
 
 @dataclass(frozen=True)
 class Panel:
-    """One chart.
-
-    Attributes:
-        title: what it shows.
-        x_label: name of the horizontal axis.
-        y_label: name of the vertical axis.
-        lines: what is drawn.
-        log_x: whether the horizontal axis counts decades.
-        log_y: whether the vertical axis does.
-    """
+    """One chart; an axis may count decades."""
 
     title: str
     x_label: str
@@ -94,6 +80,29 @@ class Panel:
         """Return the JSON form."""
         words = {key: getattr(self, key) for key in ("title", "x_label", "y_label", "log_x", "log_y")}
         return {**words, "lines": [line.to_dict() for line in self.lines]}
+
+
+@dataclass(frozen=True)
+class Evidence:
+    """One claim of the paper and what a run shows of it.
+
+    Attributes:
+        claim: in our words.
+        network: of the run.
+        measured: numbers by name, first and last of the run where they move.
+        agrees: whether the run shows what is claimed; ``None`` for a number the paper does not speak of, and for
+            what cannot be judged.
+    """
+
+    claim: str
+    network: str
+    measured: Mapping[str, float]
+    agrees: bool | None
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the JSON form; infinities become strings."""
+        numbers = {key: json_number(float(x)) for key, x in self.measured.items()}
+        return {"claim": self.claim, "network": self.network, "measured": numbers, "agrees": self.agrees}
 
 
 @dataclass(frozen=True)
@@ -126,6 +135,28 @@ class Study:
             "claims": [found.to_dict() for found in self.evidence],
             "panels": [panel.to_dict() for panel in self.panels],
         }
+
+
+def line(steps: np.ndarray, values: np.ndarray) -> tuple[float, float]:
+    r"""Return slope and coefficient of determination :math:`R^2` of the least-squares line through points.
+
+    >>> [round(x, 12) for x in line(np.array([0.0, 1.0, 2.0]), np.array([1.0, 3.0, 5.0]))]
+    [2.0, 1.0]
+    """
+    x, y = steps - np.mean(steps), values - np.mean(values)
+    slope = float(x @ y / (x @ x))
+    total = float(y @ y)
+    return slope, 1.0 - float(np.sum((y - slope * x) ** 2)) / total if total > 0 else 0.0
+
+
+def labelled_data(name: str, root: str | Path | None, split: str, limit: int | None = None) -> tuple[Tensor, Tensor]:
+    """Return the images of a data set and their labels."""
+    from normscope.zoo.data.load import load_data
+
+    images, labels = load_data(name, root, split, limit).tensors()
+    if labels is None:
+        raise InputError(f"Expected labelled data, but {name} has no labels.")
+    return images, labels.long()
 
 
 def by_seed(

@@ -11,8 +11,7 @@ from typing import TYPE_CHECKING, Any
 from normscope.core.errors import InputError
 from normscope.core.files import write_text
 from normscope.core.number_text import digits
-from normscope.papers.study import STUDIES, Panel, Study, run_study
-from normscope.papers.than2025.figures.evidence import Evidence
+from normscope.papers.study import STUDIES, Evidence, Panel, Study, run_study
 from normscope.papers.than2025.figures.record import record
 from normscope.papers.than2025.figures.reproduction import evidence_of, facts
 from normscope.papers.than2025.figures.setting import FIGURES, settings_of

@@ -51,14 +51,8 @@ def bounded_losses(name: str, gammas: list[float], clip: float | None) -> list[B
     if clip is None or not 0 < clip < 1:
         raise RefusedError("cross-entropy is unbounded: clip it (clip=0.001 keeps probabilities above 0.001)")
     scale = math.log(1 / clip)
-    return [
-        BoundedLoss(
-            f"cross-entropy clipped at {clip:g}, over {scale:.3g}",
-            math.sqrt(2) / scale,
-            "expected clipped cross-entropy",
-            lambda s, y: -_right(s, y).clamp_min(clip).log() / scale,
-        )
-    ]
+    label, of = f"cross-entropy clipped at {clip:g}, over {scale:.3g}", "expected clipped cross-entropy"
+    return [BoundedLoss(label, math.sqrt(2) / scale, of, lambda s, y: -_right(s, y).clamp_min(clip).log() / scale)]
 
 
 def _ramp(gamma: float) -> BoundedLoss:

@@ -53,15 +53,9 @@ class BoundRow:
     @classmethod
     def of_value(cls, name: str, bound: Value, classes: int, **rest: Any) -> BoundRow:
         """Return the row of a value; its kind decides the status, guessing among the classes what is vacuous."""
-        return cls(
-            name,
-            bound,
-            _OF_KIND[bound.kind],
-            bound.value >= 1 - 1 / classes,
-            statement=bound.statement,
-            assumptions=bound.assumptions,
-            **rest,
-        )
+        vacuous = bound.value >= 1 - 1 / classes
+        said: dict[str, Any] = {"statement": bound.statement, "assumptions": bound.assumptions}
+        return cls(name, bound, _OF_KIND[bound.kind], vacuous, **said, **rest)
 
     @classmethod
     def refused(cls, name: str, reason: str, statement: str = "") -> BoundRow:

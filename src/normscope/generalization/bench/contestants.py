@@ -9,6 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 
+from normscope.core.value import Kind, Value
 from normscope.generalization.bench.problems import Cells, Draw
 from normscope.generalization.cell_terms import g_paper, g_tight, g_total_variation
 from normscope.generalization.compression import by_surrogate, occam
@@ -87,8 +88,7 @@ def _printed(cells: Cells, draw: Draw, delta: float) -> float:
 
 
 def _than_phan(draw: Draw, delta: float) -> float:
-    counts = np.bincount(draw.cells.index, minlength=len(draw.cells.constants)).tolist()
-    return draw.train_error + than_phan_bound(counts, delta / 5, 100.0, 4 * delta / 5).value
+    return draw.train_error + than_phan_bound(draw.cells.counts.tolist(), delta / 5, 100.0, 4 * delta / 5).value
 
 
 def _occam(draw: Draw, delta: float) -> float:
@@ -103,30 +103,32 @@ def _vc(draw: Draw, delta: float) -> float:
     return draw.train_error + vc_gap(draw.dimension, draw.samples, delta).value
 
 
-def _margin(bound: Callable[..., object], *, radius: bool = False) -> Bound:
+def _margin(bound: Callable[..., Value], *, radius: bool = False) -> Bound:
     def of_draw(draw: Draw, delta: float) -> float:
         if draw.weights is None or (radius and draw.radius == math.inf):
             return math.nan
         layers = [ChainLayer.of(torch.tensor(np.stack([0 * draw.weights, draw.weights])))]
         size = draw.radius if radius else float(np.linalg.norm(draw.inputs))
         gammas = np.quantile(draw.margins[draw.margins > 0], (0.5, 0.9))
-        found = [
-            float((draw.margins <= g).mean()) + bound(layers, size, float(g), draw.samples, delta).value  # type: ignore[attr-defined]
-            for g in gammas
-        ]
-        return min(found)
+        return min(
+            float((draw.margins <= g).mean()) + bound(layers, size, float(g), draw.samples, delta).value for g in gammas
+        )
 
     return of_draw
 
 
-def _pac_bayes(form: Callable[[float, float, int, float], float]) -> Bound:
+def _pac_bayes(form: Callable[[float, float, int, float], Value]) -> Bound:
     def of_draw(draw: Draw, delta: float) -> float:
         if draw.posterior is None:
             return math.nan
         loss, divergence, _ = draw.posterior
-        return form(loss, divergence, draw.samples, delta)
+        return form(loss, divergence, draw.samples, delta).value
 
     return of_draw
+
+
+def _mcallester(loss: float, divergence: float, samples: int, delta: float) -> Value:
+    return Value.of(loss, Kind.CERTIFIED) + pac_bayes_bound(divergence, samples, delta)
 
 
 def _split(draw: Draw, delta: float) -> float:
@@ -154,14 +156,10 @@ _ALL = (
     Contestant("row-norms", _margin(row_norm_bound)),
     Contestant("bartlett", _margin(bartlett_bound)),
     Contestant("neyshabur", _margin(neyshabur_bound, radius=True)),
-    Contestant(
-        "pac-bayes-mcallester", _pac_bayes(lambda q, k, m, d: q + pac_bayes_bound(k, m, d).value), randomized=True
-    ),
-    Contestant("pac-bayes-kl", _pac_bayes(lambda q, k, m, d: pac_bayes_kl(q, k, m, d).value), randomized=True),
-    Contestant(
-        "pac-bayes-quadratic", _pac_bayes(lambda q, k, m, d: pac_bayes_quadratic(q, k, m, d).value), randomized=True
-    ),
-    Contestant("pac-bayes-lambda", _pac_bayes(lambda q, k, m, d: pac_bayes_lambda(q, k, m, d).value), randomized=True),
+    Contestant("pac-bayes-mcallester", _pac_bayes(_mcallester), randomized=True),
+    Contestant("pac-bayes-kl", _pac_bayes(pac_bayes_kl), randomized=True),
+    Contestant("pac-bayes-quadratic", _pac_bayes(pac_bayes_quadratic), randomized=True),
+    Contestant("pac-bayes-lambda", _pac_bayes(pac_bayes_lambda), randomized=True),
     Contestant("pac-bayes-split", _split, randomized=True),
 )
 #: Bounds by name.

@@ -10,8 +10,7 @@ import numpy as np
 import torch
 
 from normscope.papers.cisneros2025.training import descend, probe, unit_data
-from normscope.papers.study import Line, Panel, Study, by_seed
-from normscope.papers.than2025.figures.evidence import Evidence
+from normscope.papers.study import Evidence, Line, Panel, Study, by_seed
 from normscope.weight_normalization.measure import prediction_hessian_norm
 from normscope.weight_normalization.network import WeightNormNetwork
 

@@ -10,8 +10,7 @@ import numpy as np
 import torch
 
 from normscope.papers.cisneros2025.training import descend, probe, unit_data
-from normscope.papers.study import Line, Panel, Study, stacked
-from normscope.papers.than2025.figures.evidence import Evidence
+from normscope.papers.study import Evidence, Line, Panel, Study, stacked
 from normscope.weight_normalization.measure import square_loss
 from normscope.weight_normalization.moment import certify_step
 from normscope.weight_normalization.network import WeightNormNetwork, uniform_

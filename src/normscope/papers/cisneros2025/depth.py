@@ -10,8 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from normscope.papers.study import Line, Panel, Study, by_seed
-from normscope.papers.than2025.figures.evidence import Evidence, line
+from normscope.papers.study import Evidence, Line, Panel, Study, by_seed, line
 from normscope.weight_normalization.chain import read_chain
 from normscope.weight_normalization.measure import activation_norms, prediction_hessian_norm
 from normscope.weight_normalization.network import WeightNormNetwork

@@ -10,19 +10,16 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from normscope.core.errors import InputError
+from normscope.papers.study import labelled_data
 from normscope.weight_normalization.measure import square_loss
-from normscope.zoo.data.load import load_data
 
 
 def unit_data(name: str, root: Path | None, split: str, examples: int) -> tuple[Tensor, Tensor]:
     """Return images as unit vectors and one-hot targets."""
-    images, labels = load_data(name, root, split, examples).tensors()
-    if labels is None:
-        raise InputError(f"Expected labelled data, but {name} has no labels.")
+    images, labels = labelled_data(name, root, split, examples)
     x = images.flatten(1).double()
     norms = torch.linalg.vector_norm(x, dim=1, keepdim=True)
-    return x / norms.clamp_min(1e-12), F.one_hot(labels.long(), 10).double()
+    return x / norms.clamp_min(1e-12), F.one_hot(labels, 10).double()
 
 
 def descend(

@@ -10,8 +10,7 @@ import numpy as np
 import torch
 
 from normscope.papers.cisneros2025.training import unit_data
-from normscope.papers.study import Line, Panel, Study, by_seed
-from normscope.papers.than2025.figures.evidence import Evidence, line
+from normscope.papers.study import Evidence, Line, Panel, Study, by_seed, line
 from normscope.weight_normalization.guarantees import gap_guarantee
 from normscope.weight_normalization.measure import square_loss
 from normscope.weight_normalization.network import WeightNormNetwork

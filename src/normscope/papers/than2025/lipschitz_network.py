@@ -11,16 +11,13 @@ from pathlib import Path
 import torch
 from torch import Tensor, nn
 
-from normscope.core.errors import InputError
 from normscope.core.rounding import matrix_norm_sandwich
 from normscope.generalization.cell_terms import cell_constants
 from normscope.generalization.held_out import clopper_pearson
 from normscope.generalization.margins import ramp_loss
 from normscope.generalization.partition import grid
 from normscope.generalization.theorem_20 import PartitionBound, partition_bound
-from normscope.papers.study import Line, Panel, Study
-from normscope.papers.than2025.figures.evidence import Evidence
-from normscope.zoo.data.load import load_data
+from normscope.papers.study import Evidence, Line, Panel, Study, labelled_data
 
 DELTA = 0.05
 #: Boxes along each axis of the feature square, tried with an equal part of delta each.
@@ -112,14 +109,12 @@ def features(data: str, split: str, root: Path | None, seed: int) -> tuple[Tenso
         y = torch.randint(2, (size,), generator=source)
         spread = torch.rand(size, 2, 2, generator=source, dtype=torch.float64).mean(2) * 0.4
         return spread + 0.1 + 0.4 * y[:, None], y
-    images, labels = load_data(data, root, split).tensors()
-    if labels is None:
-        raise InputError(f"Expected labelled data, but {data} has no labels.")
+    images, labels = labelled_data(data, root, split)
     kept = labels < 2
     x = images[kept][:, 0].double()
     middle = x[:, 8:20, 12:16].mean((1, 2))
     sides = torch.cat([x[:, 8:20, 6:10], x[:, 8:20, 18:22]], 2).mean((1, 2))
-    return torch.stack([middle, sides], 1), labels[kept].long()
+    return torch.stack([middle, sides], 1), labels[kept]
 
 
 def trained(

@@ -13,11 +13,8 @@ import torch
 from torch import Tensor, nn
 
 from normscope.analysis.bounds.measures import measures
-from normscope.core.errors import InputError
 from normscope.generalization.ranking import granulated_kendall, information_score, kendall
-from normscope.papers.study import Line, Panel, Study
-from normscope.papers.than2025.figures.evidence import Evidence
-from normscope.zoo.data.load import load_data
+from normscope.papers.study import Evidence, Line, Panel, Study, labelled_data
 
 
 @dataclass(frozen=True)
@@ -67,14 +64,9 @@ def run(scale: str, seed: int, data_root: Path | None, progress: Callable[[str],
 
 def _data(setting: _Setting, seed: int) -> tuple[tuple[Tensor, Tensor], tuple[Tensor, Tensor]]:
     """Return training data with some wrong labels, and test data."""
-    parts = []
-    for split, limit in (("train", setting.samples), ("test", None)):
-        x, y = load_data("digits", None, split, limit).tensors()
-        if y is None:
-            raise InputError("Expected labelled data.")
-        parts.append((x.flatten(1).float(), y.long()))
+    parts = (labelled_data("digits", None, split, n) for split, n in (("train", setting.samples), ("test", None)))
+    (x, y), test = ((images.flatten(1).float(), labels) for images, labels in parts)
     source = torch.Generator().manual_seed(seed)
-    (x, y), test = parts
     wrong = torch.rand(len(y), generator=source) < setting.noise
     return (x, torch.where(wrong, torch.randint(0, 10, y.shape, generator=source), y)), test
 
@@ -162,14 +154,10 @@ def _evidence(table: dict[str, dict[str, float]], runs: int) -> tuple[Evidence, 
     numbers = {f"tau of {name}": table[name]["tau"] for name in (best, FLAT, FROBENIUS) if name in table}
     flat, norms = (table.get(name, {"tau": math.nan})["tau"] for name in (FLAT, FROBENIUS))
     return (
-        Evidence(
-            "flatness relative to the weights ranks runs by their gap", "MLP", {"runs": runs, **numbers}, flat > 0
-        ),
+        Evidence("flatness relative to the weights ranks runs by their gap", "MLP", {"runs": runs, **numbers},
+                 flat > 0),
         Evidence("flatness ranks better than products of norms", "MLP", numbers, flat > norms),
-        Evidence(
-            "no measure tells more than half of the order beyond hyper-parameters",
-            "MLP",
-            {f"information score of {informative}, percent": table[informative]["information"]},
-            table[informative]["information"] < 50,
-        ),
-    )
+        Evidence("no measure tells more than half of the order beyond hyper-parameters", "MLP",
+                 {f"information score of {informative}, percent": table[informative]["information"]},
+                 table[informative]["information"] < 50),
+    )  # fmt: skip

@@ -15,7 +15,7 @@ from normscope.operators.normalizers.batch_norm import (
 )
 from normscope.operators.normalizers.layer_norm import layer_norm_global, layer_norm_on_floor
 from normscope.papers.chains import EPS, certified, chain, layer_norm, padded_identity, standardized
-from normscope.papers.claim import Claims, Measured, Outcome, Verdict, bound, close, given, holds, refuted
+from normscope.papers.claim import Claims, Outcome, Verdict, bound, close, given, holds, refuted
 from normscope.papers.measure import confirm, gaussian, gradient, jacobian_norm
 
 CLAIMS = Claims("than2025summary")
@@ -27,12 +27,11 @@ def _suppressed() -> Outcome:
 
     Corrected: On all inputs LayerNorm multiplies it by up to eps^(-K/2); BatchNorm may raise or lower it (001-RED).
     """
-    measured: Measured = {}
     constants = []
     for depth in (1, 2, 3):
         network = chain([padded_identity(8, 8)] * depth, layer_norm, lambda y: y)
         constants.append(jacobian_norm(network, torch.zeros(8, dtype=torch.float64)))
-        measured[f"W = I with LayerNorm, K = {depth}"] = constants[-1]
+    measured = {f"W = I with LayerNorm, K = {depth}": constant for depth, constant in enumerate(constants, 1)}
     measured["W = I without"] = 1.0
     return refuted(constants[0] > 1 and constants[2] > constants[1], measured, "it grows with every LayerNorm")
 
@@ -116,13 +115,10 @@ def _exponential() -> Outcome:
 
     Corrected: As stated, for norms >= 1 + c (001-T6, 001-T13(9)).
     """
-    measured: Measured = {}
-    constants = []
-    for depth in (5, 10, 20):
-        network = chain([2 * padded_identity(3, 3)] * depth)
-        constants.append(jacobian_norm(network, torch.ones(3, dtype=torch.float64)))
-        measured[f"W = 2 I, {depth} layers"] = constants[-1]
-    return holds(close(constants[2], constants[1] ** 2) and constants[0] > 1, measured, "2^K is attained")
+    x, two = torch.ones(3, dtype=torch.float64), 2 * padded_identity(3, 3)
+    constants = {depth: jacobian_norm(chain([two] * depth), x) for depth in (5, 10, 20)}
+    measured = {f"W = 2 I, {depth} layers": constant for depth, constant in constants.items()}
+    return holds(close(constants[20], constants[10] ** 2) and constants[5] > 1, measured, "2^K is attained")
 
 
 @CLAIMS.add("000-unc", "Abstract", lemma_5)

@@ -13,13 +13,10 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from normscope.analysis.bounds.run import bounds
-from normscope.core.errors import InputError
 from normscope.core.value import Value
 from normscope.generalization.compression import by_surrogate, occam
 from normscope.generalization.held_out import clopper_pearson
-from normscope.papers.study import Line, Panel, Study
-from normscope.papers.than2025.figures.evidence import Evidence
-from normscope.zoo.data.load import load_data
+from normscope.papers.study import Evidence, Line, Panel, Study, labelled_data
 
 DELTA = 0.05
 #: Bits of each floating number in a code, and levels of a bias on each side of zero.
@@ -221,10 +218,8 @@ def components_of(inputs: Tensor, count: int) -> Callable[[Tensor], Tensor]:
 
 def _data(name: str, split: str, root: Path | None) -> tuple[Tensor, Tensor]:
     """Return flat images and labels."""
-    images, labels = load_data(name, root, split).tensors()
-    if labels is None:
-        raise InputError(f"Expected labelled data, but {name} has no labels.")
-    return images.flatten(1), labels.long()
+    images, labels = labelled_data(name, root, split)
+    return images.flatten(1), labels
 
 
 def _network(x: Tensor, y: Tensor, setting: _Setting, source: torch.Generator, seed: int) -> nn.Module:

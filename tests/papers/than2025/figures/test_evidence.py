@@ -12,8 +12,8 @@ from torch import nn
 from normscope import analyze
 from normscope.monitor.run import Run
 from normscope.monitor.sinks.folder import RunFolder
+from normscope.papers.study import Evidence
 from normscope.papers.than2025.figures.evidence import (
-    Evidence,
     certified_evidence,
     product_of_variances,
     reduction_evidence,

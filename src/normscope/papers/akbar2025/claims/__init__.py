@@ -2,12 +2,5 @@
 
 #: Its chapters in the order of the paper.
 CHAPTERS = (
-    "derivatives",
-    "symmetries",
-    "degrees",
-    "dynamics",
-    "stability",
-    "curvature",
-    "convergence",
-    "experiments",
-)
+    "derivatives", "symmetries", "degrees", "dynamics", "stability", "curvature", "convergence", "experiments",
+)  # fmt: skip

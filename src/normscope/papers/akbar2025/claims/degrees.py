@@ -84,14 +84,8 @@ def _table() -> Outcome:
     measured: dict[str, float] = {}
     for name, (kind, activation, affine, groups) in cases.items():
         measured[name] = flat_directions(kind, activation, affine=affine, groups=groups)
-        ours = symmetry_dimension(
-            kind,
-            4 if groups == 1 else 8,
-            3,
-            groups=groups,
-            affine=affine and kind != "none",
-            homogeneous=activation is torch.relu,
-        )
+        width, scaled, relu = 4 if groups == 1 else 8, affine and kind != "none", activation is torch.relu
+        ours = symmetry_dimension(kind, width, 3, groups=groups, affine=scaled, homogeneous=relu)
         confirm(name, ours, measured[name])
     return refuted(measured["LN, tanh"] != 2, measured, "LayerNorm has 5 flat directions here, not 2")
 

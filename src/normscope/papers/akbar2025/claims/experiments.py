@@ -205,11 +205,8 @@ def _experiment_3_noise() -> Outcome:
         "accuracy under noise 0.5, 10 W": accuracy(bigger, 0.5),
     }
     empty = gap < ZERO and accuracy(bigger, 0.5) > accuracy(point, 0.5) + 0.05
-    return Outcome(
-        Verdict.UNSUPPORTED if empty else Verdict.HOLDS,
-        measured,
-        "one function passes and fails, by the scale of its weights",
-    )
+    because = "one function passes and fails, by the scale of its weights"
+    return Outcome(Verdict.UNSUPPORTED if empty else Verdict.HOLDS, measured, because)
 
 
 def _five_layers(kind: str, scale: float, steps: int = 60) -> tuple[float, float, float]:

@@ -65,11 +65,8 @@ def _explosion() -> Outcome:
         last = gaussian(240, *x.shape)
         rates[kind] = float(first.norm() / last.norm()) ** (1 / depth)
     measured = {"growth per layer, BatchNorm": rates["batch"], "growth per layer, plain": rates["none"]}
-    return refuted(
-        rates["batch"] > 1.05 * rates["none"],
-        measured,
-        "gradients grow at every normalized layer and keep their size without one",
-    )
+    because = "gradients grow at every normalized layer and keep their size without one"
+    return refuted(rates["batch"] > 1.05 * rates["none"], measured, because)
 
 
 @CLAIMS.add("003-dead", "Section 5.1 (saddle points)")

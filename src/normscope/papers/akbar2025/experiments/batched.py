@@ -90,7 +90,7 @@ def descend(
     return point
 
 
-def length(point: Point, axes: Sequence[int] | None = None) -> Tensor:
+def length(point: Point) -> Tensor:
     """Return the Euclidean length of all parameters of each seed.
 
     >>> length({"a": torch.tensor([[3.0], [0.0]]), "b": torch.tensor([[4.0], [1.0]])}).tolist()

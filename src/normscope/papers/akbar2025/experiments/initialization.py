@@ -22,8 +22,7 @@ from normscope.papers.akbar2025.experiments.batched import (
     spread,
     weights,
 )
-from normscope.papers.study import Line, Panel, Study
-from normscope.papers.than2025.figures.evidence import Evidence
+from normscope.papers.study import Evidence, Line, Panel, Study
 
 
 @dataclass(frozen=True)

@@ -15,8 +15,7 @@ from torch.nn import functional as F
 
 from normscope.core.statement import statement
 from normscope.papers.akbar2025.experiments.batched import Point, descend, drawn, output, spread, weights
-from normscope.papers.study import Line, Panel, Study
-from normscope.papers.than2025.figures.evidence import Evidence
+from normscope.papers.study import Evidence, Line, Panel, Study
 
 
 @dataclass(frozen=True)

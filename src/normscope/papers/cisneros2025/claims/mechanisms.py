@@ -113,11 +113,8 @@ def _unique() -> Outcome:
         ratios[normalize] = sizes[1] / sizes[0]
     confirm("the Hessian at twice the norm", 0.25, ratios[True])
     measured = {"Hessian at 2v over v, WeightNorm": ratios[True], "at 2w over w, plain": ratios[False]}
-    return refuted(
-        ratios[True] < 0.5 < ratios[False],
-        measured,
-        "the Hessian falls with the norm under WeightNorm, and not without",
-    )
+    because = "the Hessian falls with the norm under WeightNorm, and not without"
+    return refuted(ratios[True] < 0.5 < ratios[False], measured, because)
 
 
 @CLAIMS.add("004-H", "Key Results (Hessian)", dense_hessian)
@@ -160,10 +157,8 @@ def _width() -> Outcome:
     """
     ratios = [norm(unit_rows(gaussian(730 + m, m, 8))) / math.sqrt(m) for m in (4, 16, 64, 256)]
     measured = {"||V^||/sqrt(m), largest over the widths": max(ratios), "tanh(0)": math.tanh(0.0)}
-    possible = max(ratios) <= 1 + ZERO
-    return Outcome(
-        Verdict.NOT_CHECKABLE if possible else Verdict.FALSE, measured, "only its hypotheses can be seen here"
-    )
+    verdict = Verdict.NOT_CHECKABLE if max(ratios) <= 1 + ZERO else Verdict.FALSE
+    return Outcome(verdict, measured, "only its hypotheses can be seen here")
 
 
 @CLAIMS.add("004-RSC", "Mechanism 3, Key Results (optimization)")
@@ -181,11 +176,8 @@ def _convexity() -> Outcome:
 
     values = [ratio({"0": c * start}) for c in (1.0, 2.0)]
     measured = {"||grad||^2/L at v": values[0], "at 2v": values[1]}
-    return Outcome(
-        Verdict.NOT_CHECKABLE if close(values[1], values[0] / 4) else Verdict.FALSE,
-        measured,
-        "no constants to compare with",
-    )
+    verdict = Verdict.NOT_CHECKABLE if close(values[1], values[0] / 4) else Verdict.FALSE
+    return Outcome(verdict, measured, "no constants to compare with")
 
 
 @CLAIMS.add("004-M3", "Mechanism 3", dense_hessian)

@@ -88,12 +88,8 @@ def _theorem_20() -> Outcome:
         "bound there": own[0][1],
     }
     needed = fixed_fails <= DELTA * len(fixed) and own_fails > DELTA * len(own)
-    return given(
-        needed,
-        measured,
-        "the partition must not depend on the data",
-        Verdict.HOLDS if fixed_fails == 0 else Verdict.FALSE,
-    )
+    otherwise = Verdict.HOLDS if fixed_fails == 0 else Verdict.FALSE
+    return given(needed, measured, "the partition must not depend on the data", otherwise)
 
 
 @CLAIMS.add("001-T20c", "Section 5.2.2", corollary_14)

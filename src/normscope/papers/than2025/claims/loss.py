@@ -16,7 +16,7 @@ from normscope.lipschitz.printed import theorem_9
 from normscope.lipschitz.weights.printed import unnormalized_product
 from normscope.operators.normalizers.batch_norm import batch_norm_running
 from normscope.operators.normalizers.layer_norm import layer_norm_global, layer_norm_on_floor
-from normscope.papers.chains import EPS, chain, of_weight, padded_identity, standardized
+from normscope.papers.chains import chain, layer_norm, of_weight, padded_identity, standardized
 from normscope.papers.claim import Claims, Measured, Outcome, close, equality, given, holds, refuted
 from normscope.papers.measure import Function, confirm, confirm_bound, gaussian, gradient, jacobian_norm, numbers
 from normscope.papers.than2025.extremal.prescribed_gradient import theorem_15
@@ -87,21 +87,12 @@ def _theorem_15_gradients(weight: Tensor, data: Tensor, layer: int = 2) -> tuple
     """Return the gradient (12) in the first or second layer and that of autograd, for tanh and the square loss."""
     width, target = len(weight), torch.full((len(data),), 0.5, dtype=torch.float64)
     first = [5] if layer == 2 else []
+    widths, scales = [4, *first, width, 3, 6], [*(1.5 for _ in first), 1.0, 2.0, 3.0]
     found = theorem_15(
-        [4, *first, width, 3, 6],
-        [*(1.5 for _ in first), 1.0, 2.0, 3.0],
-        weight,
-        data,
-        target,
-        _square,
-        layer=layer,
-        output=0.3,
-        activation=torch.nn.Tanh(),
+        widths, scales, weight, data, target, _square, layer=layer, output=0.3, activation=torch.nn.Tanh()
     )
-    before, after = (
-        [1.5 * padded_identity(n, 4) for n in first],
-        [2 * padded_identity(3, width), 3 * padded_identity(6, 3)],
-    )
+    before = [1.5 * padded_identity(n, 4) for n in first]
+    after = [2 * padded_identity(3, width), 3 * padded_identity(6, 3)]
     loss = _scalar_loss(before, after, 0.3, data, lambda u: _square(torch.tanh(u), target))
     return found.gradient, gradient(loss, weight)
 
@@ -179,13 +170,12 @@ def _vanishing() -> Outcome:
     Corrected: As stated, for losses whose derivative is bounded, and with a_k <= 1 - c.
     """
     data, weight = gaussian(1803, 6, 4).abs(), gaussian(1804, 4, 4).abs()
-    measured: Measured = {}
-    sizes = []
+    sizes = {}
     for depth in (1, 5, 10, 20):
         loss = _scalar_loss([], [0.5 * padded_identity(4, 4)] * depth, 0.2, data, F.softplus)
-        sizes.append(float(gradient(loss, weight).norm()))
-        measured[f"gradient norm, a = 0.5, {depth} layers above"] = sizes[-1]
-    return holds(close(sizes[3] / sizes[2] * 2.0**10, 1.0, 0.1), measured, "halved by every layer")
+        sizes[depth] = float(gradient(loss, weight).norm())
+    measured = {f"gradient norm, a = 0.5, {depth} layers above": size for depth, size in sizes.items()}
+    return holds(close(sizes[20] / sizes[10] * 2.0**10, 1.0, 0.1), measured, "halved by every layer")
 
 
 @CLAIMS.add("001-R16n", "Remark 16, control by normalization", layer_norm_global, layer_norm_on_floor)
@@ -197,20 +187,16 @@ def _control() -> Outcome:
     """
     data, target = gaussian(1805, 16, 6), gaussian(1806, 16, 6)
     weights = [gaussian(1807 + k, 6, 6) for k in range(3)]
-    measured: Measured = {}
-    sizes = []
 
-    def loss(scale: float) -> float:
-        def function(w: Tensor) -> Tensor:
-            parts = [w, *(scale * v for v in weights[1:])]
-            return ((chain(parts, lambda y, _: F.layer_norm(y, (6,), eps=EPS))(data) - target) ** 2).mean()
+    def size(scale: float) -> float:
+        def loss(w: Tensor) -> Tensor:
+            return ((chain([w, *(scale * v for v in weights[1:])], layer_norm)(data) - target) ** 2).mean()
 
-        return float(gradient(function, scale * weights[0]).norm())
+        return float(gradient(loss, scale * weights[0]).norm())
 
-    for scale in (1.0, 1e-1, 1e-2):
-        sizes.append(loss(scale))
-        measured[f"gradient norm in W_1, weights times {scale:g}"] = sizes[-1]
-    return given(sizes[2] > 30 * sizes[0], measured, "small weights make them large")
+    sizes = {scale: size(scale) for scale in (1.0, 1e-1, 1e-2)}
+    measured = {f"gradient norm in W_1, weights times {scale:g}": found for scale, found in sizes.items()}
+    return given(sizes[1e-2] > 30 * sizes[1.0], measured, "small weights make them large")
 
 
 @CLAIMS.add("001-R17", "Remark 17, without normalizers", unnormalized_product, gradients)
@@ -230,11 +216,8 @@ def _remark_17() -> Outcome:
     measured: Measured = {f"||dh/dW_{i + 1}|| / ||x||": s for i, s in enumerate(sizes)}
     claimed = gradients([4] * (depth + 1), 2.0)[-1].total_input.value  # s_{i+1} ... s_K
     measured["s_{i+1} ... s_K for the last layer"] = claimed
-    return refuted(
-        sizes[-1] > 1.5 * claimed and close(sizes[-1], sizes[0]),
-        measured,
-        "all layers of W_k = 2 I have the same constant",
-    )
+    equal = sizes[-1] > 1.5 * claimed and close(sizes[-1], sizes[0])
+    return refuted(equal, measured, "all layers of W_k = 2 I have the same constant")
 
 
 @CLAIMS.add("001-R17n", "Remark 17, with normalizers", batch_norm_running, theorem_9)

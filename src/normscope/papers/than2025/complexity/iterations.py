@@ -15,7 +15,6 @@ from normscope.core.statement import statement
 from normscope.core.value import Value, product
 from normscope.lipschitz.loss import loss_constant
 from normscope.lipschitz.weights.result import WeightResult, WeightRow
-from normscope.papers.than2025.complexity.iteration_counts import convex_upper, goldstein
 from normscope.papers.than2025.complexity.layers import FROZEN, LayerComplexity, Setting, of_result
 
 #: A quick analysis: constants, no search for bad inputs.
@@ -127,20 +126,10 @@ def of_weights(result: WeightResult, loss: Value, setting: Setting) -> tuple[Wei
     rows = []
     for row in result.weights:
         constant = product((loss, _constant(row, setting)))
-        assumed = (FROZEN,) if result.model.get("mode") != "batch" else ()
-        constant = replace(
-            constant,
-            statement="normscope Proposition OPT-7",
-            assumptions=tuple(dict.fromkeys((*constant.assumptions, *assumed))),
-        )
-        rows.append(
-            WeightComplexity(
-                row.name,
-                constant,
-                goldstein(constant, setting.gap, setting.delta, setting.alpha),
-                convex_upper(constant, setting.radius, setting.alpha),
-            )
-        )
+        assumed = (*constant.assumptions, *((FROZEN,) if result.model.get("mode") != "batch" else ()))
+        label = "normscope Proposition OPT-7"
+        constant = replace(constant, statement=label, assumptions=tuple(dict.fromkeys(assumed)))
+        rows.append(WeightComplexity(row.name, constant, *setting.counts(constant)))
     return tuple(rows)
 
 

@@ -47,6 +47,10 @@ class Setting:
         for name in ("alpha", "delta", "gap", "radius", "signal"):
             positive(getattr(self, name), name)
 
+    def counts(self, constant: Value) -> tuple[Value, Value]:
+        """Return what suffices for a Goldstein point, and if the loss is convex, from a constant of the loss."""
+        return goldstein(constant, self.gap, self.delta, self.alpha), convex_upper(constant, self.radius, self.alpha)
+
 
 @dataclass(frozen=True)
 class Layer:
@@ -201,17 +205,7 @@ def _after(norms: Sequence[Value]) -> list[Value]:
 def _counts(lipschitz: Value, rate: Value, setting: Setting, assumed: tuple[str, ...]) -> Counts:
     """Return the counts that follow from a constant, which holds for chains only and so is called an estimate."""
     assumptions = tuple(dict.fromkeys((*lipschitz.assumptions, *assumed)))
-    constant = Value(
-        lipschitz.log,
-        Kind.ESTIMATE,
-        f"what reaches the layer is at most {setting.signal:g} long",
-        lipschitz.mode,
-        "normscope Proposition OPT-6",
-        assumptions,
-    )
-    return Counts(
-        constant,
-        rate,
-        goldstein(constant, setting.gap, setting.delta, setting.alpha),
-        convex_upper(constant, setting.radius, setting.alpha),
-    )
+    domain = f"what reaches the layer is at most {setting.signal:g} long"
+    label = "normscope Proposition OPT-6"
+    constant = Value(lipschitz.log, Kind.ESTIMATE, domain, lipschitz.mode, label, assumptions)
+    return Counts(constant, rate, *setting.counts(constant))

@@ -3,17 +3,14 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
 from normscope.core.result import Result
 from normscope.core.statement import statement
-from normscope.core.value import json_number
 from normscope.monitor.run import Run, Series
+from normscope.papers.study import Evidence, line
 
 #: What the text of the paper says the products reach, as decimal logarithms, and the network it says it of.
 PRODUCT_OF_NORMS, PRODUCT_OF_INVERSE_SIGMA, SAID_OF = 50.0, -25.0, "resnet18"
@@ -27,29 +24,6 @@ REDUCTIONS = (
     ("product/inverse_sigma_proved_log10", "max |gamma|/sigma (proved, with gamma)"),
     ("product/folded_log10", "||diag(gamma/sigma) W|| (folded, which rescaling leaves)"),
 )
-
-
-@dataclass(frozen=True)
-class Evidence:
-    """One claim of the paper and what a run shows of it.
-
-    Attributes:
-        claim: in our words.
-        network: of the run.
-        measured: numbers by name, first and last of the run where they move.
-        agrees: whether the run shows what is claimed; ``None`` for a number the paper does not speak of, and for
-            what cannot be judged.
-    """
-
-    claim: str
-    network: str
-    measured: Mapping[str, float]
-    agrees: bool | None
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return the JSON form; infinities become strings."""
-        numbers = {key: json_number(float(x)) for key, x in self.measured.items()}
-        return {"claim": self.claim, "network": self.network, "measured": numbers, "agrees": self.agrees}
 
 
 def variances(run: Run) -> dict[str, Series]:
@@ -77,34 +51,22 @@ def weight_norm_evidence(run: Run, network: str) -> list[Evidence]:
     product = run.series("product/norms_log10").values
     accuracy = run.series("probe/accuracy").values
     return [
-        Evidence(
-            "the norms of the weight matrices become larger than one at all layers",
-            network,
-            {"layers": len(norms), "above one, first": float((first > 1).mean()), "above one": float((last > 1).mean()),
-             "least": float(last.min()), "largest": float(last.max())},
-            bool((last > 1).all()),
-        ),
-        Evidence(
-            "the norms grow as training goes on",
-            network,
-            {"layers that grew": float((last > first).mean()), "largest growth": float((last / first).max())},
-            bool((last > first).mean() > 0.5),
-        ),
-        Evidence(
-            f"the product of norms reaches 1e{PRODUCT_OF_NORMS:.0f}", network,
-            {"log10, first": product[0], "log10, largest": product.max(), "log10": product[-1]},
-            bool(product.max() >= PRODUCT_OF_NORMS) if network == SAID_OF else None,
-        ),
-        Evidence(
-            "the product of norms grows", network,
-            {"log10, first": product[0], "log10, least": product.min(), "log10": product[-1]},
-            bool(product[-1] > product[0]),
-        ),
-        Evidence(
-            "the network is trained meanwhile", network,
-            {"accuracy on training images, first": accuracy[0], "accuracy on training images": accuracy[-1]},
-            bool(accuracy[-1] > 2 * accuracy[0]),
-        ),
+        Evidence("the norms of the weight matrices become larger than one at all layers", network,
+                 {"layers": len(norms), "above one, first": float((first > 1).mean()),
+                  "above one": float((last > 1).mean()), "least": float(last.min()), "largest": float(last.max())},
+                 bool((last > 1).all())),
+        Evidence("the norms grow as training goes on", network,
+                 {"layers that grew": float((last > first).mean()), "largest growth": float((last / first).max())},
+                 bool((last > first).mean() > 0.5)),
+        Evidence(f"the product of norms reaches 1e{PRODUCT_OF_NORMS:.0f}", network,
+                 {"log10, first": product[0], "log10, largest": product.max(), "log10": product[-1]},
+                 bool(product.max() >= PRODUCT_OF_NORMS) if network == SAID_OF else None),
+        Evidence("the product of norms grows", network,
+                 {"log10, first": product[0], "log10, least": product.min(), "log10": product[-1]},
+                 bool(product[-1] > product[0])),
+        Evidence("the network is trained meanwhile", network,
+                 {"accuracy on training images, first": accuracy[0], "accuracy on training images": accuracy[-1]},
+                 bool(accuracy[-1] > 2 * accuracy[0])),
     ]  # fmt: skip
 
 
@@ -114,17 +76,12 @@ def variance_evidence(run: Run, network: str) -> list[Evidence]:
     first = np.array([s.values[0] for s in series.values()])
     last = np.array([s.values[-1] for s in series.values()])
     found = [
-        Evidence(
-            "input variances are small at the start", network,
-            {"layers": len(series), "below one": float((first < 1).mean()), "largest": float(first.max())},
-            bool((first < 1).all()),
-        ),
-        Evidence(
-            "during training several of them exceed one by a large margin", network,
-            {"above one": float((last > 1).mean()), "above ten": float((last > 10).mean()),
-             "largest": float(last.max())},
-            bool((last > 10).sum() >= 2),
-        ),
+        Evidence("input variances are small at the start", network,
+                 {"layers": len(series), "below one": float((first < 1).mean()), "largest": float(first.max())},
+                 bool((first < 1).all())),
+        Evidence("during training several of them exceed one by a large margin", network,
+                 {"above one": float((last > 1).mean()), "above ten": float((last > 10).mean()),
+                  "largest": float(last.max())}, bool((last > 10).sum() >= 2)),
         _exponential("their product grows about exponentially", network, product_of_variances(run)),
     ]  # fmt: skip
     return found + reduction_evidence(run, network)
@@ -145,18 +102,6 @@ def reduction_evidence(run: Run, network: str) -> list[Evidence]:
         )
         for words, values in courses
     ]  # fmt: skip
-
-
-def line(steps: np.ndarray, values: np.ndarray) -> tuple[float, float]:
-    r"""Return slope and coefficient of determination :math:`R^2` of the least-squares line through points.
-
-    >>> [round(x, 12) for x in line(np.array([0.0, 1.0, 2.0]), np.array([1.0, 3.0, 5.0]))]
-    [2.0, 1.0]
-    """
-    x, y = steps - np.mean(steps), values - np.mean(values)
-    slope = float(x @ y / (x @ x))
-    total = float(y @ y)
-    return slope, 1.0 - float(np.sum((y - slope * x) ** 2)) / total if total > 0 else 0.0
 
 
 def _exponential(claim: str, network: str, logs: Series) -> Evidence:

@@ -17,9 +17,9 @@ from normscope.core.result import Result
 from normscope.monitor.monitor import Monitor
 from normscope.monitor.run import CONFIG, METRICS, Run
 from normscope.monitor.sinks.folder import RunFolder
+from normscope.papers.study import labelled_data
 from normscope.papers.than2025.figures.setting import Setting
 from normscope.zoo import catalogue as zoo
-from normscope.zoo.data.load import load_data
 from normscope.zoo.train import he_normal_, train
 from normscope.zoo.training_state import steps_done
 
@@ -101,9 +101,7 @@ def record(
 
 def training_data(setting: Setting, root: str | Path | None) -> tuple[Tensor, Tensor]:
     """Return the training images in the unit ball, and their labels."""
-    images, labels = load_data(setting.data, root, "train", setting.examples).tensors()
-    if labels is None:
-        raise InputError(f"Expected labelled data, but {setting.data} has no labels.")
+    images, labels = labelled_data(setting.data, root, "train", setting.examples)
     return into_unit_ball(images if setting.side is None else enlarged(images, setting.side)), labels
 
 

@@ -12,8 +12,8 @@ import torch
 
 from normscope import __version__
 from normscope.monitor.run import Run
+from normscope.papers.study import Evidence
 from normscope.papers.than2025.figures.evidence import (
-    Evidence,
     certified_evidence,
     variance_evidence,
     weight_norm_evidence,
