@@ -62,13 +62,7 @@ def information_score(measure: Sequence[float], gap: Sequence[float], settings: 
     ``V_m`` and ``V_g`` are the signs of the differences of measure and gap of a pair of runs, ``U_S`` the values of the
     hyper-parameters in ``S`` of both. A measure that only tells one hyper-parameter apart scores zero.
 
-    Args:
-        measure: one number for each run.
-        gap: of each run.
-        settings: hyper-parameters of each run.
-
-    Raises:
-        InputError: if the lengths or names differ.
+    Arguments are those of :func:`granulated_kendall`.
 
     >>> runs = [{"depth": d, "width": w} for d in (1, 2) for w in (8, 9)]
     >>> round(information_score([1, 2, 3, 4], [1, 2, 3, 4], runs))

@@ -123,9 +123,7 @@ def activation_norms_nearby(layers: Sequence[LayerConstants], sizes: Sequence[fl
 def lipschitz_bound(layers: Sequence[LayerConstants], output_norm: float) -> float:
     r"""Return :math:`\rho \prod_l a_l t_l`, an upper bound of the Lipschitz constant in the input.
 
-    Args:
-        layers: the hidden layers.
-        output_norm: ``rho``, the norm of the output layer.
+    Arguments are those of :func:`gradient_bound`.
 
     >>> lipschitz_bound([paper_layer(9, 1.0)] * 50, 3.0) < 3.0 + 1e-10
     True
@@ -196,10 +194,7 @@ def hessian_bound(layers: Sequence[LayerConstants], output_norm: float, sizes: S
     symmetrized, so :math:`c_H = \lambda_{\max}(Q)`, :math:`Q = \rho Y_L + 2 e_0 (a r_L)^T`, the largest eigenvalue of a
     non-negative matrix of side :math:`3L + 1`. It is enclosed from above by :math:`\max_i (Qx)_i/x_i`, ``x > 0``.
 
-    Args:
-        layers: the hidden layers.
-        output_norm: ``rho``.
-        sizes: norms of the activations, ``s_0, ..., s_L``.
+    Arguments are those of :func:`gradient_bound`.
 
     Returns:
         The bound; infinite if an activation is not twice differentiable.

@@ -28,20 +28,12 @@ QUANTILES = (0.01, 0.05, 0.1, 0.25, 0.5, 0.75, 0.9)
 class Setting:
     """What every row may use; what is expensive is made when it is first asked for, or raises why it cannot be.
 
-    Attributes:
+    Attributes, beside arguments of :func:`~normscope.analysis.bounds.run.bounds`:
         network: its norms and constants.
         train: scores on the training data.
         test: scores on the test data.
-        delta: failure probability of each certificate.
-        loss: name of the loss for Theorem 20.
-        clip: of cross-entropy.
-        box: least and largest inputs, fixed before the data.
-        partition: of the inputs, for Theorem 20.
         data: training and test data themselves, for networks that are made from this one.
-        model: the network as it was given, for others of the same architecture.
-        start: one of these that has not seen the data.
         seconds: to train a posterior for its bound.
-        seed: random seed.
         tuned: why the test data is not fresh, if it is not.
     """
 

@@ -62,15 +62,7 @@ def convex_lower(lipschitz: Value, radius: float, alpha: float) -> Value:
     """Return ``(L R/(2 alpha) - 1)^2``, or zero: iterations before which no such method is within ``alpha``, at worst.
 
     After ``t`` of them the worst function is still ``L R/(2 (1 + sqrt(t)))`` above its minimum. It says nothing about a
-    given function: a start at a minimizer needs none.
-
-    Args:
-        lipschitz: ``L``.
-        radius: ``R``, of the ball that holds a minimizer.
-        alpha: accuracy of the value.
-
-    Raises:
-        InputError: if a number is not positive.
+    given function: a start at a minimizer needs none. Arguments are those of :func:`convex_upper`.
 
     >>> round(convex_lower(Value.of(2.0, Kind.CERTIFIED), 3.0, 0.5).value, 9)
     25.0

@@ -169,9 +169,6 @@ def seen_as_chain(result: Result) -> bool:
     """Tell whether the composed constant of a network is no more than the product over its layers, as in a plain chain.
 
     Skip connections, attention, or activations steeper than one make it more, and then counts by layer say nothing.
-
-    Args:
-        result: what ``analyze`` found.
     """
     proved = result.end_to_end.get("global_composition") or result.end_to_end.get("global")
     whole = product(_normalized(x) for x in _paired(result, floor=False))

@@ -190,16 +190,10 @@ def gradients(
     The signal is ``a_1 ... a_{i-1}``, so that of the weight, ``prod_{k != i} a_k``, is of one order for all layers:
     with equal scales deeper layers are no easier.
 
-    Args:
-        widths: ``n_0, ..., n_K``, input first.
-        scales: ``a_1, ..., a_K``, or one number for all.
-        dtype: of the weights.
+    Arguments are those of :func:`~normscope.papers.than2025.extremal.theorem_6`.
 
     Returns:
         One entry for each layer; values rounded up, logarithms where floats end.
-
-    Raises:
-        InputError: if widths or scales are out of range.
 
     >>> [round(g.total_input.value, 9) for g in gradients([2, 2, 2, 2], 10.0)]
     [100.0, 10.0, 1.0]
@@ -228,18 +222,10 @@ def l1_loss(
     As in Theorem 13, with ``r = min(n_i, ..., n_K)`` rows of ``W_i`` along ``h_{i-1}(x)``: all outputs that can move
     do, and add up. Targets of minus one are below every output, so every slope of the loss is one there.
 
-    Args:
-        widths: ``n_0, ..., n_K``, input first.
-        scales: ``a_1, ..., a_K``, or one number for all; that of the layer itself is the norm of ``W_i``.
-        layer: ``i``, from one to ``K``.
-        x: the input, by default the first unit vector.
-        dtype: of the weights.
+    Arguments and errors are those of :func:`theorem_13`; the scale of the layer itself is the norm of ``W_i``.
 
     Returns:
         The network at that weight; the loss is ``sum |h(x) + 1|``.
-
-    Raises:
-        InputError: if an argument is out of range, or nothing of ``x`` reaches the layer.
 
     >>> net = l1_loss([3, 4, 5, 6], [1.0, 2.0, 3.0], 1, torch.tensor([3.0, 0.0, 0.0]))
     >>> round(net.constant.value, 12), round(net.printed.value, 12)
