@@ -22,7 +22,7 @@ def chain(
 
     ``after`` is the normalizer of layer ``k`` (from zero), applied to its total input; none for a plain network.
 
-    >>> chain([2 * torch.eye(2, dtype=torch.float64)])(numbers(1, -1)).tolist()
+    >>> chain([2 * torch.eye(2)])(torch.tensor([1.0, -1.0])).tolist()
     [2.0, 0.0]
     """
 
@@ -38,7 +38,7 @@ def chain(
 def standardized(y: Tensor) -> Tensor:
     """Return a batch normalized by its own statistics, without a stabilizer.
 
-    >>> standardized(numbers(1, 3).reshape(2, 1)).tolist()
+    >>> standardized(torch.tensor([[1.0], [3.0]])).tolist()
     [[-1.0], [1.0]]
     """
     return (y - y.mean(0)) / y.std(0, unbiased=False)
@@ -47,7 +47,7 @@ def standardized(y: Tensor) -> Tensor:
 def layer_norm(x: Tensor, _: int = 0, *, eps: float = EPS) -> Tensor:
     """Return LayerNorm over the last axis, as :func:`chain` takes it.
 
-    >>> layer_norm(numbers(1, 1)).tolist()
+    >>> layer_norm(torch.ones(2)).tolist()
     [0.0, 0.0]
     """
     return F.layer_norm(x, x.shape[-1:], eps=eps)
@@ -56,7 +56,7 @@ def layer_norm(x: Tensor, _: int = 0, *, eps: float = EPS) -> Tensor:
 def of_weight(network: Callable[[list[Tensor]], Function], weights: list[Tensor], i: int, x: Tensor) -> Function:
     """Return the output at ``x`` as a function of the weight ``W_i`` (from zero) alone.
 
-    >>> of_weight(chain, [torch.eye(2, dtype=torch.float64)], 0, numbers(1, 0))(torch.ones(1, 2).double()).tolist()
+    >>> of_weight(chain, [torch.eye(2)], 0, torch.tensor([1.0, 0.0]))(torch.ones(1, 2)).tolist()
     [1.0]
     """
     return lambda weight: network([*weights[:i], weight, *weights[i + 1 :]])(x)
