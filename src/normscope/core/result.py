@@ -3,21 +3,17 @@
 from __future__ import annotations
 
 import difflib
-import json
 import math
-import os
 from dataclasses import dataclass, field, fields
-from pathlib import Path
 from typing import Any, Protocol, SupportsIndex, TypeVar, overload
 
 from normscope.core.around import Around
 from normscope.core.depth_curve import Depth
 from normscope.core.errors import listed
-from normscope.core.files import write_text
 from normscope.core.finding import Finding
 from normscope.core.gap import Gap
 from normscope.core.lazy import late
-from normscope.core.shown import Shown, frame
+from normscope.core.shown import Saved, frame
 from normscope.core.value import Value, json_number
 
 
@@ -152,7 +148,7 @@ class LayerResult:
 
 
 @dataclass(frozen=True, repr=False)
-class Result(Shown):
+class Result(Saved):
     """What ``analyze`` found.
 
     ``print(result)`` shows the verdict and the constants, a notebook the same as a page, ``to_frame()`` the layers.
@@ -215,14 +211,6 @@ class Result(Shown):
             "verdict": late("normscope.report.verdict", "verdict")(self).to_dict(),
             **{f.name: to_plain(getattr(self, f.name)) for f in fields(self)},
         }
-
-    def to_json(self) -> str:
-        """Return the JSON text (strict: no NaN, infinities as strings)."""
-        return json.dumps(self.to_dict(), indent=1, allow_nan=False)
-
-    def save(self, path: str | os.PathLike[str]) -> Path:
-        """Write the JSON text, whole or not at all."""
-        return write_text(path, self.to_json() + "\n")
 
     def to_frame(self) -> Any:
         """Return layers and normalizers, in this order, as a pandas data frame.

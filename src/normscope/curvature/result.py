@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
-import json
-import os
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, fields
-from pathlib import Path
 from typing import Any
 
-from normscope.core.files import write_text
 from normscope.core.result import Rows, from_plain, to_plain
-from normscope.core.shown import Shown
+from normscope.core.shown import Saved
 
 SCHEMA_VERSION = 1
 
@@ -53,7 +49,7 @@ class LayerCurvature:
 
 
 @dataclass(frozen=True, repr=False)
-class CurvatureResult(Shown):
+class CurvatureResult(Saved):
     """What ``curvature`` found.
 
     Attributes:
@@ -114,14 +110,6 @@ class CurvatureResult(Shown):
         """Return the JSON form; every number in it is an estimate on these data, in this mode."""
         rest: dict[str, Any] = to_plain(asdict(self))
         return {"schema_version": SCHEMA_VERSION, "kind": "curvature", **rest}
-
-    def to_json(self) -> str:
-        """Return the JSON text (strict: no NaN, infinities as strings)."""
-        return json.dumps(self.to_dict(), indent=1, allow_nan=False)
-
-    def save(self, path: str | os.PathLike[str]) -> Path:
-        """Write the JSON text, whole or not at all."""
-        return write_text(path, self.to_json() + "\n")
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> CurvatureResult:

@@ -45,7 +45,6 @@ from normscope.graph.guard import untouched
 from normscope.graph.inputs import ModelInputs, guess_inputs, iterate
 
 SCHEMA_VERSION = 1
-_CURVES = ("times", "along", "stabilized", "across")
 Progress = Callable[[str], None]
 
 
@@ -315,10 +314,8 @@ class Symmetries(Saved):
     def from_dict(cls, data: Mapping[str, Any]) -> Symmetries:
         """Return a result from its JSON form: what it says, without the means to measure on."""
         groups = tuple(Group.from_dict(group) for group in data["groups"])
-        orbits = tuple(
-            Orbit(o["kind"], o["statement"], *(tuple(map(float, o[k])) for k in _CURVES))
-            for o in data.get("orbits", ())
-        )
+        curves = ("times", "along", "stabilized", "across")
+        orbits = tuple(Orbit(**{**o, **{k: tuple(map(float, o[k])) for k in curves}}) for o in data.get("orbits", ()))
         return cls(data["model"], data["mode"], data["loss"], data["parameters"], groups, None, orbits)
 
 

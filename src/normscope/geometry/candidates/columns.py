@@ -45,10 +45,7 @@ class Columns(Shift):
         """Return ``v (1/gamma)^T``, as the weight is stored."""
         assert self.path is not None
         outputs, inputs, places = self.index.shape
-        if self.basis.ndim == 2:
-            line = coefficients @ self.basis
-        else:
-            line = torch.zeros(outputs * places, dtype=torch.float64).index_copy(0, self.basis, coefficients)
+        line = self.combined(coefficients, outputs * places)
         made = line.reshape(outputs, 1, places) / self.path.factors(point).reshape(1, inputs, 1)
         weight = self.function.tensors[self.source]
         flat = torch.zeros(weight.numel(), dtype=torch.float64)

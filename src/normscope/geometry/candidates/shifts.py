@@ -87,14 +87,16 @@ class Shift(Straight):
     def start(self, point: Point, coefficients: Tensor) -> Tensor:
         """Return what is added to the source."""
         shape = self.function.tensors[self.source].shape
+        line = self.combined(coefficients, shape.numel())
+        if self.path is not None:
+            line = line / self.path.factors(point)
+        return line.expand(shape) if line.numel() != shape.numel() else line.reshape(shape)
+
+    def combined(self, coefficients: Tensor, size: int) -> Tensor:
+        """Return the combination of the basis with these coefficients, of a given size where it is single entries."""
         if self.basis.ndim == 2:
-            line = coefficients @ self.basis
-            if self.path is not None:
-                line = line / self.path.factors(point)
-            return line.expand(shape) if line.numel() != shape.numel() else line.reshape(shape)
-        made = torch.zeros(shape.numel(), dtype=torch.float64)
-        made[self.basis] = coefficients
-        return made.reshape(shape)
+            return coefficients @ self.basis
+        return torch.zeros(size, dtype=torch.float64).index_copy(0, self.basis, coefficients)
 
     def push(
         self,
@@ -274,10 +276,6 @@ class Shift(Straight):
             return None
         return Line(replace(self, read=frozenset(self._read(changed))), direction, along / size if size else 0.0)
 
-    def passes(self, seed: int = 0) -> bool:
-        """Tell whether the outputs stay as they are."""
-        return self.tried(seed) is not None
-
     def across(self, length: float) -> float:
         """Return how far the outputs move along a random direction of the source that is as long, about."""
         gradient = self.function.backwards.parameters[self.source]
@@ -321,7 +319,7 @@ class Opposite(Straight):
 
 def free_entries(shift: Shift, alike: Sequence[Tensor], seed: int = 0) -> Tensor:
     """Return the entries that may be shifted one by one: those sets of entries used alike that pass."""
-    kept = [shift.basis[keep] for keep in alike if len(alike) > 1 and shift.subset(keep).passes(seed)]
+    kept = [shift.basis[keep] for keep in alike if len(alike) > 1 and shift.subset(keep).tried(seed)]
     return torch.cat([shift.basis[:0], *kept])
 
 
