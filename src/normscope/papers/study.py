@@ -107,15 +107,9 @@ class Evidence:
 
 @dataclass(frozen=True)
 class Study:
-    """What an experiment showed.
+    """What an experiment showed: its charts, and each claim beside what was measured.
 
-    Attributes:
-        name: as on the command line.
-        title: what it is about.
-        scale: ``smoke`` or ``laptop``.
-        settings: what one needs to repeat it, seeds included.
-        panels: the charts.
-        evidence: each claim beside what was measured.
+    The settings are what one needs to repeat it, seeds included.
     """
 
     name: str

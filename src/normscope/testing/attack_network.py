@@ -31,6 +31,8 @@ KEPT, POINTS, CLIMBED = 3, 4, 6
 #: Outputs up to which a Jacobian is formed whole.
 ROWS = 512
 Inside = Callable[[Tensor], Tensor]
+#: What finds the best pair at each of some places.
+Search = Callable[[Sequence[Call | None]], dict[Call | None, Pair]]
 
 
 @dataclass(eq=False)
@@ -184,7 +186,9 @@ def attack_network(scene: Scene) -> None:
     _consistent(scene)
     points = everywhere(scene.data, scene.hooked.shapes, scene.generator)
     scene.say("attacking the bounds on all inputs")
-    scene.attempt("global", _attack_domain, scene.hooked, "global", places, points, None)
+    scene.attempt(
+        "global", _attack_domain, "global", places, lambda calls: Hunt(scene, scene.hooked, calls).run(points)
+    )
     if constants.get("variance_floor") is not None:
         scene.say("attacking the bounds on the variance floor")
         scene.attempt("variance_floor", _attack_floor, places)
@@ -219,14 +223,9 @@ def _consistent(scene: Scene) -> None:
 
 
 def _attack_domain(
-    scene: Scene,
-    hooked: HookedModel,
-    key: str,
-    places: dict[str, tuple[int, Call]],
-    points: Tensor,
-    inside: Inside | None,
+    scene: Scene, key: str, places: dict[str, tuple[int, Call]], search: Search, how: str = "pair"
 ) -> None:
-    """Hold the total and the curve of one domain against the pairs found there."""
+    """Hold the total and the curve of one domain against the pairs that a search finds there."""
     curve = scene.result.depth.curves.get(key)
     wanted: list[tuple[str, str, Value | None, Call | None]] = [("end_to_end", "", scene.result.end_to_end[key], None)]
     for label, (i, call) in places.items():
@@ -235,10 +234,10 @@ def _attack_domain(
     wanted = [w for w in wanted if w[2] is not None and w[2].log < math.inf]
     if not wanted:
         return
-    found = Hunt(scene, hooked, list(dict.fromkeys(w[3] for w in wanted)), inside).run(points)
+    found = search(list(dict.fromkeys(w[3] for w in wanted)))
     for table, name, value, place in wanted:
         if place in found:
-            scene.hold(table, name, key, value, found[place], "pair")
+            scene.hold(table, name, key, value, found[place], how)
         else:
             scene.skip(f"{table}[{name}].{key}", "no pair of points was found in the domain")
 
@@ -269,11 +268,13 @@ def _attack_floor(scene: Scene, places: dict[str, tuple[int, Call]]) -> None:
     ranged = value is not None and "range" in value.domain
     data = scene.data
     if floors is None:  # only the data itself is known to lie inside
-        hunt = Hunt(scene, scene.hooked, [None, *(call for _, call in places.values())])
-        n = len(data)
-        hunt.offer(data.repeat(n, 1), data.repeat_interleave(n, 0))
-        found = hunt.settled()
-        _hold_all(scene, "variance_floor", places, found, "pair of the data")
+
+        def pairs_of_the_data(calls: Sequence[Call | None]) -> dict[Call | None, Pair]:
+            hunt = Hunt(scene, scene.hooked, calls)
+            hunt.offer(data.repeat(len(data), 1), data.repeat_interleave(len(data), 0))
+            return hunt.settled()
+
+        _attack_domain(scene, "variance_floor", places, pairs_of_the_data, "pair of the data")
         return
 
     def inside(x: Tensor) -> Tensor:
@@ -292,20 +293,8 @@ def _attack_floor(scene: Scene, places: dict[str, tuple[int, Call]]) -> None:
     noise = scene.random(*data.shape) * data.std()
     mixed = [0.5 * (data + data.roll(1, 0)), *(data * s for s in (0.5, 0.9, 0.99, 1.01, 1.5, 10.0))]
     points = torch.cat([data, *(data + s * noise for s in (0.01, 0.1, 1.0)), *mixed])
-    _attack_domain(scene, scene.hooked, "variance_floor", places, points, inside)
-
-
-def _hold_all(
-    scene: Scene, key: str, places: dict[str, tuple[int, Call]], found: dict[Call | None, Pair], how: str
-) -> None:
-    """Hold the pairs of each place against total and curve."""
-    if None in found:
-        scene.hold("end_to_end", "", key, scene.result.end_to_end[key], found[None], how)
-    if key in scene.result.depth.curves:
-        for label, (i, call) in places.items():
-            if call in found:
-                name = label.partition(" ")[2]
-                scene.hold("depth", name, key, scene.result.depth.value(key, i), found[call], how)
+    search = lambda calls: Hunt(scene, scene.hooked, calls, inside).run(points)  # noqa: E731
+    _attack_domain(scene, "variance_floor", places, search)
 
 
 def _in_range(x: Tensor, data: Tensor, shapes: Sequence[tuple[int, ...]]) -> Tensor:
@@ -338,7 +327,8 @@ def _attack_without(scene: Scene, places: dict[str, tuple[int, Call]], points: T
         inside = lambda x: _in_range(x, scene.data, scene.hooked.shapes)  # noqa: E731
         noise = scene.random(*scene.data.shape) * scene.data.std()
         points = torch.cat([scene.data, 0.5 * scene.data, 0.5 * scene.data + 0.1 * noise, 0.9 * scene.data])
-    _attack_domain(scene, bare, "without_normalizers", places, points, inside)
+    search = lambda calls: Hunt(scene, bare, calls, inside).run(points)  # noqa: E731
+    _attack_domain(scene, "without_normalizers", places, search)
 
 
 def _attack_jacobian(scene: Scene) -> None:

@@ -103,7 +103,7 @@ def check_upper_bound(
     checked.noise = 1e-11 * math.exp(min(700.0, max((log for log in logs if log < math.inf), default=0.0)))
     ends = [EndToEnd(captured, program, s) for s in samples]
     data = torch.stack([e.point() for e in ends])
-    function = _direct(model, inputs, program) or _one_by_one(ends[0])
+    function = _direct(model, inputs, program) or (lambda x: torch.stack([ends[0](row) for row in x]))
     generator = torch.Generator().manual_seed(seed)
     _refute_everywhere(checked, function, data, program, generator, ascent)
     _refute_on_data(checked, function, data, ends[0], domains, generator, ascent)
@@ -156,11 +156,6 @@ def _direct(model: nn.Module, inputs: Sequence[Tensor], program: Program) -> Fla
         return out.flatten(1)
 
     return function
-
-
-def _one_by_one(end: EndToEnd) -> Flat:
-    """Return the captured network on several points."""
-    return lambda x: torch.stack([end(row) for row in x])
 
 
 def _jacobian_norms(function: Flat, x: Tensor) -> Tensor:

@@ -74,10 +74,6 @@ def leaky_relu(slope: float = 0.01) -> Activation:
     return Activation("leaky_relu", max(1.0, abs(slope)), 0.0 if slope == 1.0 else math.inf, 0.0)
 
 
-#: Names accepted where an activation is chosen.
-BY_NAME = {a.name: a for a in (IDENTITY, TANH, SIGMOID, GELU, SILU, RELU, softplus(), elu())}
-
-
 def activation_of(module: nn.Module) -> Activation | None:
     """Return the constants of an activation module, or ``None`` for a module that is not one of the known ones.
 

@@ -142,27 +142,19 @@ def verify(model: nn.Module, inputs: Tensor, targets: Tensor, *, delta: float = 
     rough = "" if smooth else "the activation is not smooth, so there is no second derivative to bound"
     ball, data = f"inputs with |x| <= {norms[0]:.4g}", "these data points"
     rows = [
-        Guarantee(
-            "Lipschitz constant in the input", _upper(lipschitz_bound(layers, rho), "all inputs", "WN-4"), None,
-            _attained(max(input_jacobian_norm(plain, p) for p in points)),
-        ),
-        Guarantee(
-            "norm of the last activation", _upper(worst[-1], ball, "WN-3"), None, _attained(norms[-1] * (1 - 1e-9)),
-        ),
-        Guarantee(
-            "Jacobian in the parameters", _upper(steepest, ball, "WN-5"), _upper(steep, data, "WN-5"),
-            _attained(max(parameter_jacobian_norm(plain, p) for p in points)),
-        ),
-        Guarantee(
-            "Hessian of the predictor", _upper(curved, ball, "WN-6"), _upper(curve, data, "WN-6"),
-            _attained(max(prediction_hessian_norm(plain, p) for p in points)) if smooth else None, rough,
-        ),
+        Guarantee("Lipschitz constant in the input", _upper(lipschitz_bound(layers, rho), "all inputs", "WN-4"), None,
+                  _attained(max(input_jacobian_norm(plain, p) for p in points))),
+        Guarantee("norm of the last activation", _upper(worst[-1], ball, "WN-3"), None,
+                  _attained(norms[-1] * (1 - 1e-9))),
+        Guarantee("Jacobian in the parameters", _upper(steepest, ball, "WN-5"), _upper(steep, data, "WN-5"),
+                  _attained(max(parameter_jacobian_norm(plain, p) for p in points))),
+        Guarantee("Hessian of the predictor", _upper(curved, ball, "WN-6"), _upper(curve, data, "WN-6"),
+                  _attained(max(prediction_hessian_norm(plain, p) for p in points)) if smooth else None, rough),
         *_closed(chain, rho, norms[0], ball),
-        Guarantee(
-            "Hessian of the loss (smoothness)", _upper(smoothness_bound(now.loss, steepest, curved), data, "WN-8"),
-            _upper(smoothness_bound(now.loss, steep, curve), data, "WN-8"),
-            _attained(loss_hessian_norm(plain, x, y)) if smooth else None, rough,
-        ),
+        Guarantee("Hessian of the loss (smoothness)",
+                  _upper(smoothness_bound(now.loss, steepest, curved), data, "WN-8"),
+                  _upper(smoothness_bound(now.loss, steep, curve), data, "WN-8"),
+                  _attained(loss_hessian_norm(plain, x, y)) if smooth else None, rough),
         gap_guarantee(model, inputs, targets, delta=delta),
     ]  # fmt: skip
     return Guarantees(tuple(rows), now, chain.paper_form)

@@ -92,7 +92,7 @@ def measures(
             **_of_outputs(scores),
         }
         found.add("norms of layers", lambda: _of_chain(network, margin))
-        found.add("path norm", lambda: _of_paths(network, margin))
+        found.add("path norm", lambda: _over_margin({"log path norm": log_path_norm(captured)}, margin))
         flat = _of_noise(network, scores, seed)
         found |= {name: -2 * math.log(level) for name, level in flat.items()}
         zero = {name: torch.zeros_like(t) for name, t in named.items()}
@@ -195,16 +195,14 @@ def _of_chain(network: Network, margin: float) -> dict[str, float]:
         "Frobenius over spectral": math.fsum(math.exp(2 * (x.frobenius - x.spectral)) for x in layers),
         "log spectral complexity": spectral_complexity(layers),
     }
-    if margin > 0:
-        over = {f"{k} over margin": v - math.log(margin) for k, v in found.items() if k.startswith("log")}
-        found |= over
-    return found
+    return _over_margin(found, margin)
 
 
-def _of_paths(network: Network, margin: float) -> dict[str, float]:
-    """Return the path norm, alone and over the margin."""
-    log = log_path_norm(network.captured)
-    return {"log path norm": log} | ({"log path norm over margin": log - math.log(margin)} if margin > 0 else {})
+def _over_margin(found: dict[str, float], margin: float) -> dict[str, float]:
+    """Return measures, and the logarithms among them over the margin too."""
+    if not margin > 0:
+        return found
+    return found | {f"{k} over margin": v - math.log(margin) for k, v in found.items() if k.startswith("log")}
 
 
 def _of_noise(network: Network, scores: Scores, seed: int) -> dict[str, float]:

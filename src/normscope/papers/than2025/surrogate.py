@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import math
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
@@ -177,18 +176,15 @@ def _surrogates(
         project = components_of(unlabelled, components)
         small = QuantizedNetwork(components, width, int(y.max()) + 1, levels, source)
         _fit(small, project(x), y, setting.surrogate_epochs, 1e-2, 500, source)
-        decide = functools.partial(_decided, small, project)
+
+        @torch.no_grad()
+        def decide(images: Tensor, network: nn.Module = small, project: Callable[[Tensor], Tensor] = project) -> Tensor:
+            return network(project(images)).argmax(1)
+
         errors = int((decide(x) != y).sum())
         bound = occam(errors, len(x), small.bits(), DELTA / (2 * len(setting.candidates)))
         found.append(_Surrogate(small.bits(), errors, bound, decide))
     return found
-
-
-def _decided(network: nn.Module, project: Callable[[Tensor], Tensor], images: Tensor) -> Tensor:
-    """Return the classes that a network of principal components decides for."""
-    with torch.no_grad():
-        decided: Tensor = network(project(images)).argmax(1)
-    return decided
 
 
 def randomized(
