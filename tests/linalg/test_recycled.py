@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import numpy as np
 import pytest
 import torch
@@ -9,7 +11,7 @@ from torch import Tensor
 
 from normscope.core.errors import InputError, NonFiniteError
 from normscope.linalg import recycled
-from normscope.linalg.recycled import KEPT, Followed, begin, follow
+from normscope.linalg.recycled import KEPT, Followed, Search
 from normscope.linalg.thick_restart import eigenpairs
 
 SIZE = 120
@@ -34,12 +36,18 @@ def _start() -> Tensor:
     return torch.randn(SIZE, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
 
 
+def _found(apply: Callable[[Tensor], Tensor], start: Tensor | Followed, tolerance: float, products: int) -> Followed:
+    search = Search(start, tolerance=tolerance)
+    search.advance(apply, products)
+    return search.found()
+
+
 def test_it_follows_the_largest_eigenvalue_nearer_than_lanczos_from_the_last_vector() -> None:
     matrices = _drifting(25, 0.1)
-    now = begin(lambda v: matrices[0] @ v, _start(), tolerance=1e-3)
+    now = _found(matrices[0].matmul, _start(), 1e-3, 20)
     last, ours, lanczos = now.vectors[0], [], []
     for matrix in matrices[1:]:
-        now = follow(matrix.matmul, now, tolerance=1e-6)
+        now = _found(matrix.matmul, now, 1e-6, 4)
         spectrum = torch.linalg.eigvalsh(matrix)
         truth = float(spectrum[-1])
         assert now.products <= 4
@@ -57,12 +65,12 @@ def test_it_follows_the_largest_eigenvalue_nearer_than_lanczos_from_the_last_vec
 def test_a_direction_that_nothing_remembered_is_coupled_to_is_found_when_it_overtakes() -> None:
     diagonal = torch.rand(SIZE, generator=torch.Generator().manual_seed(2), dtype=torch.float64)
     diagonal[:10] = torch.linspace(5.0, 4.0, 10)
-    now = begin(lambda v: diagonal * v, _start(), tolerance=1e-3)
+    now = _found(lambda v: diagonal * v, _start(), 1e-3, 20)
     diagonal[-1] = 8.0  # an eigenvector that was among the small ones
     assert float(now.vectors[:, -1].abs().max()) < 0.2
     found = []
     for _ in range(20):
-        now = follow(lambda v: diagonal * v, now)
+        now = _found(lambda v: diagonal * v, now, 1e-2, 4)
         found.append(now.value)
     assert found[-1] == pytest.approx(8.0, rel=1e-3)
     assert now.converged
@@ -70,8 +78,8 @@ def test_a_direction_that_nothing_remembered_is_coupled_to_is_found_when_it_over
 
 def test_what_is_remembered_shrinks_when_the_operator_does() -> None:
     matrix = _drifting(1, 0.0)[0]
-    before = begin(lambda v: matrix @ v, _start(), tolerance=1e-4)
-    now = follow(lambda v: 0.1 * (matrix @ v), before, tolerance=1e-2)
+    before = _found(matrix.matmul, _start(), 1e-4, 20)
+    now = _found(lambda v: 0.1 * (matrix @ v), before, 1e-2, 4)
     truth = 0.1 * float(torch.linalg.eigvalsh(matrix)[-1])
     assert now.value == pytest.approx(truth, rel=1e-3)
     assert now.estimate == pytest.approx(truth, rel=1e-2)
@@ -80,37 +88,94 @@ def test_what_is_remembered_shrinks_when_the_operator_does() -> None:
 
 def test_a_jump_is_marked() -> None:
     first, second = _drifting(1, 0.0)[0], _drifting(2, 3.0)[1]
-    before = begin(lambda v: first @ v, _start(), tolerance=1e-4)
-    now = follow(lambda v: second @ v, before, tolerance=1e-2, max_products=2)
+    before = _found(first.matmul, _start(), 1e-4, 20)
+    now = _found(second.matmul, before, 1e-2, 2)
     assert not now.converged
     assert now.value < 0.99 * float(torch.linalg.eigvalsh(second)[-1])
 
 
+def test_a_search_goes_on_where_it_stopped() -> None:
+    """Products in several parts are those of one part, from nothing and from what is remembered."""
+    first, second = _drifting(1, 0.0)[0], _drifting(2, 0.5)[1]
+    before: Tensor | Followed = _start()
+    for matrix in (first, second):
+        whole, parts = Search(before, tolerance=1e-5), Search(before, tolerance=1e-5)
+        whole.advance(matrix.matmul, 24)
+        while not parts.done and parts.products < 24:
+            parts.advance(matrix.matmul, min(4, 24 - parts.products))
+        assert parts.products == whole.products > 8
+        assert parts.found().value == pytest.approx(whole.found().value, rel=1e-12)
+        before = whole.found()
+        parts.advance(matrix.matmul, 4)
+        assert parts.products == whole.products or not whole.done
+
+
+def test_without_anything_remembered_it_is_lanczos() -> None:
+    matrix = _drifting(1, 0.0)[0]
+    for products in (3, 8, 15):
+        ours = _found(matrix.matmul, _start(), 1e-12, products)
+        theirs = eigenpairs(matrix.matmul, _start(), largest=1, tolerance=1e-12, max_products=products)
+        assert ours.value == pytest.approx(theirs.values[0], rel=1e-10)
+        assert ours.residual == pytest.approx(theirs.residuals[0], rel=1e-6)
+
+
+def test_a_remembered_direction_that_has_grown_is_seen() -> None:
+    """The leading eigenvector is still one, with a small residual, while one that was small has become the largest."""
+    diagonal = torch.rand(SIZE, generator=torch.Generator().manual_seed(2), dtype=torch.float64)
+    diagonal[:8] = torch.linspace(5.0, 2.0, 8)
+    before = _found(lambda v: diagonal * v, _start(), 1e-8, 60)
+    for grown in range(1, 8):
+        now = diagonal.clone()
+        now[grown] = 6.0
+        found = _found(lambda v, now=now: now * v, before, 1e-2, 24)
+        assert found.converged
+        assert found.value == pytest.approx(6.0, rel=1e-2)
+
+
+def test_what_has_converged_is_the_largest_eigenvalue_over_many_operators() -> None:
+    """Operators with close eigenvalues that turn fast, at most 24 products each: a small residual seldom misleads."""
+    now: Tensor | Followed = _start()
+    errors = []
+    for matrix in _drifting(150, 0.3):
+        now = _found(matrix.matmul, now, 1e-2, 24)
+        spectrum = torch.linalg.eigvalsh(matrix)
+        assert now.value <= float(spectrum[-1]) * (1 + 1e-12)
+        assert now.converged
+        assert float((spectrum - now.value).abs().min()) <= 0.01 * now.value
+        errors.append(1 - now.value / float(spectrum[-1]))
+    assert sum(error > 0.01 for error in errors) <= 1
+    assert np.mean(errors) < 1e-3
+
+
 def test_negative_and_tiny_operators() -> None:
     diagonal = torch.tensor([-3.0, -1.0, -2.0], dtype=torch.float64)
-    now = follow(lambda v: diagonal * v, begin(lambda v: diagonal * v, torch.ones(3, dtype=torch.float64)))
-    assert now.value == pytest.approx(-1.0)
-    one = follow(lambda v: 2 * v, begin(lambda v: 3 * v, torch.ones(1)), min_products=5, max_products=5)
-    assert (one.value, one.products) == (2.0, 1)
+    before = _found(lambda v: diagonal * v, torch.ones(3, dtype=torch.float64), 1e-2, 20)
+    assert _found(lambda v: diagonal * v, before, 1e-2, 4).value == pytest.approx(-1.0)
+    one = _found(lambda v: 2 * v, _found(lambda v: 3 * v, torch.ones(1), 1e-2, 20), 1e-2, 5)
+    assert (one.value, one.products, one.converged) == (2.0, 1, True)
 
 
-def test_memory_limits_what_is_remembered(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_memory_limits_what_is_held(monkeypatch: pytest.MonkeyPatch) -> None:
+    """With few vectors the search restarts from the leading ones, and still arrives."""
     matrix = _drifting(1, 0.0)[0]
-
-    def remembered() -> tuple[Followed, Followed]:
-        cold = begin(lambda v: matrix @ v, _start())
-        return cold, follow(lambda v: matrix @ v, cold)
-
-    assert [len(found.vectors) for found in remembered()] == [KEPT, KEPT]
+    truth = float(torch.linalg.eigvalsh(matrix)[-1])
+    assert len(_found(matrix.matmul, _start(), 1e-2, 20).vectors) == KEPT
+    monkeypatch.setattr(recycled, "BASIS_BYTES", 7 * SIZE * 8)
+    search = Search(_start(), tolerance=1e-2)
+    while not search.done:
+        search.advance(matrix.matmul, 1)
+        assert search._model.filled <= 7
+    assert search.products < 60
+    assert search.found().value == pytest.approx(truth, rel=1e-2)
     monkeypatch.setattr(recycled, "BASIS_BYTES", 3 * SIZE * 8)
-    assert [len(found.vectors) for found in remembered()] == [3, 3]
+    assert len(_found(matrix.matmul, search.found(), 1e-2, 20).vectors) == 3
 
 
 def test_what_cannot_be_done_is_refused() -> None:
-    before = begin(lambda v: 2 * v, torch.ones(4))
+    before = _found(lambda v: 2 * v, torch.ones(4), 1e-2, 20)
     with pytest.raises(InputError, match="at least one product"):
-        follow(lambda v: v, before, max_products=0)
+        _found(lambda v: v, before, 1e-2, 0)
     with pytest.raises(NonFiniteError, match="not finite"):
-        follow(lambda v: v * float("nan"), before)
+        _found(lambda v: v * float("nan"), before, 1e-2, 4)
     with pytest.raises(NonFiniteError, match="not finite"):
-        begin(lambda v: v * float("inf"), torch.ones(4))
+        _found(lambda v: v * float("inf"), torch.ones(4), 1e-2, 4)

@@ -349,7 +349,7 @@ def test_a_run_killed_before_its_first_point_measures_its_start(tmp_path: Path) 
     assert Run.open(tmp_path).series("norm/0").steps.tolist() == [0, 1]
 
 
-def _interrupted(*, clock: bool) -> dict[str, float]:
+def _interrupted(*, at_once: bool) -> dict[str, float]:
     raise KeyboardInterrupt
 
 

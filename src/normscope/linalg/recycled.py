@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import partial
 
 import numpy as np
 import torch
@@ -13,11 +12,17 @@ from torch import Tensor
 
 from normscope.core.errors import InputError, NonFiniteError
 from normscope.linalg.accumulated import dots, length, orthogonalized
-from normscope.linalg.thick_restart import BASIS_BYTES, FEWEST, eigenpairs
+from normscope.linalg.thick_restart import BASIS_BYTES
 
 Apply = Callable[[Tensor], Tensor]
 #: Vectors to remember, if they fit into :data:`normscope.linalg.thick_restart.BASIS_BYTES`.
 KEPT = 8
+#: Vectors of a basis with which the search makes progress, whatever memory is set aside.
+FEWEST = 6
+#: How much more a direction may have grown than its equal part of a product shows.
+DOUBT = 2.0
+#: Vectors by which a basis grows.
+GROWTH = 8
 #: A direction of which less than this is new is not worth a product.
 NEW = 1e-3
 
@@ -31,7 +36,7 @@ class Followed:
             eigenvalue is not below it.
         residual: :math:`\|A x - \theta x\|`; an eigenvalue lies within this distance.
         estimate: the largest eigenvalue of the model of ``A``, which also holds what is remembered.
-        converged: whether the residual is small enough.
+        converged: whether the residual is small enough, and a look at other directions found nothing larger.
         products: products with ``A`` that were made.
         vectors: orthonormal rows near the leading eigenvectors, to be remembered.
         values: their eigenvalues in the model.
@@ -48,116 +53,134 @@ class Followed:
     search: Tensor
 
 
-def begin(apply: Apply, start: Tensor, *, tolerance: float = 1e-2, max_products: int = 20) -> Followed:
-    """Return the largest eigenvalue of an operator of which nothing is remembered yet, by Lanczos.
-
-    Raises:
-        NonFiniteError: if a product is not finite.
-
-    >>> d = torch.arange(1.0, 21.0, dtype=torch.float64)
-    >>> round(begin(lambda v: d * v, torch.ones(20, dtype=torch.float64), tolerance=1e-6).value, 6)
-    20.0
-    """
-    size = max(2 + FEWEST, _affordable(start, max_products + 3))
-    found = eigenpairs(
-        partial(_finite, apply),
-        start,
-        largest=1,
-        tolerance=tolerance,
-        max_products=max_products,
-        size=size,
-        keep_basis=True,
-    )
-    assert found.basis is not None
-    assert found.matrix is not None
-    values, rotation = np.linalg.eigh(found.matrix)
-    chosen = rotation[:, ::-1][:, : _affordable(start, KEPT)].T.copy()
-    vectors = torch.as_tensor(chosen, device=start.device).to(start.dtype) @ found.basis
-    value, residual = float(found.values[0]), float(found.residuals[0])
-    estimate = value + float(found.errors[0])
-    kept = values[::-1][: len(chosen)].copy()
-    return Followed(value, residual, estimate, bool(found.converged[0]), found.products, vectors, kept, start)
-
-
-def _finite(apply: Apply, vector: Tensor) -> Tensor:
-    """Return a product, or refuse one that no eigenvalue can be taken from."""
-    product = apply(vector)
-    if not math.isfinite(length(product)):
-        raise NonFiniteError("A product with the operator is not finite.")
-    return product
-
-
-def _affordable(like: Tensor, wanted: int) -> int:
-    """Return how many vectors to hold: those wanted, or as many as memory is set aside for."""
-    return max(1, min(wanted, BASIS_BYTES // (like.numel() * like.element_size())))
-
-
-def follow(
-    apply: Apply, before: Followed, *, tolerance: float = 1e-2, min_products: int = 2, max_products: int = 4
-) -> Followed:
-    r"""Return the largest eigenvalue of an operator from what was found of an earlier one, by few products.
+class Search:
+    r"""Looks for the largest eigenvalue of an operator, some products at a time.
 
     The operator is modelled by a matrix ``M`` on a basis ``V``, at first :math:`\operatorname{diag}(\theta)` on the
-    remembered vectors. Each product is made with what is new in the leading eigenvector :math:`x = V^T c` of the model;
-    the part of :math:`A x` outside the basis joins it, and the model becomes the nearest one that is right on ``x``,
+    vectors that are remembered of an earlier operator. Each product is made with what is new in the leading eigenvector
+    :math:`x = V^T c` of the model; the part of :math:`A x` outside the basis joins it, and the model becomes the
+    nearest one that is right on ``x``,
 
     .. math:: M \leftarrow (I - c c^T) M (I - c c^T) + y c^T + c y^T - (c^T y) c c^T, \qquad y = V A x .
 
-    So old eigenvectors of nearby eigenvalues, which a Krylov space would have to find again, cost no products. If a
-    product gives less than the model expected, all that is remembered shrinks by the same factor. The value is the
-    Rayleigh-Ritz value over the directions multiplied now; nothing remembered enters it. A product that is left over
-    is one step of a power iteration across all that is remembered, which finds what has overtaken it in time.
+    So old eigenvectors of nearby eigenvalues, which a Krylov space would have to find again, cost no products; without
+    any this is the Lanczos method. If a product gives less than the model expected, all that is remembered shrinks by
+    the same factor. The value is the Rayleigh-Ritz value over the directions multiplied now; nothing remembered enters
+    it.
 
-    Raises:
-        InputError: if no product is allowed.
-        NonFiniteError: if a product is not finite.
+    A small residual does not tell that the eigenvalue is the largest: another direction may have overtaken. So a search
+    from remembered vectors ends with a product of the sum of all directions that were not multiplied, among them one
+    outside the basis that is followed from search to search by a power iteration. By how much that differs from what
+    the model expects, one of them may have grown; if that could make it the largest, what came out of the product is
+    multiplied as well. Where this finds something larger, the search goes on.
+
+    Args:
+        start: a random vector, or what was found of an earlier operator.
+        tolerance: relative residual to reach.
+
+    Attributes:
+        products: products made so far.
+        done: whether nothing more is to be found.
 
     >>> d = torch.arange(1.0, 101.0, dtype=torch.float64)
-    >>> old = begin(lambda v: d * v, torch.ones(100, dtype=torch.float64), tolerance=1e-4, max_products=60)
-    >>> now = follow(lambda v: d * v + 0.1 * v.flip(0), old)
-    >>> round(now.value, 2), now.converged, now.products
+    >>> search = Search(torch.ones(100, dtype=torch.float64), tolerance=1e-4)
+    >>> search.advance(lambda v: d * v, 60)
+    >>> round(search.found().value, 4)
+    100.0
+    >>> search = Search(search.found(), tolerance=1e-2)
+    >>> search.advance(lambda v: d * v + 0.1 * v.flip(0), 4)
+    >>> round(search.found().value, 2), search.done, search.products
     (100.0, True, 2)
     """
-    if max_products < 1:
-        raise InputError(f"Expected at least one product, got {max_products}.")
-    model = _Model(before.vectors, before.values, max_products + 1)
-    search, products = before.search, 0
-    while products < max_products:
-        settled = products > 0 and model.settled(tolerance)
-        if settled and products >= min_products:
-            break
-        direction = model.across(search) if settled else None
-        looking = direction is not None
-        direction = model.leading_direction() if direction is None else direction
-        if direction is None:
-            break
-        image = model.refresh(direction, apply)
-        search = image if looking else search
-        products += 1
-    value, residual = model.ritz()
-    vectors, values = model.leading(_affordable(search, KEPT))
-    return Followed(value, residual, float(values[0]), model.settled(tolerance), products, vectors, values, search)
+
+    def __init__(self, start: Tensor | Followed, *, tolerance: float = 1e-2) -> None:
+        self._tolerance = tolerance
+        if isinstance(start, Tensor):
+            self._model, self._search = _Model(start[None], np.zeros(1)), start
+        else:
+            self._model, self._search = _Model(start.vectors, start.values), start.search
+        self._looks = 0 if isinstance(start, Tensor) else 2  # at what was not multiplied, still to be made
+        self.products, self.done = 0, False
+
+    def advance(self, apply: Apply, products: int) -> None:
+        """Make at most so many products, fewer if that is enough.
+
+        Args:
+            apply: multiplies a vector by the operator; the same operator each time.
+            products: the most products to make.
+
+        Raises:
+            InputError: if no product is allowed.
+            NonFiniteError: if a product is not finite.
+        """
+        if products < 1:
+            raise InputError(f"Expected at least one product, got {products}.")
+        most = self.products + products
+        while not self.done and self.products < most:
+            self._make_room()
+            looking = self._model.settled(self._tolerance)
+            direction = self._unseen() if looking else self._model.leading_direction()
+            if direction is None:  # the basis is the whole space
+                self.done = True
+                return
+            image, possible = self._model.refresh(direction, apply)
+            self.products += 1
+            if looking:
+                self._search = image
+                self._looks = self._looks - 1 if possible > self._model.ritz()[0] else 0
+            self.done = self._looks <= 0 and self._model.settled(self._tolerance)
+
+    def _unseen(self) -> np.ndarray | None:
+        """Return the sum of all that was not multiplied, or what is new in what came out of that."""
+        return self._model.unmultiplied(self._search) if self._looks == 2 else self._model.last_image()
+
+    def _make_room(self) -> None:
+        """See to it that the basis can take two more vectors; if memory is short, keep the leading eigenvectors."""
+        model, most = self._model, max(FEWEST, _affordable(self._search))
+        if model.filled + 2 > most:
+            self._model = _Model(*model.leading(min(KEPT, most // 2)))
+        if self._model.filled + 2 > len(self._model.basis):
+            self._model.grow()
+
+    def found(self) -> Followed:
+        """Return what is known after at least one product."""
+        value, residual = self._model.ritz()
+        vectors, values = self._model.leading(min(KEPT, _affordable(self._search)))
+        converged = self.done and self._model.settled(self._tolerance)
+        return Followed(value, residual, float(values[0]), converged, self.products, vectors, values, self._search)
+
+
+def _affordable(like: Tensor) -> int:
+    """Return how many vectors fit into the memory that is set aside, at least one."""
+    return max(1, BASIS_BYTES // (like.numel() * like.element_size()))
 
 
 class _Model:
     """An operator on a basis: right on the directions it was multiplied with, remembered elsewhere."""
 
-    def __init__(self, vectors: Tensor, values: np.ndarray, room: int) -> None:
-        count, dimension = vectors.shape
-        self.basis = torch.empty(count + room, dimension, dtype=vectors.dtype, device=vectors.device)
-        self.old, self.share = np.zeros(count + room), 1.0  # remembered values, and how much of them still holds
-        self.known = np.zeros((0, count + room))  # directions that were multiplied, in coordinates, one a row
+    def __init__(self, vectors: Tensor, values: np.ndarray) -> None:
+        self.basis = torch.empty_like(vectors)
+        self.old, self.share = np.zeros(len(vectors)), 1.0  # remembered values, and how much of them still holds
+        self.known = np.zeros((0, len(vectors)))  # directions that were multiplied, in coordinates, one a row
         self.images = self.known
         self.filled = 0
         for vector, value in zip(vectors, values, strict=True):
             if self._join(vector.clone()) > 0.0:
                 self.old[self.filled - 1] = value
 
+    def grow(self) -> None:
+        """Make room for more vectors of the basis."""
+        basis = self.basis.new_empty(self.filled + GROWTH, self.basis.shape[1])
+        basis[: self.filled] = self.basis[: self.filled]
+        more = len(basis) - len(self.basis)
+        self.basis, self.old = basis, np.pad(self.old, (0, more))
+        self.known, self.images = (np.pad(rows, ((0, 0), (0, more))) for rows in (self.known, self.images))
+
     def _join(self, vector: Tensor) -> float:
         """Add what a vector has outside the basis to it, and return its length; rounding is left out."""
         before = length(vector)
         rest = length(orthogonalized(vector, self.basis[: self.filled]))
-        if not rest > 100 * torch.finfo(vector.dtype).eps * before or self.filled == len(self.basis):
+        if not rest > 100 * torch.finfo(vector.dtype).eps * before:
             return 0.0
         torch.div(vector, rest, out=self.basis[self.filled])
         self.filled += 1
@@ -178,18 +201,36 @@ class _Model:
 
     def leading_direction(self) -> np.ndarray | None:
         """Return what is new in the model's leading eigenvector, or else the newest direction of the basis."""
-        newest = np.eye(len(self.old))[: self.filled][::-1]
-        return next((c for c in map(self._fresh, (self._eigh()[1][:, -1], *newest)) if c is not None), None)
+        leading = self._fresh(self._eigh()[1][:, -1])
+        return self.newest_direction() if leading is None else leading
 
-    def across(self, vector: Tensor) -> np.ndarray | None:
-        """Return the direction of a vector outside the basis, if it has any."""
-        return np.eye(len(self.old))[self.filled - 1] if self._join(vector.clone()) > 0.0 else None
+    def newest_direction(self) -> np.ndarray | None:
+        """Return the newest direction of the basis that was not multiplied yet."""
+        units = np.eye(len(self.old))[: self.filled][::-1]
+        return next((c for c in map(self._fresh, units) if c is not None), None)
 
-    def refresh(self, direction: np.ndarray, apply: Apply) -> Tensor:
-        """Multiply a direction, make the model right on it, and return the product."""
+    def unmultiplied(self, vector: Tensor) -> np.ndarray | None:
+        """Return the sum of all directions that were not multiplied; a vector outside the basis becomes one of them."""
+        self._join(vector.clone())
+        return self._fresh((np.arange(len(self.old)) < self.filled).astype(float))
+
+    def last_image(self) -> np.ndarray | None:
+        """Return what is new in the last product, or else the newest direction of the basis."""
+        image = self._fresh(self.images[-1])
+        return self.newest_direction() if image is None else image
+
+    def refresh(self, direction: np.ndarray, apply: Apply) -> tuple[Tensor, float]:
+        """Multiply a direction, and make the model right on it.
+
+        Returns:
+            The product; and if the direction is the sum of all that were not multiplied, the largest eigenvalue that
+            one of them may have.
+        """
         rows = self.basis[: self.filled]
         vector = torch.as_tensor(direction[: self.filled], device=rows.device).to(rows.dtype) @ rows
-        product = _finite(apply, vector)
+        product = apply(vector)
+        if not math.isfinite(length(product)):
+            raise NonFiniteError("A product with the operator is not finite.")
         image = np.zeros(len(self.old))
         image[: self.filled] = dots(rows, product).cpu().numpy()
         rest = self._join(product.clone())
@@ -197,9 +238,17 @@ class _Model:
         expected, found = direction @ self.matrix() @ direction, direction @ image
         if expected > 0.0:
             self.share *= min(1.0, max(0.0, found / expected))
+        possible = self._possible(image - self.matrix() @ direction)
         self.known = np.vstack([self.known, direction])
         self.images = np.vstack([self.images, image])
-        return product
+        return product, possible
+
+    def _possible(self, surprise: np.ndarray) -> float:
+        """Return the largest eigenvalue that a direction not multiplied may have if one of them is what surprised."""
+        rest = np.linalg.svd(self.known[:, : self.filled], full_matrices=True)[2][len(self.known) :]
+        values, vectors = np.linalg.eigh(rest @ self.matrix()[: self.filled, : self.filled] @ rest.T)
+        parts = np.abs(vectors.T @ (rest @ surprise[: self.filled]))
+        return float((values + DOUBT * len(values) ** 0.5 * parts).max(initial=-math.inf))
 
     def matrix(self) -> np.ndarray:
         """Return the model: right on what was multiplied, what is remembered on the rest."""
@@ -222,6 +271,8 @@ class _Model:
 
     def settled(self, tolerance: float) -> bool:
         """Tell whether the residual is small enough, and nothing that is remembered leads instead."""
+        if not len(self.known):
+            return False
         value, residual = self.ritz()
         return max(residual, float(self._eigh()[0][-1]) - value) <= tolerance * abs(value)
 

@@ -183,6 +183,11 @@ class GraphView:
         used = {first[name] for name in self._names if name in first}
         return {name: p.detach() for name, p in self.model.named_parameters() if name in used}
 
+    def copied(self) -> dict[str, Tensor]:
+        """Return copies of parameters, as :meth:`parameters` names them, and of buffers."""
+        live = {n: t for n, t in self._live().items() if n in self._structure and n not in self._names}
+        return {n: t.clone() for n, t in (live | self.parameters()).items()}
+
     def layers(self) -> tuple[Layer, ...]:
         """Return the linear layers in the order of the network, each with the fixed normalization after it."""
         program = self._walk()
@@ -217,9 +222,11 @@ class GraphView:
     ) -> Look:
         """Run the graph over the probe batch."""
         wanted = {n for n, p in self.model.named_parameters() if p.requires_grad} if gradient or curved else set()
-        leaves = trained(self.parameters() | dict(parameters or {}), wanted)
+        given = dict(parameters or {})
+        leaves = trained({n: given.get(n, p) for n, p in self.parameters().items()}, wanted)
         first = _first_names(self.model)
-        tied = {name: leaves[first[name]] for name in self._names if name in first}
+        values = {name: leaves[first[name]] for name in self._names if name in first}
+        values |= {n: v.clone() for n, v in given.items() if n not in leaves}  # buffers, which the graph may write to
         look = Look()
 
         def visit(node: Node, value: Any, values: Mapping[str, Any]) -> None:
@@ -234,7 +241,7 @@ class GraphView:
         with torch.set_grad_enabled(gradient or curved), sdpa_kernel(SDPBackend.MATH):
             inputs = [t.clone() for t in self.inputs]  # an operation may overwrite its input
             functions = TWICE if curved else None
-            found = run(self.graph, self._live() | tied, inputs, visit if statistics else None, functions=functions)
+            found = run(self.graph, self._live() | values, inputs, visit if statistics else None, functions=functions)
             names = self.graph.output_names or tuple(str(i) for i in range(len(found)))
             look.outputs = dict(zip(names, found, strict=True))
             look.loss = probe_loss(look.outputs, self.labels, self.loss)

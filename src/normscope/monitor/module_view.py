@@ -98,6 +98,11 @@ class ModuleView:
         """Return the live parameters, detached, by name."""
         return {name: p.detach() for name, p in self.model.named_parameters()}
 
+    def copied(self) -> dict[str, Tensor]:
+        """Return copies of parameters and buffers."""
+        held = (*self.model.named_parameters(), *self.model.named_buffers())
+        return {name: t.detach().clone() for name, t in held}
+
     def layers(self) -> tuple[Layer, ...]:
         """Return the linear layers and convolutions that the probe reached, in the order of the modules."""
         found = []
@@ -135,8 +140,9 @@ class ModuleView:
         wanted = {name for name, p in self.model.named_parameters() if p.requires_grad} if gradient or curved else set()
         second = twice_differentiable(self.model) if curved else contextlib.nullcontext()
         with untouched(self.model, *self.inputs), torch.set_grad_enabled(gradient or curved), second:
-            leaves = trained(self.parameters() | dict(parameters or {}), wanted)
-            buffers = {name: b.detach().clone() for name, b in self.model.named_buffers()}
+            given = dict(parameters or {})
+            leaves = trained({n: given.get(n, p) for n, p in self.parameters().items()}, wanted)
+            buffers = {name: given.get(name, b).detach().clone() for name, b in self.model.named_buffers()}
             self._set_modes()
             for name, module in self.model.named_modules():
                 if module_kind(module) or isinstance(module, (nn.Linear, *CONVOLUTIONS, *ACTIVATIONS)):

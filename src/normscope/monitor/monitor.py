@@ -6,7 +6,7 @@ import contextlib
 import logging
 import math
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 from pathlib import Path
 from types import TracebackType
@@ -40,6 +40,8 @@ FINDINGS = logging.getLogger("normscope.doctor")
 SHORT = 3
 #: The part of the budget that writing the user's own metrics at every step may use.
 SCALARS = 0.25
+#: What is spread over updates costs now little, now much: this part of what was expected of a probe stays expected.
+LASTING = 0.95
 
 
 class Monitor:
@@ -125,6 +127,8 @@ class Monitor:
         self._previous: tuple[int, dict[str, Tensor]] | None = None
         self._rate: float | None = None
         self._own = UserMetrics()
+        self._held: dict[int, dict[str, float]] = {}  # measured, not yet written, by step
+        self._cost = 0.0  # of the last probe, in seconds
         self._config: dict[str, Any] = {}
         self._watcher: Watcher | None = None
         self._ended = False
@@ -149,9 +153,9 @@ class Monitor:
         try:
             start_at = self._outlets.begin(self._config, self._step, self._resumed, self._gap, again=self._ended)
             self._step, self._view = start_at.step, view
-            self._measured(clock=False)  # finds the leading vectors: the next one shows what a probe costs
+            self._measured(at_once=True)  # finds the leading vectors: the next one shows what a probe costs
             self.probes = 0
-            first = self._measured(clock=False) | (self._certified() if self._certify_every else {})
+            first = self._measured(at_once=True) | (self._certified() if self._certify_every else {})
         except BaseException:  # refused, or interrupted: others may write to what was opened
             self._view = None
             self._outlets.close(self._step)
@@ -193,10 +197,17 @@ class Monitor:
             self._step = self._step + 1 if step is None else int(step)
             self._rate = lr if lr is None else float(lr)
             self._own.keep(self._step, metrics)
-            found = self._probed() if self._due() else {}
-            if found or self._cheap():
-                self._write(found)
+            if self._unfinished():
+                self._proceed()
+            elif self._due():
+                self._held[self._step] = self._probed()
+            if self._held or self._cheap():
+                self._write({})
             self._keep_weights()
+
+    def _unfinished(self) -> bool:
+        """Tell whether the last probe goes on."""
+        return any(quantity.unfinished for quantity in self.quantities)
 
     def _cheap(self) -> bool:
         """Tell whether the user's numbers that wait may be written now."""
@@ -237,7 +248,8 @@ class Monitor:
         if not self._active:
             return {}
         with self.budget.spending():
-            found = self._probed()
+            self._finish()
+            found = self._probed(at_once=True)
             self._write(found)
             self._keep_weights()
         return found
@@ -281,11 +293,13 @@ class Monitor:
         """
         if self._view is None:
             return
+        with self.budget.spending():
+            self._finish(proceed=measure)
         allowed = self.budget.allows()
         if measure and self._step > self._measured_at and (allowed or self.probes <= 1):
             last = self._last
             with self.budget.spending() if allowed else contextlib.nullcontext():  # training no longer waits
-                self._write(self._probed())
+                self._write(self._probed(at_once=True))
             self._last = last  # where it goes on, the probes do too
         self._write({})
         if measure and self.probes <= SHORT < self._step and math.isfinite(self.budget.share):
@@ -319,6 +333,8 @@ class Monitor:
         soon = self._step + 1 - self._last >= self._gap(self._last) and any(q.previous for q in self.quantities)
         if self._view is None or self._previous is not None or not soon or not self.budget.allows():
             return
+        if self._unfinished():  # the next probe waits for that
+            return
         with self._failures.survived("keeping weights", self._step, give_up=self._give_up_previous):
             wanted = {layer.parameter for layer in self._view.layers()}
             kept = {n: p.clone() for n, p in self._view.parameters().items() if n in wanted}
@@ -328,19 +344,24 @@ class Monitor:
         """Do without the quantities that need the weights of one update before: the others need not wait for them."""
         self.quantities = [q for q in self.quantities if not q.previous]
 
-    def _probed(self) -> dict[str, float]:
-        """Measure and, where the preset asks for it, certify; a long analysis holds up the probes after it."""
-        found = self._measured(clock=True)
+    def _probed(self, *, at_once: bool = False) -> dict[str, float]:
+        """Measure and, where the preset asks for it, certify; a long analysis holds up the probes after it.
+
+        Args:
+            at_once: also measure what would otherwise be spread over the next updates.
+        """
+        found = self._measured(at_once=at_once) | {"clock/share": self.budget.used(self._cost)}
         self._examined(found)
         self._last, self._measured_at, self._previous = self._step, self._step, None
         if self._certify_every and self.probes % self._certify_every == 0:
             found |= self._certified()
-        # What could not be measured now has no last number; angles and certified bounds are not of every probe.
-        seldom = [d for q in self.quantities if q.previous for d in q.describes] + list(CERTIFIED)
+        # What could not be measured now has no last number, unless it is still being measured; angles and certified
+        # bounds are not of every probe.
+        seldom = [d for q in self.quantities if q.previous or q.unfinished for d in q.describes] + list(CERTIFIED)
         self.latest = {n: x for n, x in self.latest.items() if any(d.matches(n) for d in seldom)} | found
         return found
 
-    def _measured(self, *, clock: bool) -> dict[str, float]:
+    def _measured(self, *, at_once: bool) -> dict[str, float]:
         """Return the metrics of this moment; without those that fail, or with none if the model does not run."""
         if self._view is None:
             return {}
@@ -348,8 +369,7 @@ class Monitor:
         found: dict[str, float] = {}
         previous = self._previous if self._previous is not None and self._previous[0] < self._step else (0, None)
         with self._failures.survived("probing", self._step), aside(self._device()):
-            if torch.accelerator.is_available():
-                torch.accelerator.synchronize()  # what training left to do is not the probe's time
+            _wait_for_training()
             begin = time.perf_counter()
             moment = Snapshot(
                 self._view,
@@ -365,11 +385,37 @@ class Monitor:
                 with contextlib.suppress(Exception):  # a folder that cannot be written is told when points are
                     self._outlets.note(f"the model has changed since the last probe: {moment.changed}", self._step)
             for quantity in tuple(self.quantities):
-                found |= self._of(quantity, moment)
-        cost = time.perf_counter() - begin
+                found |= self._of(quantity, partial(quantity.measure, moment))
+                while at_once and quantity.unfinished:
+                    found |= self._of(quantity, quantity.proceed)
         self.probes += 1
-        self.budget.expected = cost
-        return found | {"clock/probe_seconds": cost} | ({"clock/share": self.budget.used(cost)} if clock else {})
+        self._cost = time.perf_counter() - begin
+        spreads = any(q.spreads for q in self.quantities)
+        self.budget.expected = max(self._cost, LASTING * self.budget.expected if spreads else 0.0)
+        return found | {"clock/probe_seconds": self._cost}
+
+    def _proceed(self) -> None:
+        """Measure further at the step of the last probe, to which the numbers belong."""
+        _wait_for_training()
+        begin = time.perf_counter()
+        found: dict[str, float] = {}
+        with aside(self._device()):
+            for quantity in tuple(self.quantities):
+                if quantity.unfinished:
+                    found |= self._of(quantity, quantity.proceed)
+        cost = time.perf_counter() - begin
+        self._cost += cost
+        self.budget.expected = max(self._cost, self.budget.expected)
+        self.latest |= found
+        clock = {"clock/probe_seconds": self._cost, "clock/share": self.budget.used(cost)}
+        self._held.setdefault(self._measured_at, {}).update(found | clock)
+
+    def _finish(self, *, proceed: bool = True) -> None:
+        """Finish what is spread over updates, now or not at all."""
+        while proceed and self._unfinished():
+            self._proceed()
+        for quantity in self.quantities:
+            quantity.drop()
 
     def _examined(self, found: Mapping[str, float]) -> None:
         """Let the doctor's rules look at the run so far; what is new is noted in the run and told in the log."""
@@ -381,12 +427,12 @@ class Monitor:
                 FINDINGS.warning(text)
                 self._outlets.note(text, self._step)
 
-    def _of(self, quantity: Quantity, moment: Snapshot) -> dict[str, float]:
+    def _of(self, quantity: Quantity, measure: Callable[[], dict[str, float]]) -> dict[str, float]:
         """Return what a quantity measures, nothing if it fails."""
         found: dict[str, float] = {}
         give_up = partial(self.quantities.remove, quantity)
         with self._failures.survived(f"quantity {quantity.name}", self._step, give_up):
-            found = quantity.measure(moment)
+            found = measure()
         return found
 
     def _analyzed(self, **settings: Any) -> Result:
@@ -409,7 +455,21 @@ class Monitor:
         self._certify_every = 0
 
     def _write(self, metrics: Mapping[str, float]) -> None:
-        """Hand metrics of this step to every sink, and with them the user's that wait, in the order of their steps."""
+        """Hand metrics of this step to every sink, and with them all that waits, in the order of their steps.
+
+        Sinks take no step after a later one, so everything waits for a probe that is not finished.
+        """
+        self._held[self._step] = self._held.get(self._step, {}) | dict(metrics)
+        if self._unfinished():
+            return
         points = self._own.taken()
-        points[self._step] = {**points.get(self._step, {}), **metrics}
+        for step, measured in self._held.items():
+            points[step] = points.get(step, {}) | measured
+        self._held = {}
         self._outlets.log_points({step: points[step] for step in sorted(points) if points[step]})
+
+
+def _wait_for_training() -> None:
+    """Wait for what training left to do on an accelerator: that is not the probe's time."""
+    if torch.accelerator.is_available():
+        torch.accelerator.synchronize()

@@ -86,6 +86,7 @@ class Quantity:
         cost: its place among the others, cheapest first.
         gradient: whether it needs the gradient on the probe.
         previous: whether it needs the weights of one update before.
+        spreads: whether a measurement may go on over the next updates, at the weights of its own.
     """
 
     name: ClassVar[str] = ""
@@ -93,7 +94,20 @@ class Quantity:
     cost: ClassVar[int] = 100
     gradient: ClassVar[bool] = False
     previous: ClassVar[bool] = False
+    spreads: ClassVar[bool] = False
 
     def measure(self, moment: Snapshot) -> dict[str, float]:
         """Return the metrics of a moment by name."""
         raise NotImplementedError
+
+    @property
+    def unfinished(self) -> bool:
+        """Tell whether the last moment is to be measured further, by :meth:`proceed`."""
+        return False
+
+    def proceed(self) -> dict[str, float]:
+        """Measure the last moment further, and return its metrics if that is enough."""
+        return {}
+
+    def drop(self) -> None:
+        """Leave the last moment as it is."""

@@ -94,6 +94,10 @@ class View(Protocol):
         """Return the live parameters the probe reaches, detached, by name."""
         ...
 
+    def copied(self) -> dict[str, Tensor]:
+        """Return copies of the parameters and buffers that the probe reaches, to look at this moment later."""
+        ...
+
     def layers(self) -> tuple[Layer, ...]:
         """Return the linear layers in order."""
         ...
@@ -116,7 +120,7 @@ class View(Protocol):
             gradient: also differentiate the loss with respect to the parameters that are trained.
             curved: keep the graph of the gradient, so that it can be differentiated again.
             statistics: also collect variances.
-            parameters: values in the place of live ones.
+            parameters: values in the place of live ones, also of buffers.
         """
         ...
 

@@ -2,34 +2,40 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from normscope.core.value import Kind
-from normscope.linalg.recycled import Followed, begin, follow
+from normscope.linalg.recycled import Apply, Followed, Search
 from normscope.monitor.quantity import Description, Quantity
 from normscope.monitor.snapshot import Snapshot
+from normscope.monitor.view import View, structure
 
-#: The most products with the Hessian the first time.
-COLD = 20
-#: Products of a reading from remembered vectors: the fewest and the most.
-FEWEST, MOST = 2, 4
-#: Relative residual at which the search ends; the eigenvalue errs by about its square over the relative gap.
-TOLERANCE = 2e-2
+#: The most products with the Hessian in one update, and for one reading.
+AT_ONCE, MOST = 4, 24
+#: Relative residual at which a reading ends.
+TOLERANCE = 1e-2
 
 
-def largest_curvature(
-    gradients: dict[str, Tensor], leaves: dict[str, Tensor], before: Followed | None = None
-) -> Followed | None:
-    """Return the largest eigenpair of the Hessian from a gradient that can be differentiated again.
+def hessian(gradients: Mapping[str, Tensor], leaves: Mapping[str, Tensor]) -> tuple[Apply, Tensor] | None:
+    """Return products with the Hessian from a gradient that can be differentiated again, and a random vector.
 
     Args:
         gradients: of the loss, with their graph.
         leaves: the parameters.
-        before: what was found at an earlier moment; from it :data:`MOST` products are made, without it :data:`COLD`.
 
     Returns:
         Nothing where the loss has no second derivative.
+
+    >>> w = torch.tensor([1.0, 2.0], requires_grad=True)
+    >>> slope = torch.autograd.grad((w**4).sum(), w, create_graph=True)[0]
+    >>> apply, _ = hessian({"w": slope}, {"w": w})
+    >>> apply(torch.ones(2)).tolist()
+    [12.0, 48.0]
     """
     curved = {name: slope for name, slope in gradients.items() if slope.requires_grad}
     if not curved:
@@ -43,26 +49,49 @@ def largest_curvature(
         flat = [torch.zeros(n).to(vector) if f is None else f.reshape(-1) for f, n in zip(found, sizes, strict=True)]
         return torch.cat(flat)
 
-    if before is not None and before.vectors.shape[1] == sum(sizes):
-        return follow(apply, before, tolerance=TOLERANCE, min_products=FEWEST, max_products=MOST)
     like = next(iter(curved.values()))
     start = torch.randn(sum(sizes), generator=torch.Generator().manual_seed(0)).to(like.device, like.dtype)
-    return begin(apply, start, tolerance=TOLERANCE, max_products=COLD)
+    return apply, start
+
+
+@dataclass
+class _Reading:
+    """A reading that may go on.
+
+    Attributes:
+        view: the model and its probe.
+        shape: what must not change until the end.
+        rate: the learning rate at its update.
+        copy: parameters and buffers of its update, once training has gone on.
+        search: for the largest eigenvalue.
+    """
+
+    view: View
+    shape: Any
+    rate: float
+    copy: dict[str, Tensor] | None = None
+    search: Search | None = None
 
 
 class LargestCurvature(Quantity):
     """Largest eigenvalue of the Hessian on the probe, also against the learning rate in use.
 
-    The first reading takes up to twenty products, each later one at most four.
+    An update makes at most :data:`AT_ONCE` products. If they are too few, the next updates go on with a copy of the
+    weights and buffers of this one, up to :data:`MOST` products. The graph of the gradient is built again each time, so
+    that nothing but the copy and the vectors of the search is kept beside training.
+
+    Attributes:
+        products: of the last reading.
     """
 
     name = "curvature"
     cost = 15
+    spreads = True
     describes = (
         Description(
             "curvature/largest",
             Kind.LOWER,
-            "largest eigenvalue of the Hessian, attained by a vector found with at most 4 products",
+            "largest eigenvalue of the Hessian, attained by a vector found with at most 24 products",
             signed=True,
         ),
         Description(
@@ -73,7 +102,7 @@ class LargestCurvature(Quantity):
         ),
         Description("curvature/residual", Kind.ESTIMATE, "distance within which an eigenvalue is guaranteed"),
         Description(
-            "curvature/converged", Kind.ESTIMATE, "1 if the residual is at most 2 % of the eigenvalue, otherwise 0"
+            "curvature/converged", Kind.ESTIMATE, "1 if the residual is at most 1 % of the eigenvalue, otherwise 0"
         ),
         Description(
             "curvature/over_threshold",
@@ -86,21 +115,65 @@ class LargestCurvature(Quantity):
 
     def __init__(self) -> None:
         self._before: Followed | None = None
-        self.products = 0  # of the last reading
+        self._reading: _Reading | None = None
+        self.products = 0
+
+    @property
+    def unfinished(self) -> bool:
+        """Tell whether a reading needs more products."""
+        return self._reading is not None
+
+    def drop(self) -> None:
+        """Forget a reading that is not finished."""
+        self._reading = None
 
     def measure(self, moment: Snapshot) -> dict[str, float]:
-        """Return the eigenvalue, its residual, and its ratio to the threshold if the learning rate is known."""
-        look = moment.view.look(curved=True, statistics=False)
+        """Begin a reading, and return its numbers if it is finished."""
         before = None if moment.changed else self._before
-        now = largest_curvature(look.gradients, look.leaves, before)
-        if now is None:
+        rate = max(moment.rates.values(), default=0.0)
+        return self._proceed(_Reading(moment.view, _shape(moment.view.model), rate), before)
+
+    def proceed(self) -> dict[str, float]:
+        """Make the next products of a reading, and return its numbers if it is finished.
+
+        If the model has become another one, the reading is forgotten.
+        """
+        reading, self._reading = self._reading, None  # also where a product fails
+        if reading is None or _shape(reading.view.model) != reading.shape:
             return {}
-        self._before, self.products, value = now, now.products, now.value
+        return self._proceed(reading, None)
+
+    def _proceed(self, reading: _Reading, before: Followed | None) -> dict[str, float]:
+        """Make at most :data:`AT_ONCE` products."""
+        look = reading.view.look(curved=True, statistics=False, parameters=reading.copy)
+        found = hessian(look.gradients, look.leaves)
+        if found is None:
+            return {}
+        apply, start = found
+        if reading.search is None:
+            warm = before if before is not None and before.vectors.shape[1] == start.numel() else None
+            reading.search = Search(start if warm is None else warm, tolerance=TOLERANCE)
+        search = reading.search
+        search.advance(apply, min(AT_ONCE, MOST - search.products))
+        if search.done or search.products >= MOST:
+            return self._read(search.found(), reading.rate)
+        if reading.copy is None:
+            reading.copy = reading.view.copied()
+        self._reading = reading
+        return {}
+
+    def _read(self, now: Followed, rate: float) -> dict[str, float]:
+        """Return the numbers of a reading: also the ratio to the threshold if the learning rate is known."""
+        self._before, self.products = now, now.products
         found = {
-            "curvature/largest": value,
+            "curvature/largest": now.value,
             "curvature/estimate": now.estimate,
             "curvature/residual": now.residual,
             "curvature/converged": float(now.converged),
         }
-        rate = max(moment.rates.values(), default=0.0)
-        return found | ({"curvature/over_threshold": value * rate / 2} if rate > 0.0 else {})
+        return found | ({"curvature/over_threshold": now.value * rate / 2} if rate > 0.0 else {})
+
+
+def _shape(model: nn.Module) -> Any:
+    """Return what a model is made of, and which parameters are trained."""
+    return structure(model), [p.requires_grad for p in model.parameters()]
