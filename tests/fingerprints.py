@@ -11,7 +11,8 @@ import torch
 from torch import Tensor, nn
 
 from normscope.core.environment import flags, rng_state
-from normscope.graph.guard import bits, state_tensors
+from normscope.graph.guard import bits
+from normscope.graph.model_state import ModelState
 
 
 def fingerprint(model: nn.Module, *tensors: Tensor) -> str:
@@ -49,7 +50,7 @@ def _pieces(model: nn.Module, tensors: tuple[Tensor, ...]) -> Iterable[bytes]:
     for path, module in model.named_modules():
         yield f"{path} {type(module)} {module.training}".encode()
         yield from (f"{key} {_name(value)}".encode() for key, value in vars(module).items())
-    named = (*state_tensors(model), *((str(i), tensor) for i, tensor in enumerate(tensors)))
+    named = (*ModelState(model).tensors, *((str(i), tensor) for i, tensor in enumerate(tensors)))
     for name, tensor in named:
         hooks = list((tensor._backward_hooks or {}).items())
         yield f"{name} {id(tensor)} {tensor.requires_grad} {_name(hooks)}".encode()

@@ -85,7 +85,7 @@ def test_smoke_figure_3(tmp_path: Path) -> None:
     ("arguments", "said"),
     [
         (["fig9"], "fig1, fig2, fig3"),
-        (["fig1", "--scale", "huge"], "smoke, laptop, paper"),
+        (["fig1", "--scale", "huge"], "smoke, laptop, long, paper"),
         (["fig1", "--scale", "laptop", "--data-root", "nowhere"], "cifar10 not found"),
         (["fig1", "--scale", "laptop", "--data-root", "nowhere"], "pass its folder (--data-root"),
     ],

@@ -18,7 +18,8 @@ from torch.nn.utils import parametrizations, parametrize
 from fingerprints import fingerprint
 from normscope.core.errors import NormscopeError, StateChangedError
 from normscope.graph import guard
-from normscope.graph.guard import StateGuard, checksum, same_bits, state_tensors, untouched
+from normscope.graph.guard import StateGuard, checksum, same_bits, untouched
+from normscope.graph.model_state import ModelState
 
 
 class Stateful(nn.Module):
@@ -244,12 +245,12 @@ def test_the_accelerators_generators_are_restored(monkeypatch: pytest.MonkeyPatc
     assert int(Device.states[0]) == 1
 
 
-def test_state_tensors_lists_each_tensor_once() -> None:
-    """State tensors lists each tensor once."""
+def test_the_state_of_a_model_lists_each_tensor_once() -> None:
+    """Tied weights under their first name."""
     tied = nn.Sequential(nn.Linear(2, 2), nn.Linear(2, 2))
     tied[1].weight = tied[0].weight
     tied.cache = [torch.zeros(1)]  # type: ignore[assignment]
-    assert [name for name, _ in state_tensors(tied)] == ["0.weight", "0.bias", "1.bias", "cache.0"]
+    assert [name for name, _ in ModelState(tied).tensors] == ["0.weight", "0.bias", "1.bias", "cache.0"]
 
 
 @pytest.mark.parametrize(

@@ -37,8 +37,9 @@ from normscope.core.errors import STOPPED, InputError, attempt, unless_stopped
 from normscope.core.memory import held, readable, require
 from normscope.core.result import Result, Rows
 from normscope.graph.capture import Captured, uncompiled
-from normscope.graph.guard import COPY_LIMIT, state_tensors, untouched
+from normscope.graph.guard import COPY_LIMIT, untouched
 from normscope.graph.ir import Graph
+from normscope.graph.model_state import ModelState
 from normscope.graph.module_tree import fold
 from normscope.graph.repeatable_data import repeatable
 from normscope.graph.weights_validation import check_model
@@ -242,7 +243,7 @@ def announced(model: nn.Module, what: str, before: float, graph: Graph | None = 
     >>> announced(nn.Linear(2, 2), "This", held()).startswith("peak memory about")
     True
     """
-    peak = before + additional_peak([tensor for _, tensor in state_tensors(model)], graph)
+    peak = before + additional_peak([tensor for _, tensor in ModelState(model).tensors], graph)
     require(peak - held(), what, "Use a machine with more memory, or analyze parts of the model.")
     return f"peak memory about {readable(peak)}"
 

@@ -87,11 +87,7 @@ T = TypeVar("T")
 def attempt(what: str, step: Callable[[], T], default: Any, told: list[str]) -> T:
     """Return what a step gives; if it fails, a default, and say what is missing and why.
 
-    Args:
-        what: the part, as it is named in the message.
-        step: computes it.
-        default: stands for it where it cannot be computed; never a number that could be taken for a bound.
-        told: messages, to which a failure is added.
+    The default is never a number that could be taken for a bound; a failure is added to the messages ``told``.
 
     >>> told = []
     >>> attempt("the table of depths", lambda: 1 // 0, 0, told), told[0].partition(":")[0]

@@ -45,8 +45,7 @@ class Rows(tuple[R, ...]):
     def __getitem__(self, key: Any) -> Any:
         """Return a row by position or by name.
 
-        Raises:
-            KeyError: if no row has the name, with the nearest ones, or all if none is near.
+        A name that no row has is refused with the nearest ones, or all if none is near.
         """
         if not isinstance(key, str):
             return super().__getitem__(key)

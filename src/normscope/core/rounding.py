@@ -95,9 +95,7 @@ def sum_units(n: int) -> float:
 def as_float64(x: Tensor, name: str) -> Tensor:
     """Return a real tensor as float64 on the CPU, detached; every narrower float is represented exactly.
 
-    Raises:
-        InputError: if it is empty or complex.
-        NonFiniteError: if it holds NaN or infinity.
+    An empty or complex tensor, NaN and infinity are refused.
 
     >>> as_float64(torch.ones(2, dtype=torch.bfloat16), "gamma").dtype
     torch.float64
@@ -126,8 +124,7 @@ def matrix_norm_sandwich(matrix: Tensor) -> tuple[float, float]:
     every residual is enlarged by the rounding error of the product that forms it. The lower bound is ``2 s_1 - upper``,
     which the same perturbation argument gives. A single row or column is measured by its Euclidean norm.
 
-    Returns:
-        ``(lower, upper)`` with ``lower <= ||A||_2 <= upper``, usually within ``1e-12`` of each other.
+    Usually they are within ``1e-12`` of each other.
 
     >>> lower, upper = matrix_norm_sandwich(torch.diag(torch.tensor([3.0, -4.0])))
     >>> lower <= 4.0 <= upper and upper - lower < 1e-12

@@ -158,17 +158,6 @@ class StateGuard:
         return changed
 
 
-def state_tensors(model: nn.Module) -> Iterator[tuple[str, Tensor]]:
-    """Yield every tensor a model holds, each once: parameters, buffers, tensor attributes and those in containers.
-
-    Large ones deep in containers are left out: they are data; see :class:`normscope.graph.model_state.ModelState`.
-
-    >>> [name for name, _ in state_tensors(nn.Linear(1, 1))]
-    ['weight', 'bias']
-    """
-    yield from ModelState(model).tensors
-
-
 def same_bits(a: Tensor, b: Tensor) -> bool:
     """Tell whether two tensors agree in shape, dtype and every bit; a NaN equals itself.
 

@@ -99,9 +99,7 @@ def literal(value: Any, dtype: torch.dtype | None = None) -> Any:
 
 def literals(tree: Any, dtype: torch.dtype | None = None) -> Any:
     """Turn every :class:`Named` in a nested list into its torch object."""
-    if isinstance(tree, list | tuple):
-        return [literals(item, dtype) for item in tree]
-    return literal(tree, dtype)
+    return _filled(tree, {}, dtype)
 
 
 def as_floating(value: Any, dtype: torch.dtype | None) -> Any:

@@ -123,13 +123,6 @@ def meeting(
         tensors: parameters, buffers and constants by target name.
         example: the input tensors; their first axis is that of samples.
         dtype: floating precision to work in.
-
-    >>> from torch import nn
-    >>> from normscope.graph.capture import capture
-    >>> from normscope.graph.inputs import ModelInputs
-    >>> c = capture(nn.Sequential(nn.Linear(2, 2), nn.Softmax(0)), ModelInputs((torch.ones(3, 2),)))
-    >>> meeting(c.graph, c.tensors, c.example).op
-    'aten.softmax.int'
     """
     numbers = sum(_numel(node) for node in graph)
     for count in SIZES if numbers <= SMALL else SIZES[:1]:
