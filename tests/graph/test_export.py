@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 from collections.abc import Callable
 from typing import Any
@@ -9,9 +10,11 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor, nn
+from torch.fx.experimental import proxy_tensor
 from torch.nn.utils import parametrizations
 
 from fingerprints import fingerprint
+from normscope.graph import export
 from normscope.graph.export import export_graph
 from normscope.graph.guard import same_bits, untouched
 from normscope.graph.interpreter import run
@@ -136,6 +139,29 @@ def test_a_failure_is_raised_and_nothing_is_printed(capfd: pytest.CaptureFixture
     assert fingerprint(model) == before
     assert capfd.readouterr() == ("", "")
     assert logger.level == level
+
+
+def test_memory_formats_are_left_out_and_change_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The graph is the same as with them, and torch afterwards as before, also after a failure."""
+    found, asked = proxy_tensor._extract_tensor_metadata, []
+    monkeypatch.setattr(proxy_tensor, "_extract_tensor_metadata", lambda x: asked.append(x) or found(x))
+    kept = proxy_tensor._extract_tensor_metadata
+    model = Tupled(lambda m, x: m.a(x).reshape(x.shape[0], -1).T.contiguous().T, a=nn.Linear(3, 3)).eval()
+    graph, _ = export_graph(model, (torch.ones(2, 3),), dynamic=True)
+    with pytest.raises(Exception, match="data-dependent"):
+        export_graph(Tupled(lambda m, x: x if x.sum() > 0 else -x), (torch.ones(2, 3),), dynamic=True)
+    assert asked == []
+    assert proxy_tensor._extract_tensor_metadata is kept
+    monkeypatch.setattr(export, "_without_memory_formats", contextlib.nullcontext)
+    assert export_graph(model, (torch.ones(2, 3),), dynamic=True)[0] == graph
+    assert asked
+
+
+def test_a_torch_without_memory_formats_is_left_as_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nothing is put where nothing was."""
+    monkeypatch.delattr(proxy_tensor, "_extract_tensor_metadata")
+    with export._without_memory_formats():
+        assert not hasattr(proxy_tensor, "_extract_tensor_metadata")
 
 
 def test_operations_in_place_need_no_second_trace() -> None:

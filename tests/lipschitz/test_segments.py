@@ -336,3 +336,15 @@ def test_a_large_weight_is_measured_without_a_copy(monkeypatch: pytest.MonkeyPat
     assert bounds.method == "cholesky in blocks"
     assert bounds.lower <= true * (1 + 1e-13)
     assert true * (1 - 1e-13) <= bounds.upper < true * (1 + 1e-6)
+
+
+@pytest.mark.parametrize("scale", [torch.tensor(0.3), torch.tensor([[1.7], [-0.2]]), _noise(2, 3).double()])
+def test_the_matrix_of_factors(scale: Tensor) -> None:
+    """Entry by entry what the operation does to unit vectors, and an error that covers factors rounded themselves."""
+    x = atom_expr(None, (2, 3))
+    y = linear(LinearOp("diagonal", lambda z: z * scale.to(z), None, {"scale": scale}), [x], (2, 3))
+    matrix, log_error = SegmentNorms()._link(x, y)
+    expected = [(unit.reshape(2, 3) * scale.double()).flatten() for unit in torch.eye(6, dtype=torch.float64)]
+    assert matrix.dtype == torch.float64
+    assert torch.equal(matrix, torch.stack(expected).mT)
+    assert math.exp(log_error) >= 8 * 2.0**-53 * float(scale.abs().max())

@@ -142,6 +142,9 @@ class SegmentNorms:
             return found
         if target.op is not None and _multiplies_rows(source, target) and source.numel == source.shape[-1]:
             found = target.op.data["weight"].to(torch.float64), -math.inf
+        elif _is_kind(source, target, "diagonal") and target.op is not None and source.shape == target.shape:
+            scale = target.op.data["scale"].to(torch.float64).expand(target.shape)
+            found = torch.diag(scale.flatten()), forming_error(source, target).log_total
         else:
             found = images(evaluate(source, target), source.shape).mT, forming_error(source, target).log_total
         if found[0].numel() <= LARGEST_KEPT:
