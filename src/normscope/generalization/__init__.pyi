@@ -11,8 +11,6 @@ from normscope.generalization.decomposition import Decomposition as Decompositio
 from normscope.generalization.decomposition import decompose as decompose
 from normscope.generalization.held_out import clopper_pearson as clopper_pearson
 from normscope.generalization.held_out import held_out_local_term as held_out_local_term
-from normscope.generalization.kl import binary_kl as binary_kl
-from normscope.generalization.kl import inverse_kl as inverse_kl
 from normscope.generalization.margin_bounds import ChainLayer as ChainLayer
 from normscope.generalization.margin_bounds import bartlett_bound as bartlett_bound
 from normscope.generalization.margin_bounds import golowich_bound as golowich_bound
@@ -23,7 +21,9 @@ from normscope.generalization.margin_bounds import spectral_complexity as spectr
 from normscope.generalization.margins import margin_loss as margin_loss
 from normscope.generalization.margins import ramp_loss as ramp_loss
 from normscope.generalization.pac_bayes import averaged_loss as averaged_loss
+from normscope.generalization.pac_bayes import binary_kl as binary_kl
 from normscope.generalization.pac_bayes import gaussian_divergence as gaussian_divergence
+from normscope.generalization.pac_bayes import inverse_kl as inverse_kl
 from normscope.generalization.pac_bayes import pac_bayes_bound as pac_bayes_bound
 from normscope.generalization.pac_bayes import pac_bayes_kl as pac_bayes_kl
 from normscope.generalization.pac_bayes import pac_bayes_lambda as pac_bayes_lambda

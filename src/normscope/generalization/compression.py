@@ -9,7 +9,7 @@ from normscope.core.numbers import check_fraction
 from normscope.core.statement import statement
 from normscope.core.value import Kind, Value
 from normscope.generalization.held_out import clopper_pearson
-from normscope.generalization.kl import inverse_kl
+from normscope.generalization.pac_bayes import inverse_kl
 
 _COMPRESSED = "of the compressed network"
 

@@ -13,7 +13,7 @@ from normscope.operators.normalizers.layer_norm import layer_norm_global, layer_
 from normscope.papers.chains import EPS, certified, chain, layer_norm
 from normscope.papers.claim import Claims, Measured, Outcome, Verdict, bound, close, given, holds, refuted
 from normscope.papers.measure import Function, confirm, confirm_bound, gaussian, jacobian_norm, norm
-from normscope.papers.than2025.extremal.layer_norm import layer_norm_blow_up
+from normscope.papers.than2025.extremal.extremal import layer_norm_blow_up
 
 CLAIMS = Claims("than2025")
 

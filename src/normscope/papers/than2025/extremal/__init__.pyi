@@ -1,8 +1,8 @@
 from normscope.papers.than2025.extremal.constructions import scaled_output as scaled_output
 from normscope.papers.than2025.extremal.extremal import Extremal as Extremal
+from normscope.papers.than2025.extremal.extremal import layer_norm_blow_up as layer_norm_blow_up
 from normscope.papers.than2025.extremal.extremal import remark_7 as remark_7
 from normscope.papers.than2025.extremal.extremal import theorem_6 as theorem_6
-from normscope.papers.than2025.extremal.layer_norm import layer_norm_blow_up as layer_norm_blow_up
 from normscope.papers.than2025.extremal.prescribed_gradient import GradientExtremal as GradientExtremal
 from normscope.papers.than2025.extremal.prescribed_gradient import theorem_15 as theorem_15
 from normscope.papers.than2025.extremal.weight_direction import Gradients as Gradients

@@ -15,8 +15,7 @@ from normscope.core import shown
 from normscope.core.errors import InputError
 from normscope.core.statement import statement
 from normscope.core.value import Kind, Value
-from normscope.papers.than2025.extremal.extremal import theorem_6
-from normscope.papers.than2025.extremal.layer_norm import layer_norm_blow_up
+from normscope.papers.than2025.extremal.extremal import layer_norm_blow_up, theorem_6
 from normscope.papers.than2025.extremal.prescribed_gradient import theorem_15
 from normscope.papers.than2025.extremal.weight_direction import gradients, theorem_13
 
