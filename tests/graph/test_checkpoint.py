@@ -175,7 +175,7 @@ def test_roles_are_guessed_from_names_and_shapes() -> None:
 )
 def test_special_names(name: str, shape: tuple[int, ...], role: Role) -> None:
     """Names of public checkpoints."""
-    assert TensorEntry(name, shape, "float32", 0).role is role
+    assert TensorEntry(name, shape, "float32", 0, Path()).role is role
 
 
 @pytest.mark.parametrize(
