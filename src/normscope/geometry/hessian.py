@@ -1,4 +1,4 @@
-r"""The dense Hessian of a loss of named parameters, by double backward, and what scale invariance says of it."""
+r"""The dense Hessian of a loss of named parameters, and what scale invariance says of it."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from torch import Tensor
 
 from normscope.core.errors import InputError
 from normscope.core.statement import statement
-from normscope.geometry.flow import Loss, Point
+from normscope.geometry.flow import Loss, Point, packed, unpacked
 
 
 def dense_hessian(loss: Loss, point: Point) -> Tensor:
@@ -18,22 +18,9 @@ def dense_hessian(loss: Loss, point: Point) -> Tensor:
     >>> dense_hessian(lambda p: (p["a"] * p["b"]).sum(), {"a": torch.ones(1), "b": torch.ones(1)}).tolist()
     [[0.0, 1.0], [1.0, 0.0]]
     """
-    with torch.enable_grad():
-        leaves = {name: value.detach().clone().requires_grad_() for name, value in point.items()}
-        values = list(leaves.values())
-        first = torch.autograd.grad(loss(leaves), values, create_graph=True, allow_unused=True, materialize_grads=True)
-        flat = torch.cat([g.reshape(-1) for g in first])
-        rows = [_second(entry, values) for entry in flat]
-    matrix = torch.stack(rows)
+    flat = packed(point).detach()
+    matrix = torch.autograd.functional.hessian(lambda x: loss(unpacked(x, point)), flat)
     return (matrix + matrix.mT) / 2
-
-
-def _second(entry: Tensor, values: list[Tensor]) -> Tensor:
-    """Return the gradient of one entry of a gradient, flattened; zeros where it is constant."""
-    if not entry.requires_grad:
-        return torch.cat([torch.zeros_like(v).reshape(-1) for v in values]).detach()
-    found = torch.autograd.grad(entry, values, retain_graph=True, allow_unused=True, materialize_grads=True)
-    return torch.cat([g.reshape(-1) for g in found]).detach()
 
 
 def nullity(matrix: Tensor, relative: float = 1e-10) -> int:
