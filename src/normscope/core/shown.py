@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-import json
-import os
 from collections.abc import Iterable, Mapping
 from dataclasses import fields, is_dataclass
 from enum import Enum
-from pathlib import Path
 from typing import Any, ClassVar
 
+from normscope.core import files
 from normscope.core.errors import MissingDependencyError
-from normscope.core.files import write_text
 from normscope.core.lazy import late
 from normscope.core.value import Value
 
@@ -58,20 +55,8 @@ class Shown:
         return frame(getattr(self, self._rows))
 
 
-class Saved(Shown):
+class Saved(files.Saved, Shown):
     """A result that is shown, and written as JSON."""
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return the JSON form."""
-        raise NotImplementedError
-
-    def to_json(self) -> str:
-        """Return the JSON text (strict: no NaN, infinities as strings)."""
-        return json.dumps(self.to_dict(), indent=1, allow_nan=False)
-
-    def save(self, path: str | os.PathLike[str]) -> Path:
-        """Write the JSON text, whole or not at all."""
-        return write_text(path, self.to_json() + "\n")
 
 
 def frame(rows: Iterable[Any]) -> Any:
