@@ -184,14 +184,6 @@ def least_on_ball(matrix: Tensor, vector: Tensor, radius: float) -> Tensor:
     whose crossing of ``B`` is found by bisection; where it stays below, an eigenvector of the least eigenvalue
     fills up.
 
-    Args:
-        matrix: ``A``.
-        vector: ``b``.
-        radius: ``B``, positive.
-
-    Raises:
-        InputError: if the shapes do not fit, or the radius is not positive.
-
     >>> least_on_ball(torch.eye(2, dtype=torch.float64), torch.tensor([3.0, 4.0], dtype=torch.float64), 1.0).tolist()
     [0.6, 0.8]
     """

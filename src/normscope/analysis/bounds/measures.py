@@ -225,14 +225,8 @@ def _of_noise(network: Network, scores: Scores, seed: int) -> dict[str, float]:
 def steps_to(history: Any, level: float, since: float | None = None) -> float:
     """Return the first recorded step at which the training loss was at most a level, counted from that of another.
 
-    Args:
-        history: steps and losses: a series of a run (``run.series("train/loss")``), or a pair of sequences.
-        level: the loss.
-        since: count from the first step at which the loss was at most this; from zero without it.
-
-    Raises:
-        RefusedError: if the run did not get there.
-        InputError: if it is no history.
+    ``history`` is a series of a run (``run.series("train/loss")``) or a pair of sequences, steps and losses. Without
+    ``since`` steps count from zero.
 
     >>> steps_to(([0, 10, 20, 30], [2.3, 0.5, 0.08, 0.02]), 0.1)
     20.0

@@ -67,12 +67,8 @@ def descend(
 ) -> dict[str, Tensor]:
     """Make full-batch gradient steps for all seeds at once, and return where they end.
 
-    Args:
-        losses: the loss of every seed; seeds do not interact.
-        start: where to start.
-        rate: the learning rate; or one for each parameter and seed, of a shape that multiplies the parameter.
-        steps: how many.
-        watch: called before each step with its number, the point, the losses and the gradients.
+    The rate may be one number, or one for each parameter and seed. ``watch`` is called before each step with its
+    number, the point, the losses and the gradients.
 
     >>> descend(lambda p: (p["w"] ** 2).sum(1), {"w": torch.ones(2, 1)}, 0.25, 2)["w"].flatten().tolist()
     [0.25, 0.25]

@@ -45,18 +45,8 @@ def record(
     A run goes on from its last whole epoch, or anew if there is none. Each measurement depends on the weights of its
     moment alone, so a run that was stopped records what an unbroken one does, its clocks apart.
 
-    Args:
-        setting: the run.
-        folder: where its state, its points and its results go.
-        root: where the data lie.
-        progress: called with a line of text at each step.
-        certify: bound the network at the start and at the end; the results are ``start.json`` and ``end.json``.
-
-    Returns:
-        The run, to read series from.
-
-    Raises:
-        InputError: if the data are absent or too small for the network, or the folder holds a run of another setting.
+    The state, the points and the results of a run go to its folder. With ``certify`` the network is bounded at the
+    start and at the end, in ``start.json`` and ``end.json``. A folder with a run of another setting is refused.
     """
     say = progress or (lambda text: None)
     certify = certify and setting.certified
