@@ -45,10 +45,6 @@ def certify_largest_eigenvalue(
         slack: the first relative distance between guess and :math:`\tau`.
         raises: how often that distance is multiplied by 16 before exact eigenvalues are asked for.
 
-    Raises:
-        InputError: if the matrices are not square, or not float64 or complex128.
-        NonFiniteError: if an entry on a diagonal is NaN or infinite.
-
     >>> bound = certify_largest_eigenvalue(torch.diag(torch.tensor([1.0, 4.0], dtype=torch.float64)), 4.0)
     >>> 4.0 <= bound.item() < 4.0 + 1e-9
     True

@@ -12,27 +12,14 @@ from torch import Tensor
 
 from normscope.linalg.banded import banded_certificate, banded_cost
 from normscope.linalg.bounds import NormBounds
-from normscope.linalg.convolution_geometry import (
-    Axis,
-    dimensions,
-    extended,
-    extension_multiplicity,
-    padded_map,
-)
+from normscope.linalg.convolution_geometry import Axis, dimensions, extended, extension_multiplicity, padded_map
 from normscope.linalg.cylinder import Cylinder, cylinder_bound, cylinder_map, zero_padding_cylinders
 from normscope.linalg.dense import attained, gram_matrix, gram_norm
 from normscope.linalg.inertia import GAP_WITHIN, inertia_bound
 from normscope.linalg.lanczos import lanczos_norm
 from normscope.linalg.matrix_rounding import UNIT_ROUNDOFF, gamma
 from normscope.linalg.sparse import convolution_matrix, sparse_gram
-from normscope.linalg.torus import (
-    Polyphase,
-    Torus,
-    polyphase,
-    torus_bound,
-    torus_map,
-    zero_padding_tori,
-)
+from normscope.linalg.torus import Polyphase, Torus, polyphase, torus_bound, torus_map, zero_padding_tori
 from normscope.linalg.torus_embedding import zero_padding_embedding
 from normscope.operators.linear_map import LinearMap
 

@@ -71,9 +71,6 @@ def convolution_axes(
 ) -> tuple[Axis, ...]:
     """Return the axes of an ordinary convolution; ``"same"`` padding is asymmetric where the reach is odd.
 
-    Raises:
-        InputError: if the kernel does not fit, or ``"same"`` is asked of a strided convolution.
-
     >>> convolution_axes([8], [3], [2], [1], [1])[0].output_size
     4
     """
@@ -192,9 +189,6 @@ def extended(axis: Axis) -> Axis:
 
 def extension_sources(axis: Axis, padding_mode: str) -> list[int]:
     """Return for every position of the padded axis the input position it copies.
-
-    Raises:
-        InputError: if the mode is unknown, or the padding is larger than the mode allows.
 
     >>> extension_sources(Axis(3, 3, 3, 1, 1, 1), "reflect")
     [1, 0, 1, 2, 1]

@@ -53,9 +53,6 @@ def to_unit_scale(tensor: Tensor) -> tuple[Tensor, float]:
     Returns:
         The scaled tensor and the natural logarithm of the power of two taken out (0 for the zero tensor).
 
-    Raises:
-        NonFiniteError: if an entry is NaN or infinite.
-
     >>> scaled, log_factor = to_unit_scale(torch.tensor([4.0]))
     >>> scaled.item(), log_factor == math.log(8)
     (0.5, True)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from normscope.analysis.bounds.result import BoundRow, BoundsResult, shown
 from normscope.generalization.bench.run import BenchResult, Trial
-from normscope.report.charts import Chart, Line
+from normscope.report.charts import Chart, Line, log10_of
 from normscope.report.plot import grid, open_frame
 from normscope.report.table import Section, Table
 
@@ -66,22 +66,17 @@ def _margins(margins: Mapping[str, Any]) -> Section:
 
 def _chart(result: BoundsResult) -> Chart | None:
     """Return every bound beside the test error, one line per status."""
-    rows = [row for row in result.rows if row.bound is not None]
+    rows = [(row, row.bound.log10) for row in result.rows if row.bound is not None]
     if not rows:
         return None
     lines = tuple(
-        Line(style, status, status, status, tuple(_log10(row) if row.status == status else None for row in rows))
+        Line(style, status, status, status, tuple(log10 if row.status == status else None for row, log10 in rows))
         for status, style in _STYLES.items()
-        if any(row.status == status for row in rows)
+        if any(row.status == status for row, _ in rows)
     )
     error = float(result.truth["test_error"])
-    across = math.log10(error) if error > 0 else None
-    names, kinds = tuple(row.name for row in rows), ("layer",) * len(rows)
-    return Chart("bounds", "Every bound on the error", names, kinds, lines, across, f"test error {error:.4g}")
-
-
-def _log10(row: BoundRow) -> float | None:
-    return None if row.bound is None else row.bound.log10
+    names, kinds = tuple(row.name for row, _ in rows), ("layer",) * len(rows)
+    return Chart("bounds", "Every bound on the error", names, kinds, lines, log10_of(error), f"test error {error:.4g}")
 
 
 def plot_bounds(result: BoundsResult) -> Figure:

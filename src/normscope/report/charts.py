@@ -172,13 +172,13 @@ def _variances(n: NormalizerResult) -> tuple[float | None, float | None, float |
     details = n.details
     if "seen_variance_max" in details:
         keys = ("seen_variance_max", "seen_variance_mean", "seen_variance_min")
-        high, mean, low = (_log10(details[key]) for key in keys)
+        high, mean, low = (log10_of(details[key]) for key in keys)
         return high, mean, low
     if "std_max" in details:
-        return _log10(details["std_max"] ** 2), None, _log10(details["std_min"] ** 2)
+        return log10_of(details["std_max"] ** 2), None, log10_of(details["std_min"] ** 2)
     return None
 
 
-def _log10(x: float | None) -> float | None:
-    """Return a decimal logarithm, or ``None`` for zero and for what is not known."""
-    return math.log10(x) if x is not None and x > 0 else None
+def log10_of(x: float | None) -> float | None:
+    """Return a decimal logarithm, or ``None`` for zero, infinity and what is not known."""
+    return math.log10(x) if x is not None and 0 < x < math.inf else None

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import math
 from typing import TYPE_CHECKING
 
 from normscope.geometry.discover import Symmetries
 from normscope.geometry.orbits import Orbit
-from normscope.report.charts import RUNS, Chart, Line
+from normscope.report.charts import RUNS, Chart, Line, log10_of
 from normscope.report.plot import figure_class
 from normscope.report.table import Section, Table
 
@@ -82,19 +81,15 @@ def _orbits(orbits: tuple[Orbit, ...]) -> Section:
 def _chart(orbits: tuple[Orbit, ...]) -> Chart:
     """Return the change of the outputs over the length of the move."""
     lines = tuple(
-        Line(f"run{k % RUNS}{end}", f"{o.kind}, {words}", "measured", o.statement, tuple(map(_log10, moved)), gaps=True)
+        Line(f"run{k % RUNS}{end}", f"{o.kind}, {what}", "measured", o.statement, tuple(map(log10_of, by)), gaps=True)
         for k, o in enumerate(orbits)
-        for end, words, moved in (("-lower", "along its orbit", o.stabilized), ("", "random direction", o.across))
+        for end, what, by in (("-lower", "along its orbit", o.stabilized), ("", "random direction", o.across))
     )
     times = tuple(f"{t:g}" for t in orbits[0].times)
     return Chart(
         "orbits", "What moving the parameters does to the outputs", times, ("length",) * len(times), lines,
         x_title="how far the parameters are moved", y_title="outputs change by, relative",
     )  # fmt: skip
-
-
-def _log10(change: float) -> float | None:
-    return math.log10(change) if 0 < change < math.inf else None
 
 
 def plot_orbits(found: Symmetries) -> Figure:

@@ -17,8 +17,7 @@ from normscope.operators.scalar.activations import ACTIVATIONS
 NAMES = sorted(
     name
     for name, found in ACTIVATIONS.items()
-    if math.isfinite(found.slope)
-    and name not in ("identity", "neg", "prelu", "rrelu", "clamp", "sin", "cos", "softplus")
+    if math.isfinite(found.slope) and name not in ("identity", "neg", "prelu", "clamp", "sin", "cos", "softplus")
 )
 
 

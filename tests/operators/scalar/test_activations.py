@@ -27,7 +27,6 @@ CASES: list[tuple[str, dict[str, Any], Function, tuple[float, float]]] = [
     ("relu", {}, F.relu, (-9, 9)),
     ("leaky_relu", {"negative_slope": -1.7}, lambda x: F.leaky_relu(x, -1.7), (-9, 9)),
     ("prelu", {"weight": torch.tensor([0.25])}, lambda x: F.prelu(x, torch.tensor([0.25]).double()), (-9, 9)),
-    ("rrelu", {}, lambda x: F.rrelu(x, training=False), (-9, 9)),
     ("elu", {}, F.elu, (-9, 9)),
     ("elu", {"alpha": 1.5, "scale": 2.0, "input_scale": 0.7}, lambda x: torch.ops.aten.elu(x, 1.5, 2.0, 0.7), (-9, 9)),
     ("elu", {"alpha": -2.0}, lambda x: F.elu(x, -2.0), (-9, 9)),
@@ -173,7 +172,7 @@ def test_the_optimum_has_all_digits(key: str) -> None:
         ("relu", 1.0), ("leaky_relu", 1.0), ("elu", 1.0), ("celu", 1.0), ("tanh", 1.0), ("softplus", 1.0),
         ("identity", 1.0), ("hardtanh", 1.0), ("relu6", 1.0), ("sigmoid", 0.25), ("log_sigmoid", 1.0),
         ("hardswish", 1.5), ("softsign", 1.0), ("tanhshrink", 1.0), ("softshrink", 1.0), ("atan", 1.0), ("sin", 1.0),
-        ("cos", 1.0), ("abs", 1.0), ("neg", 1.0), ("prelu", 1.0), ("rrelu", 1.0), ("asinh", 1.0),
+        ("cos", 1.0), ("abs", 1.0), ("neg", 1.0), ("prelu", 1.0), ("asinh", 1.0),
     ],
 )  # fmt: skip
 def test_exact_constants_are_exact(name: str, value: float) -> None:
@@ -253,12 +252,6 @@ def test_prelu_takes_every_channel() -> None:
     assert slope("prelu", {"weight": [0.5, 0.25]}) == 1.0
     with pytest.raises(InputError, match="finite slopes"):
         slope("prelu", {"weight": [math.nan]})
-
-
-def test_rrelu_in_training_takes_the_extreme_slope() -> None:
-    """Random slopes are bounded by the ends of their interval."""
-    assert slope("rrelu", {"lower": 0.5, "upper": 2.0, "training": True}) == 2.0
-    assert slope("rrelu", {"lower": 0.5, "upper": 2.0}) == pytest.approx(1.25)
 
 
 def test_softplus_image_covers_the_linear_branch() -> None:

@@ -1,7 +1,8 @@
 """Normalizers: how each is recognised, and its Lipschitz constants in closed form, printed and proved.
 
 What the functions of these files have in common. Constants and norms are in the 2-norm and rounded up, ranges are
-rounded outward; where a map is not defined, or has no constant, they are infinite. Their arguments are
+rounded outward; where a map is not defined, or has no constant, they are infinite. Arguments that do not fit raise an
+``InputError``, NaN and infinity in them a ``NonFiniteError``. The arguments are
 
     ``x``          the input: vectors along the axes of ``gamma``, or a tensor (samples, channels, *positions)
     ``gamma``      the scale, of the normalized shape or one entry per channel; ``None``, where it is allowed, for ones

@@ -17,13 +17,7 @@ from normscope.core.rounding import TINIEST, UNIT, as_float64, require_nonnegati
 from normscope.core.statement import statement
 from normscope.core.value import Kind, Value
 from normscope.graph.recognise import Match
-from normscope.operators.normalization import (
-    Spread,
-    fixed_statistics,
-    normalized,
-    per_channel,
-    with_statistics,
-)
+from normscope.operators.normalization import Spread, fixed_statistics, normalized, per_channel, with_statistics
 from normscope.operators.normalizer import Constants, Normalizer, Symmetry
 from normscope.operators.normalizers.layer_norm import rows_at, rows_on_ball
 from normscope.operators.normalizers.moments import inverse_scale
@@ -37,9 +31,6 @@ def batch_norm_scale(gamma: Tensor | None, running_var: Tensor, eps: float) -> T
 
     This is what is folded into the linear map before it: ``diag(scale) W``. It is rounded to nearest; each entry has
     relative error at most ``4 u``.
-
-    Raises:
-        InputError: if a variance is negative, or zero together with ``eps``.
 
     >>> batch_norm_scale(torch.tensor([2.0]), torch.tensor([4.0]), 0.0).tolist()
     [1.0]
@@ -178,11 +169,7 @@ def batch_norm_batch_on_ball(x: Tensor, radius: float, gamma: Tensor | None, eps
 
 
 def floors_like(floors: Tensor | float, scale: Tensor) -> Tensor:
-    """Return floors of standard deviations as a float64 tensor of the shape of ``scale``.
-
-    Raises:
-        InputError: if one is negative or their number does not fit.
-    """
+    """Return floors of standard deviations as a float64 tensor of the shape of ``scale``."""
     values = as_float64(torch.as_tensor(floors), "the floor of the standard deviation")
     if bool((values < 0).any()) or values.numel() not in (1, scale.numel()):
         raise InputError(

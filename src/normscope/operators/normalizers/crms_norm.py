@@ -33,9 +33,6 @@ def crms_norm_on_floor(size: int, ratio: float, eps: float, s: float = 0.0) -> f
     ``sup_{t0 <= t < 1} sqrt((1 - t)/eps) ||I - t Q||``, ``t0 = s^2/(s^2 + eps)``, with the longest projection Q:
     ``||Q|| = (k + 1)/(2 sqrt(k))`` for ``k = 1 + n b/a``, the condition number of A (Kantorovich). Attained.
 
-    Raises:
-        InputError: if there are fewer than two entries or the ratio is negative.
-
     >>> round(crms_norm_on_floor(4, 0.0, 0.25), 6), round(crms_norm_on_floor(767, 1.0, 1.0), 3)
     (2.0, 5.361)
     """

@@ -56,9 +56,6 @@ from normscope.operators.written_out import Place, Written
 def response_core_global(channels: int) -> float:
     """Return the Lipschitz constant of ``x -> x N(x)`` on all inputs: exactly ``C^{3/2}``, whatever ``eps``.
 
-    Raises:
-        InputError: if there is no channel.
-
     >>> round(response_core_global(4), 9)
     8.0
     """
@@ -85,9 +82,6 @@ def response_norm_at(x: Tensor, gamma: Tensor, eps: float = 1e-6, *, identity: b
 
     The first term needs two or more positions. A channel that is zero has no direction; there the map is differentiable
     only if the formula is, and the returned value bounds the derivative in every direction it has.
-
-    Raises:
-        InputError: if the scale does not fit.
 
     >>> round(response_norm_at(torch.tensor([[3.0, 4.0]]), torch.ones(1), 0.0, identity=False), 9)
     1.0

@@ -40,8 +40,6 @@ def group_norm_each(x: Tensor, groups: int, gamma: Tensor | None, eps: float) ->
 def group_norm_at(x: Tensor, groups: int, gamma: Tensor | None, eps: float) -> float:
     """Return the Jacobian norm at a batch, the largest over samples and groups (the Jacobian is block diagonal).
 
-    The arguments are those of :func:`group_norm_each`.
-
     >>> round(group_norm_at(torch.ones(1, 12), 4, None, 1e-5), 4)
     316.2278
     """
@@ -141,9 +139,6 @@ def group_norm_slides(gamma: Tensor, std: float, eps: float, group_size: int) ->
 
 def group_scale_norms(gamma: Tensor, groups: int, positions: int) -> list[float]:
     """Return ``||diag(gamma_g) P_g||`` of each group; with two or more positions it is ``max |gamma_g|``.
-
-    Raises:
-        InputError: if the channels cannot be divided into that many groups.
 
     >>> group_scale_norms(torch.tensor([1.0, -2.0]), 2, 9)
     [1.0, 2.0]

@@ -63,9 +63,6 @@ def l2_norm_global(eps: float, form: Form = "max") -> float:
 def l2_norm_on_floor(eps: float, s: float, form: Form = "max") -> float:
     """Return the Lipschitz constant on ``{x : ||x|| >= s}``: ``phi(s)/s``, attained by antipodal pairs.
 
-    Raises:
-        InputError: if the form is unknown or an argument negative.
-
     >>> round(l2_norm_on_floor(1e-12, 4.0), 9), round(l2_norm_on_floor(1.0, 4.0, "add"), 9)
     (0.25, 0.2)
     """

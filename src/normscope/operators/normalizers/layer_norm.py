@@ -61,9 +61,6 @@ def layer_norm_jacobian(x: Tensor, gamma: Tensor, eps: float) -> Tensor:
     Returns:
         The dense n x n Jacobian in float64 (not rounded in any direction).
 
-    Raises:
-        InputError: if ``eps`` and the variance are both zero, where the map is not defined.
-
     >>> layer_norm_jacobian(torch.zeros(2), torch.ones(2), 1.0).tolist()
     [[0.5, -0.5], [-0.5, 0.5]]
     """
@@ -86,10 +83,6 @@ def layer_norm_each(x: Tensor, gamma: Tensor, eps: float) -> Tensor:
     ``||J|| = sqrt(lambda_max(G (I - 11^T/n - (1 - kappa^2) yy^T/||y||^2) G)) / sqrt(sigma^2 + eps)``, ``G =
     diag(gamma)``. For constant ``|gamma| = c``: ``c / sqrt(sigma^2 + eps)`` if ``n >= 3``, ``c eps / (sigma^2 +
     eps)^{3/2}`` if ``n = 2`` and 0 if ``n = 1``. Where ``eps = sigma = 0`` the map is not defined: infinity.
-
-    Raises:
-        InputError: if the shapes do not fit or ``eps < 0``.
-        NonFiniteError: if an argument holds NaN or infinity.
 
     >>> layer_norm_each(torch.tensor([[0.0, 0.0, 3.0], [1.0, 1.0, 1.0]]), torch.ones(3), 1e-2)
     tensor([ 0.7053, 10.0000], dtype=torch.float64)
@@ -243,9 +236,6 @@ def layer_norm_range(gamma: Tensor, beta: Tensor | None, n: int | None = None) -
 
     ``||y|| <= sqrt(n) ||diag(gamma) P|| + ||beta||`` and ``|y_i - beta_i| <= |gamma_i| sqrt(n - 1)``: the normalized
     vector is centred and no longer than ``sqrt(n)``; its largest entry is that of ``sqrt(n) P e_i``.
-
-    Raises:
-        InputError: if the sizes do not fit.
 
     >>> round(layer_norm_range(torch.ones(4), None).radius, 9), layer_norm_range(torch.ones(5), None).high[0] >= 2.0
     (2.0, tensor(True))

@@ -42,9 +42,6 @@ def rms_norm_each(x: Tensor, gamma: Tensor, eps: float | None = None) -> Tensor:
     ``||J|| = sqrt(lambda_max(G (I - (1 - kappa^2) xx^T/||x||^2) G)) / r``, ``G = diag(gamma)``. For constant
     ``|gamma| = c``: ``c/r`` if ``n >= 2`` and ``c eps/r^3`` if ``n = 1``. Infinity at zero for ``eps = 0``.
 
-    Raises:
-        InputError: if the shapes do not fit or ``eps < 0``.
-
     >>> rms_norm_each(torch.tensor([[3.0, 4.0]]), torch.ones(2), 0.0)
     tensor([0.2828], dtype=torch.float64)
     """

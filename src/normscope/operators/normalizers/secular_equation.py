@@ -71,9 +71,6 @@ def centered_scale_norm(gamma: Tensor) -> float:
     Its square is the largest root of ``sum_i 1/(gamma_i^2 - lam) = 0``, which lies between the second largest and the
     largest ``gamma_i^2``; it is ``max gamma_i^2`` when the largest is attained twice, and zero for ``n = 1``.
 
-    Raises:
-        NonFiniteError: if ``gamma`` holds NaN or infinity.
-
     >>> round(centered_scale_norm(torch.tensor([3.0, 2.0, 1.0, 0.5])), 6)
     2.707666
     >>> centered_scale_norm(torch.tensor([7.0]))

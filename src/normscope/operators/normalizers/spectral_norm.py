@@ -55,9 +55,6 @@ def convolution_certificate(
     of their number. For stride 1 this is ``sqrt(k_h k_w) ||R||``, attained by a constant kernel on a large image.
     Spectral normalization therefore certifies ``sqrt(k_h k_w)``, not one. With groups, the largest over the groups.
 
-    Raises:
-        InputError: if the outputs cannot be divided into the groups.
-
     >>> round(convolution_certificate(torch.ones(1, 1, 3, 3).double() / 3), 9)
     3.0
     >>> round(convolution_certificate(torch.ones(1, 1, 2, 2) / 2, stride=2), 9)

@@ -48,9 +48,6 @@ def weight_norm_effective(v: Tensor, g: Tensor | None = None, dim: int | None = 
         g: the gain, broadcastable along ``dim``; ``None`` for ones.
         dim: the axis of the outputs; ``None`` (or -1, as in PyTorch) normalizes the whole tensor.
 
-    Raises:
-        InputError: if a direction is zero, where the weight is not defined.
-
     >>> weight_norm_effective(torch.tensor([[3.0, 4.0]]), torch.tensor([[10.0]])).tolist()
     [[6.0, 8.0]]
     """

@@ -50,9 +50,6 @@ def standardized_weight(weight: Tensor, gain: Tensor | None = None, eps: float =
         gain: one factor per filter (the gain times any fixed scale such as ``1/sqrt(fan_in)``), ``None`` for ones.
         eps: the stabilizer added to the variance, ``>= 0``.
 
-    Raises:
-        InputError: if ``eps = 0`` and a filter is constant, or the gain does not fit.
-
     >>> standardized_weight(torch.tensor([[1.0, 3.0]]), eps=0.0).tolist()
     [[-1.0, 1.0]]
     """

@@ -86,14 +86,6 @@ def _prelu(weight: Any) -> Curve:
     return Curve((_line(-_INF, 0.0, min(slopes)), _line(-_INF, 0.0, max(slopes)), _line(0.0, _INF, 1.0)))
 
 
-def _rrelu(lower: float, upper: float, training: bool) -> Curve:
-    """Return the mean slope of evaluation, or both extreme slopes of training."""
-    if training:
-        return _prelu([lower, upper])
-    mean = mul(mul(constant(0.5), add(constant(lower), constant(upper))), X)
-    return Curve((line(-_INF, 0.0, mean), _line(0.0, _INF, 1.0)))
-
-
 def _exponential(height: Formula, rate: Formula, limits: tuple[float, float]) -> Piece:
     """Return the piece ``height (exp(rate x) - 1)`` on ``x <= 0``, the left half of ELU and CELU."""
     below = mul(height, add(apply("exp", mul(rate, X)), constant(-1.0)))
@@ -310,7 +302,6 @@ _PLAIN: dict[str, Callable[[], Curve]] = {
 _SHAPED: dict[str, tuple[Callable[..., Curve], dict[str, Any]]] = {
     "leaky_relu": (lambda negative_slope: _leaky(float(negative_slope)), {"negative_slope": 0.01}),
     "prelu": (_prelu, {"weight": 0.25}),
-    "rrelu": (_rrelu, {"lower": 0.125, "upper": 1.0 / 3.0, "training": False}),
     "elu": (_elu, {"alpha": 1.0, "scale": 1.0, "input_scale": 1.0}),
     "celu": (_celu, {"alpha": 1.0}),
     "gelu": (_gelu, {"approximate": "none"}),
