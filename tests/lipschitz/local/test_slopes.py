@@ -11,13 +11,13 @@ from torch import Tensor, nn
 from networks import points, program_of
 from normscope.lipschitz.local.slopes import Scalar, scalar_of
 from normscope.operators.activation import on_tensors
-from normscope.operators.scalar.activations import ACTIVATIONS
+from normscope.operators.scalar.activations import ACTIVATIONS, slope
 
 #: Functions with a bounded slope on the whole line.
 NAMES = sorted(
     name
-    for name, found in ACTIVATIONS.items()
-    if math.isfinite(found.slope) and name not in ("identity", "neg", "prelu", "clamp", "sin", "cos", "softplus")
+    for name in ACTIVATIONS
+    if math.isfinite(slope(name)) and name not in ("identity", "neg", "prelu", "clamp", "sin", "cos", "softplus")
 )
 
 
