@@ -23,6 +23,7 @@ from normscope.operators.written_out import Surroundings
 def reshaped_kernel(weight: Tensor, dim: int = 0) -> Tensor:
     """Return the weight as a float64 matrix with axis ``dim`` as rows: ``R`` of shape (outputs, inputs * kernel).
 
+    >>> import torch
     >>> reshaped_kernel(torch.zeros(4, 3, 2, 2)).shape
     torch.Size([4, 12])
     """
@@ -37,6 +38,7 @@ def reshaped_kernel_norm(weight: Tensor, dim: int = 0) -> tuple[float, float]:
     For a dense layer this is the Lipschitz constant. For a convolution it is a lower bound of the constant (on an
     image that holds one whole window), never an upper bound by itself.
 
+    >>> import torch
     >>> lower, upper = reshaped_kernel_norm(torch.ones(1, 1, 3, 3))
     >>> round(lower, 9), round(upper, 9)
     (3.0, 3.0)
@@ -55,6 +57,7 @@ def convolution_certificate(
     of their number. For stride 1 this is ``sqrt(k_h k_w) ||R||``, attained by a constant kernel on a large image.
     Spectral normalization therefore certifies ``sqrt(k_h k_w)``, not one. With groups, the largest over the groups.
 
+    >>> import torch
     >>> round(convolution_certificate(torch.ones(1, 1, 3, 3).double() / 3), 9)
     3.0
     >>> round(convolution_certificate(torch.ones(1, 1, 2, 2) / 2, stride=2), 9)
@@ -78,6 +81,7 @@ def spectral_norm_constant(weight: Tensor, u: Tensor, v: Tensor, dim: int = 0) -
 
     It is one when the power iteration has converged and above one before, since ``u^T R v <= ||R||`` for unit vectors.
 
+    >>> import torch
     >>> W = torch.diag(torch.tensor([3.0, 1.0]))
     >>> round(spectral_norm_constant(W, torch.tensor([1.0, 0.0]), torch.tensor([1.0, 0.0])), 9)
     1.0
