@@ -1,9 +1,10 @@
-"""Memory that is left: the limit of a container counts, and what does not fit is refused."""
+"""Memory that is left: limits of the process count, and what does not fit is refused."""
 
 from __future__ import annotations
 
 import math
 import resource
+import subprocess
 import sys
 from pathlib import Path
 
@@ -12,6 +13,24 @@ import pytest
 from normscope.core import memory
 from normscope.core.errors import NotEnoughMemoryError
 from normscope.core.memory import available, held, require
+
+LIMITED = """
+import resource
+from normscope.core.memory import available
+before = available()
+size = int(open("/proc/self/statm").read().split()[0]) * 4096
+resource.setrlimit(resource.RLIMIT_AS, (size + 300_000_000, resource.RLIM_INFINITY))
+print(before > 300e6, available())
+"""
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="the limits are read as Linux tells them")
+def test_the_limit_of_the_process_counts() -> None:
+    """Of ``ulimit -v`` what is left is what may be taken."""
+    done = subprocess.run([sys.executable, "-c", LIMITED], capture_output=True, text=True, check=True)
+    before, after = done.stdout.split()
+    assert before == "True"
+    assert 200e6 < float(after) <= 300e6
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="as Linux tells it")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import sys
 from pathlib import Path
 
 from normscope.core.errors import NotEnoughMemoryError
@@ -26,14 +27,14 @@ def held() -> float:
 
 
 def available() -> float:
-    """Return the bytes this process may still take: of the machine and of its container.
+    """Return the bytes this process may still take: of the machine, of its container and of its own limit.
 
     Infinity where the system tells nothing.
 
     >>> available() > 0
     True
     """
-    return max(0.0, min(_of_machine(), _of_container()))
+    return max(0.0, min(_of_machine(), _of_container(), _of_process()))
 
 
 def require(needed: float, what: str, advice: str = "") -> None:
@@ -74,6 +75,21 @@ def _of_container() -> float:
         stat = _words(f"{folder}/memory.stat")
         files = sum(float(stat[stat.index(k) + 1]) for k in ("inactive_file", "active_file") if k in stat)
         left = min(left, float(limit[0]) - float(use[0]) + files)
+    return left
+
+
+def _of_process() -> float:
+    """Return what the limits of this process leave (``ulimit -v`` and ``ulimit -d``)."""
+    if sys.platform == "win32":
+        return math.inf
+    import resource
+
+    sizes = _words("/proc/self/statm")
+    left = math.inf
+    for limit, place in ((resource.RLIMIT_AS, 0), (resource.RLIMIT_DATA, 5)):
+        most, _ = resource.getrlimit(limit)
+        if most != resource.RLIM_INFINITY and len(sizes) > place:
+            left = min(left, most - float(sizes[place]) * _PAGE)
     return left
 
 
