@@ -25,12 +25,7 @@ LARGE = 5_000_000
 
 @dataclass(frozen=True)
 class Again:
-    """What a second run showed.
-
-    Attributes:
-        apart: where samples that are alone give something else, if they can be run so.
-        beside: what the precision lost, if anything could be.
-    """
+    """Where samples that are alone give something else, and what the precision lost, as far as could be seen."""
 
     apart: Apart | None = None
     beside: Beside | None = None
@@ -42,7 +37,11 @@ def again(captured: Captured, companions: Companions, batch: list[Tensor] | None
     inputs = companions.alone if companions.inputs else batch
     if inputs is None:
         return Again()
-    beside = Beside(captured.graph) if _may_lose(captured) else None
+    # A wide run must be worth its time: a large network of torch's own layers alone loses nothing.
+    large = sum(t.numel() for t in captured.tensors.values()) >= LARGE
+    beside: Beside | None = Beside(captured.graph)
+    if large and not Beside(captured.graph).short and not any(map(may_be_singular, captured.graph)):
+        beside = None
     looks = [look for look in (beside, apart) if look is not None]
 
     def visit(node: Node, value: Any, values: Mapping[str, Any]) -> None:
@@ -55,13 +54,6 @@ def again(captured: Captured, companions: Companions, batch: list[Tensor] | None
     except (RuntimeError, ValueError):  # a batch of one with one value per channel
         return Again()
     return Again(apart, beside)
-
-
-def _may_lose(captured: Captured) -> bool:
-    """Tell whether a wide run is worth its time: a large network of torch's own layers alone loses nothing."""
-    if sum(t.numel() for t in captured.tensors.values()) < LARGE or Beside(captured.graph).short:
-        return True
-    return any(may_be_singular(node) for node in captured.graph)
 
 
 def in_precision(model: nn.Module, captured: Captured, dtype: torch.dtype) -> Captured | None:

@@ -21,19 +21,11 @@ class UnhealthyError(AssertionError):
 
     def __init__(self, result: CheckResult, findings: list[Finding]) -> None:
         self.result = result
-        super().__init__("\n".join(_line(f) for f in findings))
-
-
-def _line(finding: Finding) -> str:
-    """Return a finding in one line.
-
-    >>> from normscope.core.finding import Severity
-    >>> _line(Finding("NS101", Severity.WARNING, "conv", "a bias has no effect", fix="bias=False"))
-    'NS101 warning (likely) conv: a bias has no effect. Fix: bias=False'
-    """
-    fix = f". Fix: {finding.fix}" if finding.fix else ""
-    head = f"{finding.code} {finding.severity.value} ({finding.certainty.value}) {finding.place or 'model'}"
-    return f"{head}: {finding.message}{fix}"
+        lines = []
+        for f in findings:
+            head = f"{f.code} {f.severity.value} ({f.certainty.value}) {f.place or 'model'}"
+            lines.append(f"{head}: {f.message}" + (f". Fix: {f.fix}" if f.fix else ""))
+        super().__init__("\n".join(lines))
 
 
 def assert_healthy(

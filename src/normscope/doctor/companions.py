@@ -24,12 +24,7 @@ JOINS = (
 
 @dataclass(eq=False)
 class Companions:
-    """What some samples of a batch give in company; :meth:`visit` is called at each node of that run.
-
-    Attributes:
-        graph: what is run.
-        inputs: the first batch.
-    """
+    """What some samples of the first batch give in company; :meth:`visit` is called at each node of that run."""
 
     graph: Graph
     inputs: list[Tensor] = field(default_factory=list)
@@ -78,23 +73,14 @@ class Companions:
 
 @dataclass(eq=False)
 class Apart:
-    """Where samples that are run alone give something else; :meth:`visit` is called at each node of that run.
+    """Where samples that are run alone give something else; :meth:`visit` is called at each node of that run."""
 
-    Attributes:
-        graph: what is run.
-        kept: some entries of what they gave in company, by node.
-        size: of the batch that is run now.
-        start: the first of its samples that is compared.
-        count: how many of them are.
-        differ: the nodes at which they differ, in order.
-    """
-
-    graph: Graph
-    kept: Mapping[str, Tensor]
-    size: int
-    start: int
-    count: int
-    differ: list[str] = field(default_factory=list)
+    graph: Graph  #: what is run
+    kept: Mapping[str, Tensor]  #: some entries of what they gave in company, by node
+    size: int  #: of the batch that is run now
+    start: int  #: the first of its samples that is compared
+    count: int  #: how many of them are
+    differ: list[str] = field(default_factory=list)  #: the nodes at which they differ, in order
 
     def visit(self, node: Node, value: Any, values: Mapping[str, Any]) -> None:
         """Compare a value with what was kept of it."""

@@ -26,21 +26,14 @@ SAME = 1e-2
 
 @dataclass(frozen=True, eq=False)
 class Earlier:
-    """What is known of the earlier model.
+    """What is known of the earlier model."""
 
-    Attributes:
-        problem: why nothing is, if so.
-        sites: its normalizers.
-        weights: the weight each of its layers applies, normalizations of weights included, by module path.
-        now: the same of the model as it is.
-        distance: of the outputs then from those now, relative to their size.
-    """
-
-    problem: str = ""
-    sites: tuple[Site, ...] = ()
+    problem: str = ""  #: why nothing is, if so
+    sites: tuple[Site, ...] = ()  #: its normalizers
+    #: the weight each of its layers applies, normalizations of weights included, by module path
     weights: Mapping[str, Tensor] = field(default_factory=dict)
-    now: Mapping[str, Tensor] = field(default_factory=dict)
-    distance: float = 0.0
+    now: Mapping[str, Tensor] = field(default_factory=dict)  #: the same of the model as it is
+    distance: float = 0.0  #: of the outputs then from those now, relative to their size
 
     @property
     def differs(self) -> bool:

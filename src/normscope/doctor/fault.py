@@ -31,25 +31,15 @@ FIXES = {
 
 @dataclass(frozen=True)
 class Fault:
-    """What one operation made no number of.
+    """What one operation made no number of."""
 
-    Attributes:
-        node: the operation.
-        kind: a key of :data:`FIXES`, or nothing where the reason is not known.
-        operand: the graph node it was given the cause by, if one is known.
-        entries: flat indices of that operand's entries that are the cause.
-        size: how many entries the operand has.
-        largest: largest entry, in absolute value, of what it was given.
-        source: the operation that wrote the infinities it makes NaN of, if that is the fault.
-    """
-
-    node: Node
-    kind: str = ""
-    operand: str = ""
-    entries: tuple[int, ...] = ()
-    size: int = 0
-    largest: float = 0.0
-    source: Node | None = None
+    node: Node  #: the operation
+    kind: str = ""  #: a key of :data:`FIXES`, or nothing where the reason is not known
+    operand: str = ""  #: the graph node it was given the cause by, if one is known
+    entries: tuple[int, ...] = ()  #: flat indices of that operand's entries that are the cause
+    size: int = 0  #: how many entries the operand has
+    largest: float = 0.0  #: largest entry, in absolute value, of what it was given
+    source: Node | None = None  #: the operation that wrote the infinities it makes NaN of, if that is the fault
 
 
 def fault_of(node: Node, values: Mapping[str, Any]) -> Fault:
@@ -83,19 +73,15 @@ def _suspects(node: Node, values: Mapping[str, Any]) -> Iterator[tuple[str, Tens
     value = values.get(operand.name) if isinstance(operand, Ref) else None
     if not isinstance(operand, Ref) or not isinstance(value, Tensor) or not value.is_floating_point():
         return
+    exponent = node.args[1] if name == "pow" and len(node.args) > 1 else None
     if position == 4:
         yield operand.name, value <= 0, "zero"
-    elif name in ("div", "reciprocal", "rsqrt") or (name == "pow" and _has_negative_exponent(node)):
+    elif name in ("div", "reciprocal", "rsqrt") or (isinstance(exponent, int | float) and exponent < 0):
         yield operand.name, value == 0, "zero"
     if name in _ROOTS or name == "pow":
         yield operand.name, value < 0, "negative"
     if name in _LOGARITHMS:
         yield operand.name, value <= (-1 if name == "log1p" else 0), "negative"
-
-
-def _has_negative_exponent(node: Node) -> bool:
-    exponent = node.args[1] if len(node.args) > 1 else 1
-    return isinstance(exponent, int | float) and exponent < 0
 
 
 def told(fault: Fault, graph: Graph, tensors: Mapping[str, Tensor]) -> tuple[str, str]:

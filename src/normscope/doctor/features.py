@@ -16,14 +16,8 @@ from normscope.graph.ir import Node
 from normscope.graph.recognise import name_of
 
 _CONVOLUTIONS = (
-    "conv1d",
-    "conv2d",
-    "conv3d",
-    "convolution",
-    "conv_transpose1d",
-    "conv_transpose2d",
-    "conv_transpose3d",
-)
+    "conv1d", "conv2d", "conv3d", "convolution", "conv_transpose1d", "conv_transpose2d", "conv_transpose3d",
+)  # fmt: skip
 _LINEAR = ("linear", "addmm", "mm", "embedding")
 _RECURRENT = ("lstm", "gru", "rnn_tanh", "rnn_relu")
 #: Operations that move entries, or combine them in the same way for every feature.
@@ -42,10 +36,8 @@ def feature_axes(captured: Captured) -> dict[str, frozenset[int]]:
 
     A convolution makes features along axis 1, a linear or recurrent layer or an embedding along the last. A view
     carries them on: numbers that differ from feature to feature are put in its place, and the axes of the result along
-    which they still differ hold features. An operation of one tensor and no other keeps them.
-
-    Args:
-        captured: the model; it is run once, on one sample.
+    which they still differ hold features. An operation of one tensor and no other keeps them. The model is run once, on
+    one sample.
     """
     found: dict[str, frozenset[int]] = {}
 

@@ -9,13 +9,7 @@ from dataclasses import dataclass, field
 
 @dataclass(frozen=True)
 class Track:
-    """One number over time.
-
-    Attributes:
-        place: the layer it belongs to.
-        steps: numbers of updates.
-        values: the numbers.
-    """
+    """One number of a layer over time."""
 
     place: str
     steps: Sequence[int]
@@ -42,15 +36,11 @@ class Track:
 
 @dataclass(frozen=True)
 class History:
-    """A run so far.
+    """A run so far."""
 
-    Attributes:
-        series: steps and values, by the name of the metric.
-        samples: how many samples the probe holds, 0 if unknown.
-    """
-
+    #: steps and values, by the name of the metric
     series: Mapping[str, tuple[Sequence[int], Sequence[float]]] = field(default_factory=dict)
-    samples: int = 0
+    samples: int = 0  #: how many samples the probe holds, 0 if unknown
 
     def tracks(self, group: str) -> Iterator[Track]:
         """Yield the numbers of one group, such as ``drift``, by layer.

@@ -61,17 +61,15 @@ def index() -> str:
     )
     parts = ["# Rules of the doctor", _wrapped(intro)]
     for prefix, words in FAMILIES.items():
-        rows = [_row(rule) for code, rule in RULES.items() if code.startswith(prefix)]
-        table = ["| code | name | problem | severity | certainty |", "|---|---|---|---|---|", *rows]
+        table = ["| code | name | problem | severity | certainty |", "|---|---|---|---|---|"]
+        for code, r in RULES.items():
+            if code.startswith(prefix):
+                table.append(
+                    f"| [{code}]({code}.md) | {r.name} | {r.title} | {r.severity.value} | {r.certainty.value} |"
+                )
         parts += [f"## {prefix}xx: {words}", "\n".join(table)]
     parts.append("```{toctree}\n:hidden:\n:glob:\n\nNS*\n```")
     return "\n\n".join(parts) + "\n"
-
-
-def _row(rule: Rule) -> str:
-    """Return a rule as a row of the index."""
-    cells = (f"[{rule.code}]({rule.code}.md)", rule.name, rule.title, rule.severity.value, rule.certainty.value)
-    return f"| {' | '.join(cells)} |"
 
 
 def _wrapped(text: str) -> str:
@@ -80,14 +78,7 @@ def _wrapped(text: str) -> str:
 
 
 def write_pages(folder: str | os.PathLike[str]) -> list[Path]:
-    """Write the page of every rule, and the index.
-
-    Args:
-        folder: where, e.g. ``docs/checks``.
-
-    Returns:
-        The files.
-    """
+    """Write the page of every rule, and the index, to a folder such as ``docs/checks``; return the files."""
     place = Path(folder)
     files = [write_text(place / f"{code}.md", page(rule)) for code, rule in RULES.items()]
     return [*files, write_text(place / INDEX, index())]

@@ -25,23 +25,14 @@ _MASK = -1e8
 
 @dataclass(frozen=True)
 class Loss:
-    """The first value that is lost, and how.
+    """The first value that is lost, and how."""
 
-    Attributes:
-        node: the operation that makes it.
-        kind: ``overflow``, ``underflow``, ``cancellation`` or ``rounding``.
-        error: relative error over all entries; infinite where it is not finite.
-        reached: largest entry of the value, computed widely; of a cancellation, of what is subtracted.
-        left: of a cancellation, the size of the difference at the entry that loses most.
-        at: the operation behind it, if that is another one.
-    """
-
-    node: Node
-    kind: str
-    error: float
-    reached: float
-    left: float = 0.0
-    at: str = ""
+    node: Node  #: the operation that makes it
+    kind: str  #: ``overflow``, ``underflow``, ``cancellation`` or ``rounding``
+    error: float  #: relative error over all entries; infinite where it is not finite
+    reached: float  #: largest entry of the value, computed widely; of a cancellation, of what is subtracted
+    left: float = 0.0  #: of a cancellation, the size of the difference at the entry that loses most
+    at: str = ""  #: the operation behind it, if that is another one
 
 
 @dataclass(eq=False)
@@ -51,9 +42,6 @@ class Beside:
     Values are computed in float64 from one product of matrices or convolution to the next, and each of these gets the
     narrow values again: so an error is seen where it is made, those of many layers do not add up, and the wide run is
     cheap. In half precision the products themselves are compared with float32, as they may overflow.
-
-    Attributes:
-        graph: what is run.
     """
 
     graph: Graph
@@ -73,7 +61,8 @@ class Beside:
         """Compute the value of a node widely and compare."""
         heavy = node.name in self._heavy
         if node.op not in SOURCES and (self.short or not heavy):
-            known = {n: self._wide[n] if n in self._wide and not heavy else _widened(values[n]) for n in node.inputs()}
+            kept = {} if heavy else self._wide
+            known = {n: kept.get(n, as_floating(values[n], torch.float64)) for n in node.inputs()}
             wide = self._call(node, known)
             if wide is not None and not heavy:
                 self._wide[node.name] = wide
@@ -92,7 +81,7 @@ class Beside:
         try:
             if node.name in self._heavy:
                 short = {name: as_floating(v, torch.float32) for name, v in known.items()}
-                return _widened(call(node, short, torch.float32))
+                return as_floating(call(node, short, torch.float32), torch.float64)
             return call(node, known, torch.float64)
         except (RuntimeError, NotImplementedError, TypeError):  # an operation of one precision only
             return None
@@ -121,14 +110,13 @@ class Beside:
         """Note a value that is far off, with what is behind it."""
         above = reach([node.name], self._reads, self._heavy)
         cancelled = [(self._cancelled[n], n) for n in above if n in self._cancelled]
-        largest = float(wide.abs().max())
         if cancelled:
             (reached, left), at = max(cancelled, key=lambda c: c[0][0] / max(c[0][1], 1e-300))
             self._losses[node.name] = Loss(node, "cancellation", error, reached, left, at)
-        elif bool(((value == 0) & (wide != 0)).double().mean() > LOST):
-            self._losses[node.name] = Loss(node, "underflow", error, largest)
         else:
-            self._losses[node.name] = Loss(node, "rounding", error, largest)
+            vanished = bool(((value == 0) & (wide != 0)).double().mean() > LOST)
+            kind = "underflow" if vanished else "rounding"
+            self._losses[node.name] = Loss(node, kind, error, float(wide.abs().max()))
 
     def _note_cancellation(self, node: Node, wide: Tensor, known: Mapping[str, Any]) -> None:
         """Note a difference of numbers that are nearly equal: few of its digits are left."""
@@ -142,7 +130,3 @@ class Beside:
         if float(ratio.flatten()[worst]) * digits > LOST / 10:
             broad = largest.expand(wide.shape).flatten()[worst], wide.abs().flatten()[worst]
             self._cancelled[node.name] = float(broad[0]), float(broad[1])
-
-
-def _widened(value: Any) -> Any:
-    return as_floating(value, torch.float64)

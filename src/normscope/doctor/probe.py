@@ -12,7 +12,7 @@ from torch import Tensor
 from normscope.doctor.fault import Fault, fault_of
 from normscope.graph.capture import Captured
 from normscope.graph.interpreter import run
-from normscope.graph.ir import Graph, Node, Ref
+from normscope.graph.ir import Node, Ref
 from normscope.graph.modes import running_statistics, with_batch_statistics
 from normscope.graph.recognise import name_of
 from normscope.graph.weights_validation import all_finite
@@ -20,26 +20,23 @@ from normscope.operators.site import Site
 
 #: What lies below is masked: some write the least number of the precision, or minus a billion, for minus infinity.
 MASKED = -9999.0
+#: Operations that may write minus infinity on purpose.
+_MASKS = ("masked_fill", "where", "full", "full_like", "triu", "log", "scalar_tensor")
 #: Numbers in a divisor up to which its size is looked at.
 LARGEST = 1 << 20
 
 
 @dataclass(eq=False)
 class Probe:
-    """What runs over the data show at single nodes; :meth:`visit` is called at each.
+    """What runs over the data show at single nodes; :meth:`visit` is called at each."""
 
-    Attributes:
-        logits: by graph node of each softmax, the largest distance of a logit from the middle of its row.
-        fault: the first operation whose value is NaN or infinite although what it reads is finite.
-        made: the first operation that makes NaN of infinities that are meant, as of a row that is masked as a whole.
-        written: the first operation that writes an infinity on purpose, as a mask does.
-        divisors: least and middle absolute value of what each quotient divides by, by graph node.
-    """
-
+    #: by graph node of each softmax, the largest distance of a logit from the middle of its row
     logits: dict[str, float] = field(default_factory=dict)
-    fault: Fault | None = None
+    fault: Fault | None = None  #: the first operation whose value is NaN or infinite although what it reads is finite
+    #: the first operation that makes NaN of infinities that are meant, as of a row that is masked as a whole
     made: Fault | None = None
-    written: Node | None = None
+    written: Node | None = None  #: the first operation that writes an infinity on purpose, as a mask does
+    #: least and middle absolute value of what each quotient divides by, by graph node
     divisors: dict[str, tuple[float, float]] = field(default_factory=dict)
     _finite: set[str] = field(default_factory=set)
 
@@ -63,7 +60,7 @@ class Probe:
         if node.target:
             return
         if all(n in self._finite for n in read):
-            if not _masks(node):
+            if name_of(node) not in _MASKS:
                 self.fault = fault_of(node, values)
             elif self.written is None:
                 self.written = node
@@ -81,11 +78,6 @@ class Probe:
 
 def _floating(value: Any) -> bool:
     return isinstance(value, Tensor) and value.is_floating_point()
-
-
-def _masks(node: Node) -> bool:
-    """Tell whether an operation writes minus infinity on purpose."""
-    return name_of(node) in ("masked_fill", "where", "full", "full_like", "triu", "log", "scalar_tensor")
 
 
 def logit_spread(node: Node, values: Mapping[str, Any]) -> float | None:
@@ -116,19 +108,12 @@ def logit_spread(node: Node, values: Mapping[str, Any]) -> float | None:
 
 @dataclass(frozen=True, eq=False)
 class Statistics:
-    """Statistics of each channel on some samples, and how well they are known.
+    """Statistics of each channel on some samples, and how well they are known."""
 
-    Attributes:
-        mean: the means.
-        variance: the biased variances.
-        mean_error: standard errors of the means, from sample to sample.
-        variance_error: those of the variances.
-    """
-
-    mean: Tensor
-    variance: Tensor
-    mean_error: Tensor
-    variance_error: Tensor
+    mean: Tensor  #: the means
+    variance: Tensor  #: the biased variances
+    mean_error: Tensor  #: standard errors of the means, from sample to sample
+    variance_error: Tensor  #: those of the variances
 
 
 def channel_statistics(x: Tensor, axis: int, *, centred: bool = True) -> Statistics:
@@ -157,13 +142,8 @@ def batch_statistics(captured: Captured, batch: list[Tensor], sites: Iterable[Si
 
     The BatchNorms before it normalize by the batch, so that what is wrong with one of them is not seen at the next. One
     that is written out is an affine map ``a x + b``: it is given ``mu + (x - m) sqrt((v + eps)/(s^2 + eps))``.
-
-    Args:
-        captured: the model.
-        batch: samples.
-        sites: normalizers with fixed statistics that are written out.
     """
-    sources = {n.name: _source(captured.graph, n) for n in captured.graph if running_statistics(n) is not None}
+    sources = {n.name: n.inputs()[0] for n in captured.graph if running_statistics(n) is not None}
     written = [(s, s.running) for s in sites if s.written_out and s.running is not None and "axis" in s.details]
     found: dict[str, Statistics] = {}
     if not (sources or written) or (batch and batch[0].ndim and batch[0].shape[0] < 2):
@@ -202,9 +182,3 @@ def _by_the_batch(x: Tensor, site: Site, running: tuple[Tensor, Tensor], seen: S
                   (gamma / (v + site.eps).sqrt()).expand_as(v))
     )  # fmt: skip
     return slope * (mu + (x - mean) * root - x)
-
-
-def _source(graph: Graph, node: Node) -> str:
-    """Return the node a normalizer reads."""
-    first = node.args[0] if node.args else None
-    return first.name if isinstance(first, Ref) else graph[node.name].inputs()[0]

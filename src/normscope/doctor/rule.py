@@ -2,13 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 
 from normscope.core.finding import Certainty, Finding, Severity
 from normscope.doctor.history import History
 from normscope.doctor.subject import ENOUGH, Subject
 
+#: What a rule yields.
+Findings = Iterator[Finding]
+#: A network of one operation, for examples.
+NET = (
+    "class Net(nn.Module):\n"
+    "    def forward(self, x):\n"
+    "        return {}\n\n\n"
+    "model = Net()\n"
+    "options = {{'input_shape': (4,)}}"
+)
 #: What a rule may need, and what to say where it is missing.
 NEEDS = {
     "program": "the model's graph",
@@ -24,47 +34,27 @@ NEEDS = {
 
 @dataclass(frozen=True, kw_only=True)
 class Rule:
-    """One rule.
+    """One rule."""
 
-    Attributes:
-        code: stable, e.g. ``NS101``.
-        title: what is wrong, in a few words.
-        severity: of most of its findings; one finding may be milder or graver.
-        certainty: of most of its findings.
-        statement: the mathematics behind it, if there is any.
-        why: where it comes from, and what it costs.
-        effect: what it does to training or accuracy, in a few words.
-        fix: what to do.
-        example: code that triggers it: it binds ``model`` and may bind ``data``, ``optimizer`` and ``options``.
-        good: code that does not.
-        look: the function from a subject to findings.
-        needs: what must be there, keys of :data:`NEEDS`.
-        name: a short name without spaces.
-        threads: where people met it, below ``https://github.com/``.
-        explains: codes of rules that speak as well because of what this one found.
-        not_for: purposes it has nothing to say about.
-        over_time: the function from a run to findings, if the rule looks at runs too.
-        slow: whether it reads all weights, or bounds the whole network: left out of a quick check.
-    """
-
-    code: str
-    name: str
-    title: str
-    severity: Severity = Severity.WARNING
-    certainty: Certainty
-    statement: str = ""
-    why: str
-    effect: str
-    fix: str
-    example: str
-    good: str
-    needs: tuple[str, ...] = ("program",)
-    look: Callable[[Rule, Subject], Iterable[Finding]]
-    threads: tuple[str, ...] = ()
-    explains: tuple[str, ...] = ()
-    not_for: tuple[str, ...] = ()
-    over_time: Callable[[Rule, History], Iterable[Finding]] | None = None
-    slow: bool = False
+    code: str  #: stable, e.g. ``NS101``
+    name: str  #: a short name without spaces
+    title: str  #: what is wrong, in a few words
+    severity: Severity = Severity.WARNING  #: of most of its findings; one finding may be milder or graver
+    certainty: Certainty  #: of most of its findings
+    statement: str = ""  #: the mathematics behind it, if there is any
+    why: str  #: where it comes from, and what it costs
+    effect: str  #: what it does to training or accuracy, in a few words
+    fix: str  #: what to do
+    example: str  #: code that triggers it: it binds ``model`` and may bind ``data``, ``optimizer`` and ``options``
+    good: str  #: code that does not
+    needs: tuple[str, ...] = ("program",)  #: what must be there, keys of :data:`NEEDS`
+    look: Callable[[Rule, Subject], Findings]  #: the function from a subject to findings
+    threads: tuple[str, ...] = ()  #: where people met it, below ``https://github.com/``
+    explains: tuple[str, ...] = ()  #: codes of rules that speak as well because of what this one found
+    not_for: tuple[str, ...] = ()  #: purposes it has nothing to say about
+    #: the function from a run to findings, if the rule looks at runs too
+    over_time: Callable[[Rule, History], Findings] | None = None
+    slow: bool = False  #: whether it reads all weights, or bounds the whole network: left out of a quick check
 
     def finding(
         self,

@@ -3,12 +3,9 @@
 from __future__ import annotations
 
 import contextlib
-import json
-import os
 from collections import Counter
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, replace
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -16,9 +13,8 @@ from torch import nn
 
 from normscope.analysis.context import Prepared
 from normscope.core.errors import InputError
-from normscope.core.files import write_text
 from normscope.core.finding import FINDINGS_VERSION, Finding, Severity, grouped, order
-from normscope.core.shown import Shown
+from normscope.core.shown import Saved
 from normscope.doctor.catalogue import RULES
 from normscope.doctor.history import History
 from normscope.doctor.settings import Settings, read_baseline
@@ -27,7 +23,7 @@ from normscope.graph.guard import untouched
 
 
 @dataclass(frozen=True, repr=False)
-class CheckResult(Shown):
+class CheckResult(Saved):
     """What a check found.
 
     Attributes:
@@ -72,14 +68,6 @@ class CheckResult(Shown):
             "skipped": dict(self.skipped),
             "hidden": self.hidden,
         }
-
-    def to_json(self) -> str:
-        """Return the JSON text (strict: no NaN, infinities as strings)."""
-        return json.dumps(self.to_dict(), indent=1, allow_nan=False)
-
-    def save(self, path: str | os.PathLike[str]) -> Path:
-        """Write the JSON text, whole or not at all."""
-        return write_text(path, self.to_json() + "\n")
 
 
 def check(

@@ -7,7 +7,7 @@ import json
 import os
 import tomllib
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -120,19 +120,16 @@ def _from_table(table: Mapping[str, Any], file: Path) -> Settings:
     places = table.get("per-place-ignores", {})
     if not isinstance(places, dict):
         raise InputError(f"Expected per-place-ignores in [{TABLE}] to map patterns to lists of codes, got {places!r}.")
-    settings = Settings(
-        select=_codes(table, "select"),
-        ignore=_codes(table, "ignore"),
-        per_place={pattern: _codes(places, pattern) for pattern in places},
-    )
     for key in ("fail-on", "baseline"):
         if not isinstance(table.get(key, ""), str):
             raise InputError(f"Expected {key} in [{TABLE}] to be a string, got {table[key]!r}.")
-    if "fail-on" in table:
-        settings = replace(settings, fail_on=table["fail-on"])
-    if "baseline" in table:
-        settings = replace(settings, baseline=file.parent / table["baseline"])
-    return settings
+    return Settings(
+        select=_codes(table, "select"),
+        ignore=_codes(table, "ignore"),
+        per_place={pattern: _codes(places, pattern) for pattern in places},
+        fail_on=table.get("fail-on", Settings.fail_on),
+        baseline=file.parent / table["baseline"] if "baseline" in table else None,
+    )
 
 
 def _codes(table: Mapping[str, Any], key: str) -> tuple[str, ...]:

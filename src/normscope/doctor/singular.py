@@ -43,20 +43,13 @@ LARGEST = 1 << 23
 
 @dataclass(frozen=True)
 class Singularity:
-    """One operation with a derivative that is not finite.
+    """One operation with a derivative that is not finite."""
 
-    Attributes:
-        node: the operation.
-        entries: how many entries of what it reads have such a derivative, in the batch that has most.
-        of: how many there are.
-        at: the value of the first of them.
-        parameters: names of the parameters whose gradient passes through it; none if only that of the input does.
-    """
-
-    node: Node
-    entries: int
-    of: int
-    at: float
+    node: Node  #: the operation
+    entries: int  #: how many entries of what it reads have such a derivative, in the batch that has most
+    of: int  #: how many there are
+    at: float  #: the value of the first of them
+    #: names of the parameters whose gradient passes through it; none if only that of the input does
     parameters: tuple[str, ...] = ()
 
 

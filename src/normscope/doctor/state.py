@@ -16,11 +16,6 @@ from normscope.graph.statefulness import evaluating
 def changed_by_forward(model: nn.Module, inputs: ModelInputs) -> tuple[str, ...]:
     """Return the attributes, buffers and parameters that one forward pass changes; afterwards they are as before.
 
-    Args:
-        model: the model.
-        inputs: what it is run on.
-
-    >>> import torch
     >>> class Counter(nn.Module):
     ...     calls = 0
     ...     def forward(self, x):
@@ -42,10 +37,6 @@ def changed_by_forward(model: nn.Module, inputs: ModelInputs) -> tuple[str, ...]
 
 def random_part(model: nn.Module, inputs: ModelInputs) -> str:
     """Return the first module that gives something else in a second run, although it is given the same.
-
-    Args:
-        model: the model; afterwards it is as before.
-        inputs: what it is run on, twice.
 
     >>> class Noisy(nn.Module):
     ...     def forward(self, x):

@@ -21,19 +21,12 @@ ZERO = 1e-9
 
 @dataclass(frozen=True, eq=False)
 class Feed:
-    """A linear layer whose output reaches a normalizer linearly.
+    """A linear layer whose output reaches a normalizer linearly."""
 
-    Attributes:
-        layer: the layer's output, before anything else.
-        site: the normalizer.
-        source: what the normalizer normalizes.
-        spread: its groups and stabilizer.
-    """
-
-    layer: Expr
-    site: Site
-    source: Expr
-    spread: Spread
+    layer: Expr  #: the layer's output, before anything else
+    site: Site  #: the normalizer
+    source: Expr  #: what the normalizer normalizes
+    spread: Spread  #: its groups and stabilizer
 
 
 class Structure:
@@ -96,7 +89,8 @@ class Structure:
         The layer is seen through the normalizer alone, the normalizer sees nothing else, and no constant that it
         would not subtract is added on the way.
         """
-        if not self.confined(feed.layer, feed.site) or not _alone(feed):
+        sees = reached([feed.source], lambda e: () if e.op is None or e.id == feed.layer.id else e.inputs)
+        if any(e.op is None and e.atoms for e in sees.values()) or not self.confined(feed.layer, feed.site):
             return False
         constant = self.constant_part(feed.source)
         return bool(self.centred(feed, constant).abs().max() <= ZERO * max(1.0, float(constant.abs().max())))
@@ -140,12 +134,6 @@ def region(source: Expr) -> list[Expr]:
     """Return the expressions a source depends on linearly, itself first, atoms included, nothing below them."""
     found = reached([source], lambda e: e.inputs if e.op is not None else ())
     return [found[key] for key in sorted(found, reverse=True)]
-
-
-def _alone(feed: Feed) -> bool:
-    """Tell whether every linear path from the source down to an atom passes the layer."""
-    around = reached([feed.source], lambda e: () if e.op is None or e.id == feed.layer.id else e.inputs)
-    return not any(e.op is None and e.atoms for e in around.values())
 
 
 def carried(start: Expr, source: Expr, value: Tensor) -> Tensor:

@@ -67,61 +67,38 @@ LARGE = 5_000_000
 
 @dataclass(eq=False)
 class Subject:
-    """What a rule may look at; nothing of it is changed by looking.
+    """What a rule may look at; nothing of it is changed by looking."""
 
-    Attributes:
-        model: the module, for what only modules tell: modes, parameter groups.
-        captured: the graph and its tensors; empty, like the programs, if it could not be captured.
-        program: the affine program in evaluation, running statistics fixed.
-        training: the same with every BatchNorm on batch statistics, on a whole batch; for what training cancels.
-        seen: what the data showed.
-        norms: shared cache of norms.
-        optimizer: the optimizer, if it was given.
-        batch_size: of training, if it is known.
-        samples: number of training samples and whether an incomplete last batch is dropped, if they are known.
-        dtype: the precision the model will run in, if not its own.
-        purpose: what the model is used for, one of :data:`PURPOSES`, or nothing.
-        before: an earlier version of the same model.
-        parallel: the wrapper that runs it on several devices, if there is one.
-        failure: why there is no graph, if there is none.
-        failed_at: the layer that raised, if one did.
-        moved: what a forward pass in evaluation changes in the model, where that is why there is no graph.
-        random_at: the module that draws random numbers in evaluation, where that is why.
-        broken: what is not a finite number, if anything is.
-        broken_at: the layer it is at.
-        broken_fix: what to do about it, if that is known.
-        example: the inputs it was captured on.
-        batch: a few samples of the data, for :func:`~normscope.doctor.probe.batch_statistics`.
-        probe: what the data shows at single nodes.
-        singular: where derivatives are not finite on the data.
-        companions: what the first samples give in company.
-    """
-
-    model: nn.Module
+    model: nn.Module  #: the module, for what only modules tell: modes, parameter groups
+    #: the graph and its tensors; empty, like the programs, if it could not be captured
     captured: Captured = field(default_factory=lambda: Captured(Graph(()), {}, [], []))
-    program: Program = field(default_factory=Program)
+    program: Program = field(default_factory=Program)  #: the affine program in evaluation, running statistics fixed
+    #: the same with every BatchNorm on batch statistics, on a whole batch; for what training cancels
     training: Program = field(default_factory=Program)
-    seen: Survey | None = None
-    norms: SegmentNorms = field(default_factory=SegmentNorms)
-    optimizer: torch.optim.Optimizer | None = None
-    batch_size: int | None = None
+    seen: Survey | None = None  #: what the data showed
+    norms: SegmentNorms = field(default_factory=SegmentNorms)  #: shared cache of norms
+    optimizer: torch.optim.Optimizer | None = None  #: the optimizer, if it was given
+    batch_size: int | None = None  #: of training, if it is known
+    #: number of training samples and whether an incomplete last batch is dropped, if they are known
     samples: tuple[int, bool] | None = None
-    dtype: torch.dtype | None = None
-    purpose: str = ""
-    before: nn.Module | None = None
-    parallel: str = ""
-    failure: str = ""
-    failed_at: str = ""
+    dtype: torch.dtype | None = None  #: the precision the model will run in, if not its own
+    purpose: str = ""  #: what the model is used for, one of :data:`PURPOSES`, or nothing
+    before: nn.Module | None = None  #: an earlier version of the same model
+    parallel: str = ""  #: the wrapper that runs it on several devices, if there is one
+    failure: str = ""  #: why there is no graph, if there is none
+    failed_at: str = ""  #: the layer that raised, if one did
+    #: what a forward pass in evaluation changes in the model, where that is why there is no graph
     moved: tuple[str, ...] = ()
-    random_at: str = ""
-    broken: str = ""
-    broken_at: str = ""
-    broken_fix: str = ""
-    example: ModelInputs | None = None
+    random_at: str = ""  #: the module that draws random numbers in evaluation, where that is why
+    broken: str = ""  #: what is not a finite number, if anything is
+    broken_at: str = ""  #: the layer it is at
+    broken_fix: str = ""  #: what to do about it, if that is known
+    example: ModelInputs | None = None  #: the inputs it was captured on
+    #: a few samples of the data, for :func:`~normscope.doctor.probe.batch_statistics`
     batch: list[Tensor] | None = None
-    probe: Probe = field(default_factory=Probe)
-    singular: Singularities | None = None
-    companions: Companions | None = None
+    probe: Probe = field(default_factory=Probe)  #: what the data shows at single nodes
+    singular: Singularities | None = None  #: where derivatives are not finite on the data
+    companions: Companions | None = None  #: what the first samples give in company
 
     def has(self, need: str) -> bool:
         """Tell whether what a rule needs is there."""

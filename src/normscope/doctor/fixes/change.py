@@ -17,23 +17,14 @@ from normscope.operators.expression import LinearOp
 
 @dataclass(frozen=True, eq=False)
 class Change:
-    """One change of the weights that leaves the function as it is.
+    """One change of the weights that leaves the function as it is."""
 
-    Attributes:
-        kind: which fix: one of ``normscope.doctor.fixes.run.KINDS``.
-        place: module path.
-        what: what was done.
-        tensors: the new values, by name in the state dict.
-        code: what a person may change in the code after it; empty if nothing.
-        training: what it means for training on.
-    """
-
-    kind: str
-    place: str
-    what: str
-    tensors: Mapping[str, Tensor]
-    code: str = ""
-    training: str = ""
+    kind: str  #: which fix: one of ``normscope.doctor.fixes.run.KINDS``
+    place: str  #: module path
+    what: str  #: what was done
+    tensors: Mapping[str, Tensor]  #: the new values, by name in the state dict
+    code: str = ""  #: what a person may change in the code after it; empty if nothing
+    training: str = ""  #: what it means for training on
 
     def to_dict(self) -> dict[str, Any]:
         """Return the JSON form, names of tensors in the place of their values."""
@@ -52,19 +43,12 @@ class Refusal:
 
 @dataclass(eq=False)
 class Draft:
-    """The weights while they are mended.
+    """The weights while they are mended."""
 
-    Attributes:
-        subject: the model, looked at once; its structure does not change.
-        state: the present values by name; reading them gives what earlier changes left.
-        changes: what was done so far.
-        refusals: what was not.
-    """
-
-    subject: Subject
-    state: dict[str, Tensor]
-    changes: list[Change] = field(default_factory=list)
-    refusals: list[Refusal] = field(default_factory=list)
+    subject: Subject  #: the model, looked at once; its structure does not change
+    state: dict[str, Tensor]  #: the present values by name; reading them gives what earlier changes left
+    changes: list[Change] = field(default_factory=list)  #: what was done so far
+    refusals: list[Refusal] = field(default_factory=list)  #: what was not
 
     def double(self, name: str) -> Tensor:
         """Return the present value of a tensor in float64."""

@@ -43,10 +43,9 @@ def _obstacle(draft: Draft, site: Site, layer: Expr, out: Expr) -> str:
     readers = draft.subject.evaluation.parents.get(layer.id, [])
     if op is None or any(reader.id != out.id for reader in readers):
         return "something else reads its input"
-    weight, bias = op.weight_name, draft.name_of(op.bias)
-    names = [weight, *([bias or "?"] if op.bias is not None else []), *_buffers(draft, site)]
-    missing = [n for n in names if n not in draft.state]
-    if missing or not draft.is_plain(op):
+    biases = [] if op.bias is None else [draft.name_of(op.bias) or "?"]
+    names = [op.weight_name, *biases, *_buffers(draft, site)]
+    if any(n not in draft.state for n in names) or not draft.is_plain(op):
         return "the weight before it is computed from others (a parametrization), or is not in the state dict"
     shared = [n for n in names if not draft.is_used_once(n)]
     if shared:

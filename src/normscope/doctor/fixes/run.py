@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import errno
 import itertools
-import json
 import os
 from collections.abc import Iterable, Iterator
 from dataclasses import asdict, dataclass, field, replace
@@ -17,7 +16,7 @@ from torch import Tensor, nn
 
 from normscope.core.errors import CaptureError, InputError, NonFiniteError
 from normscope.core.files import replacing
-from normscope.core.shown import Shown
+from normscope.core.shown import Saved
 from normscope.doctor.fixes.balance import balance_pairs
 from normscope.doctor.fixes.cancelled_bias import drop_biases
 from normscope.doctor.fixes.change import Change, Draft, Fix, Refusal
@@ -47,7 +46,7 @@ ENDINGS = (".safetensors", ".pt")
 
 
 @dataclass(frozen=True, eq=False, repr=False)
-class FixResult(Shown):
+class FixResult(Saved):
     """What ``fix`` did.
 
     Attributes:
@@ -83,10 +82,6 @@ class FixResult(Shown):
             "difference": self.difference,
             "samples": self.samples,
         }
-
-    def to_json(self) -> str:
-        """Return the JSON text."""
-        return json.dumps(self.to_dict(), indent=1, allow_nan=False)
 
     def save(self, path: str | os.PathLike[str]) -> Path:
         """Write the new state dict, whole or not at all, as ``.safetensors`` or ``.pt``.
@@ -161,7 +156,11 @@ def fix(
     if not isinstance(model, nn.Module):
         raise InputError(f"Expected a torch.nn.Module, got {type(model).__name__}.")
     model, data, say = uncompiled(model), repeatable(data), progress or (lambda text: None)
-    _checked_precision(model)
+    narrow = sorted({str(p.dtype) for p in model.parameters() if p.is_floating_point() and p.element_size() < 4})
+    if narrow:  # rounding would hide whether the function changed
+        raise InputError(
+            f"Expected a model in float32 or float64, but it has weights in {', '.join(narrow)}. Use model.float()."
+        )
     with untouched(model):
         subject = examine(model, data, input_shape=input_shape, limit=limit, seed=seed, progress=progress)
         if subject.broken:
@@ -240,12 +239,3 @@ def _inputs(model: nn.Module, data: Any, shape: tuple[int, ...] | None, seed: in
 
         others.append(ModelInputs(tuple(map(drawn, guessed.args)), {k: drawn(v) for k, v in guessed.kwargs.items()}))
     return others
-
-
-def _checked_precision(model: nn.Module) -> None:
-    """Raise if weights are in a precision in which rounding hides whether a function changed."""
-    narrow = sorted({str(p.dtype) for p in model.parameters() if p.is_floating_point() and p.element_size() < 4})
-    if narrow:
-        raise InputError(
-            f"Expected a model in float32 or float64, but it has weights in {', '.join(narrow)}. Use model.float()."
-        )

@@ -36,18 +36,13 @@ def outputs_of(model: nn.Module, state: Mapping[str, Tensor], inputs: ModelInput
 
 @dataclass(frozen=True)
 class Difference:
-    """How far two sets of weights are apart as functions.
+    """How far two sets of weights are apart as functions."""
 
-    Attributes:
-        relative: largest difference of an output, relative to the largest output, in the model's own precision.
-        variation: largest difference in float64, relative to how far outputs of different samples lie apart: what a
-            large constant output would hide. ``None`` where the model does not run in float64 or there is one sample.
-        samples: number of samples.
-    """
-
-    relative: float
+    relative: float  #: largest difference of an output, relative to the largest output, in the model's own precision
+    #: largest difference in float64, relative to how far outputs of different samples lie apart: what a large constant
+    #: output would hide. ``None`` where the model does not run in float64 or there is one sample
     variation: float | None
-    samples: int
+    samples: int  #: number of samples
 
     @property
     def is_rounding(self) -> bool:

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 from normscope.core.errors import listed
 from normscope.core.finding import Certainty, Finding, Severity
-from normscope.doctor.rule import Rule
+from normscope.doctor.rule import Findings, Rule
 from normscope.doctor.singular import Singularities, Singularity
 from normscope.doctor.subject import Subject
 from normscope.graph.recognise import name_of
@@ -14,7 +12,7 @@ from normscope.graph.recognise import name_of
 _ROOTS = ("sqrt", "pow", "rsqrt")
 
 
-def _look(rule: Rule, subject: Subject) -> Iterator[Finding]:
+def _look(rule: Rule, subject: Subject) -> Findings:
     """Yield every operation with such a derivative; those that only the input's gradient passes are remarks."""
     if subject.broken:
         return

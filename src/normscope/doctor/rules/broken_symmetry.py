@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
 
-from normscope.core.finding import Certainty, Finding, Severity
-from normscope.doctor.rule import Rule
+from normscope.core.finding import Certainty, Severity
+from normscope.doctor.rule import Findings, Rule
 from normscope.doctor.structure import Feed
 from normscope.doctor.subject import Subject, place_of
 
@@ -38,7 +37,7 @@ def _typical(subject: Subject, feed: Feed) -> tuple[float, Certainty, str] | Non
     return float(seen.floor.double().min()) ** 2 * feed.spread.factor, Certainty.MEASURED, "some sample"
 
 
-def _look(rule: Rule, subject: Subject) -> Iterator[Finding]:
+def _look(rule: Rule, subject: Subject) -> Findings:
     """Yield a finding for each scale-invariant weight whose normalizer divides mostly by eps."""
     for feed in subject.structure.feeds:
         typical = _typical(subject, feed)

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 import torch
 
-from normscope.core.finding import Certainty, Finding, Severity
-from normscope.doctor.rule import Rule
+from normscope.core.finding import Certainty, Severity
+from normscope.doctor.rule import Findings, Rule
 from normscope.doctor.structure import ZERO, Structure, carried, reached
 from normscope.doctor.subject import Subject, place_of
 from normscope.operators.expression import Expr
@@ -72,7 +70,7 @@ def vanishes(expr: Expr, site: Site, source: Expr) -> bool:
     return float(rest.abs().max()) <= ZERO * size
 
 
-def _look(rule: Rule, subject: Subject) -> Iterator[Finding]:
+def _look(rule: Rule, subject: Subject) -> Findings:
     """Yield a finding for each bias."""
     shifts = {subject.parameter_name(s.beta, s.owner) for s in subject.sites() if s.beta is not None}
     for name, uses in cancelling_sites(subject).items():

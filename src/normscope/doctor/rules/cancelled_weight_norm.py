@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 import torch
 from torch import Tensor
 
-from normscope.core.finding import Certainty, Finding
-from normscope.doctor.rule import Rule
+from normscope.core.finding import Certainty
+from normscope.doctor.rule import Findings, Rule
 from normscope.doctor.structure import Feed, Structure, carried, exact
 from normscope.doctor.subject import Subject, layer_of, place_of
 from normscope.operators.expression import Expr
@@ -43,7 +41,7 @@ def cancels(structure: Structure, feed: Feed, factor: Tensor) -> bool:
     return bool((plain - scaled).abs().max() <= _SAME * float(plain.abs().max()))
 
 
-def _look(rule: Rule, subject: Subject) -> Iterator[Finding]:
+def _look(rule: Rule, subject: Subject) -> Findings:
     """Yield a finding for each weight or spectral normalization followed by a normalizer that undoes it."""
     for site in subject.weight_sites():
         undone = normalizers()[site.kind].symmetry

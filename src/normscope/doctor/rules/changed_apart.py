@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 import torch
-from torch import nn
 
-from normscope.core.finding import Certainty, Finding
+from normscope.core.finding import Certainty
 from normscope.doctor.modules import batch_norms
-from normscope.doctor.rule import Rule
+from normscope.doctor.rule import Findings, Rule
 from normscope.doctor.rules.frozen_in_training import is_frozen
 from normscope.doctor.subject import Subject
 
@@ -28,11 +25,13 @@ def change(old: torch.Tensor, new: torch.Tensor) -> float:
     return float((b - a).norm()) / size if size else float(b.norm())
 
 
-def _look(rule: Rule, subject: Subject) -> Iterator[Finding]:
+def _look(rule: Rule, subject: Subject) -> Findings:
     """Yield BatchNorms whose buffers stayed while the weights moved, and frozen ones whose buffers moved."""
     assert subject.before is not None
     old = dict(batch_norms(subject.before))
-    moved = _weights_moved(subject.before, subject.model)
+    before = dict(subject.before.named_parameters())
+    pairs = [(before[name], p) for name, p in subject.parameters.items() if name in before and p.ndim > 1]
+    moved = max((change(a, b) for a, b in pairs if a.shape == b.shape), default=0.0)
     for path, bn in batch_norms(subject.model):
         was = old.get(path)
         if was is None or bn.running_var is None or was.running_var is None:
@@ -53,13 +52,6 @@ def _look(rule: Rule, subject: Subject) -> Iterator[Finding]:
                 {"statistics": far},
                 fix="keep frozen layers in evaluation mode: call .eval() on them after every model.train()",
             )
-
-
-def _weights_moved(old: nn.Module, new: nn.Module) -> float:
-    """Return the largest relative change of a weight."""
-    before = dict(old.named_parameters())
-    pairs = [(before[n], p) for n, p in new.named_parameters() if n in before and before[n].shape == p.shape]
-    return max((change(a, b) for a, b in pairs if b.ndim > 1), default=0.0)
 
 
 RULE = Rule(

@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
-from normscope.core.finding import Certainty, Finding, Severity
+from normscope.core.finding import Certainty, Severity
 from normscope.doctor.modules import batch_norms
 from normscope.doctor.neighbours import reach
-from normscope.doctor.rule import Rule
+from normscope.doctor.rule import Findings, Rule
 from normscope.doctor.rules.new_statistics import is_new, is_trained
 from normscope.doctor.subject import Subject, place_of
 
 
-def _look(rule: Rule, subject: Subject) -> Iterator[Finding]:
+def _look(rule: Rule, subject: Subject) -> Findings:
     """Yield them: an error where the whole network passes through, a warning in a trained one, else a remark."""
     graph = subject.graph
     users = graph.users()

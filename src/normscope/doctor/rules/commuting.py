@@ -7,8 +7,8 @@ from dataclasses import dataclass
 
 import torch
 
-from normscope.core.finding import Certainty, Finding
-from normscope.doctor.rule import Rule
+from normscope.core.finding import Certainty
+from normscope.doctor.rule import Findings, Rule
 from normscope.doctor.structure import Structure, carried, exact, region
 from normscope.doctor.subject import Subject, place_of
 from normscope.operators.expression import Expr
@@ -22,25 +22,15 @@ _PLAIN = ("isometry", "diagonal", "contraction")
 
 @dataclass(frozen=True, eq=False)
 class Pair:
-    """Two normalizers, the second of which sees nothing but the first, through a linear map.
-
-    Attributes:
-        first: the first.
-        second: the second.
-        atom: the output of the first, before scale and shift that are not part of it.
-        before: what the first normalizes.
-        after: the output of the first.
-        source: what the second normalizes.
-        between: the expressions of the linear map, the second's source included.
-    """
+    """Two normalizers, the second of which sees nothing but the first, through a linear map."""
 
     first: Site
     second: Site
-    atom: Expr
-    before: Expr
-    after: Expr
-    source: Expr
-    between: tuple[Expr, ...]
+    atom: Expr  #: the output of the first, before scale and shift that are not part of it
+    before: Expr  #: what the first normalizes
+    after: Expr  #: the output of the first
+    source: Expr  #: what the second normalizes
+    between: tuple[Expr, ...]  #: the expressions of the linear map, the second's source included
 
 
 def pairs(structure: Structure, *, confined: bool = True) -> Iterator[Pair]:
@@ -104,7 +94,7 @@ def _end(structure: Structure, site: Site, atom: Expr) -> Expr:
     return readers[0] if alone else atom
 
 
-def _look(rule: Rule, subject: Subject) -> Iterator[Finding]:
+def _look(rule: Rule, subject: Subject) -> Findings:
     """Yield a finding for each normalizer that the next one makes superfluous, with a linear map between."""
     for pair in pairs(subject.structure):
         if directly(pair) or not removable(subject, pair):

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 from torch import nn
 
-from normscope.core.finding import Certainty, Finding, Severity
+from normscope.core.finding import Certainty, Severity
 from normscope.doctor.modules import batch_norms
-from normscope.doctor.rule import Rule
+from normscope.doctor.rule import Findings, Rule
 from normscope.doctor.subject import Subject
 
 _WHY = {
@@ -18,7 +16,7 @@ _WHY = {
 }
 
 
-def _look(rule: Rule, subject: Subject) -> Iterator[Finding]:
+def _look(rule: Rule, subject: Subject) -> Findings:
     """Yield every normalizer that uses the statistics of the batch in training."""
     why = _WHY.get(subject.purpose)
     if why is None:

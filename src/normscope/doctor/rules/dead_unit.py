@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
 
 import torch
 from torch import Tensor
 
-from normscope.core.finding import Certainty, Finding, Severity
+from normscope.core.finding import Certainty, Severity
 from normscope.doctor.modules import listed_channels
-from normscope.doctor.rule import Rule
+from normscope.doctor.rule import Findings, Rule
 from normscope.doctor.subject import Subject, place_of
 from normscope.graph.interpreter import call
 from normscope.graph.ir import Node, Ref
@@ -39,7 +38,7 @@ def flat_on(node: Node, low: Tensor, high: Tensor) -> Tensor:
     return (values == values[:1]).all(0)
 
 
-def _look(rule: Rule, subject: Subject) -> Iterator[Finding]:
+def _look(rule: Rule, subject: Subject) -> Findings:
     """Yield layers with units that are dead for every input by proof, then on the data."""
     yield from _by_proof(rule, subject)
     if subject.seen is None or subject.seen.samples < FEWEST:
@@ -61,7 +60,7 @@ def _look(rule: Rule, subject: Subject) -> Iterator[Finding]:
             )
 
 
-def _by_proof(rule: Rule, subject: Subject) -> Iterator[Finding]:
+def _by_proof(rule: Rule, subject: Subject) -> Findings:
     """Yield normalizers right before an activation whose scale and shift keep some channels in its flat part.
 
     A centred group of n entries has normalized entries of at most ``sqrt(n - 1)``, so channel c lies within

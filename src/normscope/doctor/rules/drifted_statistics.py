@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterator
 from dataclasses import dataclass
 
 import torch
@@ -14,7 +13,7 @@ from normscope.core.finding import Certainty, Finding
 from normscope.doctor.history import History
 from normscope.doctor.modules import listed_channels
 from normscope.doctor.probe import Statistics
-from normscope.doctor.rule import Rule
+from normscope.doctor.rule import Findings, Rule
 from normscope.doctor.rules.new_statistics import are_new
 from normscope.doctor.subject import Subject, place_of
 from normscope.operators.site import Site
@@ -33,21 +32,13 @@ PROBES = 3
 
 @dataclass(frozen=True)
 class Drift:
-    """How far statistics of data are from running ones.
+    """How far statistics of data are from running ones."""
 
-    Attributes:
-        channels: the channels that are too far.
-        of: how many there are.
-        shift: largest shift of a mean, in running standard deviations.
-        factor: largest factor of a variance, up or down.
-        up: whether variances of the data are mostly larger.
-    """
-
-    channels: tuple[int, ...]
-    of: int
-    shift: float
-    factor: float
-    up: bool = True
+    channels: tuple[int, ...]  #: the channels that are too far
+    of: int  #: how many there are
+    shift: float  #: largest shift of a mean, in running standard deviations
+    factor: float  #: largest factor of a variance, up or down
+    up: bool = True  #: whether variances of the data are mostly larger
 
 
 def drift(
@@ -66,24 +57,14 @@ def drift(
     Where few channels are off, only those count that are off by a factor of :data:`ALONE`. With :data:`FEWEST` samples
     or more and statistics that have settled, the errors are those measured from sample to sample, and if all variances
     are off in one direction down to a third of that: then more than half of the channels must be off in one way.
-
-    Args:
-        seen: statistics of the data.
-        running: running mean and variance.
-        eps: the stabilizer.
-        samples: number of samples.
-        settled: whether the running statistics have forgotten their first values.
-        gamma: the scale; a channel whose scale is zero is not looked at.
+    A channel whose scale is zero is not looked at.
 
     >>> import torch
     >>> zero, one = torch.zeros(2), torch.ones(2)
     >>> drift(Statistics(torch.tensor([0.0, 9.0]), one, zero, zero), (zero, one), 0.0, 100).channels
     (1,)
     """
-    mu, v = (t.detach().double().flatten().cpu() for t in running)
-    v = v.clamp_min(0.0)
-    shift = (seen.mean.cpu() - mu).abs() / (v + eps).sqrt()
-    log = ((seen.variance.cpu() + eps) / (v + eps)).log()
+    shift, log, deviation = _distances(seen.mean, seen.variance, running, eps)
     used = torch.ones_like(log, dtype=torch.bool)
     if gamma is not None and gamma.numel() == used.numel():
         used = gamma.detach().flatten().cpu() != 0
@@ -94,7 +75,7 @@ def drift(
         if bool((log[used] > 0).all()) or bool((log[used] < 0).all()):
             error = error / math.sqrt(min(int(used.sum()), 9))
         limit = math.log(FACTOR) + error
-        aside = shift > SHIFT + ERRORS * seen.mean_error.cpu() / (v + eps).sqrt()
+        aside = shift > SHIFT + ERRORS * seen.mean_error.cpu() / deviation
         for sharp in (aside & used, (log > limit) & used, (log < -limit) & used):
             far = far | sharp if int(sharp.sum()) > MOST * int(used.sum()) else far
     if int(far.sum()) < MANY * int(used.sum()):
@@ -127,7 +108,7 @@ def _is_learned(module: nn.Module | None) -> bool:
     return any(p.requires_grad and re.search(r"mean|std|sd|sigma|dev", name) is not None for name, p in own)
 
 
-def _look(rule: Rule, subject: Subject) -> Iterator[Finding]:
+def _look(rule: Rule, subject: Subject) -> Findings:
     """Yield every normalizer whose own statistics do not match, the ones before it aside."""
     samples = subject.batched
     modules = dict(subject.model.named_modules())
@@ -184,14 +165,20 @@ def channel_drift(mean: Tensor, variance: Tensor, running: tuple[Tensor, Tensor]
     >>> channel_drift(torch.tensor([0.0, 2.0, 9.0]), one, (zero, one), 0.0)
     2.0
     """
+    shift, log, _ = _distances(mean, variance, running, eps)
+    return float(torch.maximum(shift, log.abs()).median())
+
+
+def _distances(
+    mean: Tensor, variance: Tensor, running: tuple[Tensor, Tensor], eps: float
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Return the shifts in running deviations, the logarithms of the factors, and the running deviations."""
     mu, v = (t.detach().double().flatten().cpu() for t in running)
-    v = v.clamp_min(0.0)
-    shift = (mean.double().cpu() - mu).abs() / (v + eps).sqrt()
-    log = ((variance.double().cpu() + eps) / (v + eps)).log().abs()
-    return float(torch.maximum(shift, log).median())
+    v = v.clamp_min(0.0) + eps
+    return (mean.double().cpu() - mu).abs() / v.sqrt(), ((variance.double().cpu() + eps) / v).log(), v.sqrt()
 
 
-def _over_time(rule: Rule, history: History) -> Iterator[Finding]:
+def _over_time(rule: Rule, history: History) -> Findings:
     """Yield the normalizers whose middle channel has been off at the last three probes."""
     limit = math.log(FACTOR) + ERRORS * math.sqrt(2 / max(history.samples, 1))
     for track in history.tracks("drift"):
@@ -208,6 +195,14 @@ def _over_time(rule: Rule, history: History) -> Iterator[Finding]:
             )
 
 
+_NET = (
+    "model = nn.Sequential(nn.Linear(8, 8, bias=False), nn.BatchNorm1d(8), nn.Tanh(), nn.Linear(8, 2))\n"
+    "for _ in range(50):\n"
+    "    model(torch.randn(64, 8))\n"
+    "model.eval()\n"
+    "data = {}"
+)
+
 RULE = Rule(
     code="NS203",
     name="drifted-statistics",
@@ -222,16 +217,8 @@ RULE = Rule(
     effect="evaluation is worse than training, on the same data",
     fix="check the preprocessing (--normalize), or estimate the statistics again: run training data in train mode with "
     "momentum=None",
-    example="model = nn.Sequential(nn.Linear(8, 8, bias=False), nn.BatchNorm1d(8), nn.Tanh(), nn.Linear(8, 2))\n"
-    "for _ in range(50):\n"
-    "    model(torch.randn(64, 8))\n"
-    "model.eval()\n"
-    "data = 255 * torch.rand(64, 8)  # other preprocessing than in training",
-    good="model = nn.Sequential(nn.Linear(8, 8, bias=False), nn.BatchNorm1d(8), nn.Tanh(), nn.Linear(8, 2))\n"
-    "for _ in range(50):\n"
-    "    model(torch.randn(64, 8))\n"
-    "model.eval()\n"
-    "data = torch.randn(64, 8)",
+    example=_NET.format("255 * torch.rand(64, 8)  # other preprocessing than in training"),
+    good=_NET.format("torch.randn(64, 8)"),
     needs=("program", "data", "samples"),
     look=_look,
     over_time=_over_time,

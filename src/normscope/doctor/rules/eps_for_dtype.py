@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
 
 import torch
 
-from normscope.core.finding import Certainty, Finding, Severity
-from normscope.doctor.rule import Rule
+from normscope.core.finding import Certainty, Severity
+from normscope.doctor.rule import Findings, Rule
 from normscope.doctor.rules.half_reduction import planned_graph, widened
 from normscope.doctor.subject import Subject, place_of
 from normscope.operators.site import Site
@@ -38,7 +37,7 @@ def steepest(site: Site) -> float:
     return math.inf if root == 0 else 1.0 / root
 
 
-def _look(rule: Rule, subject: Subject) -> Iterator[Finding]:
+def _look(rule: Rule, subject: Subject) -> Findings:
     """Yield a finding for each normalizer whose eps is zero, vanishes, or lets its slope overflow."""
     for site in subject.sites():
         if site.spread is None:

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 from torch import nn
 
-from normscope.core.finding import Certainty, Finding
+from normscope.core.finding import Certainty
 from normscope.doctor.modules import batch_norms
-from normscope.doctor.rule import Rule
+from normscope.doctor.rule import Findings, Rule
 from normscope.doctor.subject import Subject
 
 
@@ -22,7 +20,7 @@ def is_frozen(module: nn.Module) -> bool:
     return bool(parameters) and not any(p.requires_grad for p in parameters)
 
 
-def _look(rule: Rule, subject: Subject) -> Iterator[Finding]:
+def _look(rule: Rule, subject: Subject) -> Findings:
     """Yield frozen BatchNorms in train mode, if anything else is trained."""
     if not any(p.requires_grad for p in subject.model.parameters()):
         return  # the whole model is frozen, to be run: its mode is another rule's matter

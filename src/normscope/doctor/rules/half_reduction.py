@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 import torch
 
-from normscope.core.finding import Certainty, Finding, Severity
+from normscope.core.finding import Certainty, Severity
 from normscope.doctor.neighbours import between
-from normscope.doctor.rule import Rule
+from normscope.doctor.rule import Findings, Rule
 from normscope.doctor.subject import Subject, place_of
 from normscope.graph.ir import Graph
 from normscope.graph.recognise import name_of
@@ -47,7 +45,7 @@ def planned_graph(subject: Subject) -> Graph | None:
     return subject.planned.graph
 
 
-def _look(rule: Rule, subject: Subject) -> Iterator[Finding]:
+def _look(rule: Rule, subject: Subject) -> Findings:
     """Yield every normalizer that is written out and does not widen its input first."""
     graph = planned_graph(subject)
     if graph is None:

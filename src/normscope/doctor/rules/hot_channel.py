@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
 
 import torch
 from torch import Tensor
 
-from normscope.core.finding import Certainty, Finding, Severity
-from normscope.doctor.rule import Rule
+from normscope.core.finding import Certainty, Severity
+from normscope.doctor.rule import Findings, Rule
 from normscope.doctor.subject import Subject, place_of
 from normscope.operators.expression import Expr, LinearOp, linear
 from normscope.operators.site import Site
@@ -31,7 +30,7 @@ def channel_gains(site: Site) -> Tensor | None:
     return None if site.gamma is None else site.gamma.detach().double().flatten().abs()
 
 
-def _look(rule: Rule, subject: Subject) -> Iterator[Finding]:
+def _look(rule: Rule, subject: Subject) -> Findings:
     """Yield a finding for each normalizer, or layer folded with one, that one channel dominates."""
     program = subject.program
     layers = {e.id: e for e in program.layers}

@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
-from normscope.core.finding import Certainty, Finding
+from normscope.core.finding import Certainty
 from normscope.doctor.history import History
-from normscope.doctor.rule import Rule
+from normscope.doctor.rule import Findings, Rule
 from normscope.doctor.subject import Subject
 
 #: Distance of a logit from the middle of its row that is too large.
 LARGE = 100.0
 
 
-def _look(rule: Rule, subject: Subject) -> Iterator[Finding]:
+def _look(rule: Rule, subject: Subject) -> Findings:
     """Yield every attention with such logits."""
     for name, distance in subject.probe.logits.items():
         if distance >= LARGE:
@@ -25,7 +23,7 @@ def _look(rule: Rule, subject: Subject) -> Iterator[Finding]:
             )
 
 
-def _over_time(rule: Rule, history: History) -> Iterator[Finding]:
+def _over_time(rule: Rule, history: History) -> Findings:
     """Yield every attention whose logits are too large now, with the step since which they are."""
     for track in history.tracks("logit"):
         since = track.since(LARGE)

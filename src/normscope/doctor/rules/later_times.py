@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from normscope.core.finding import Certainty, Finding
+from normscope.core.finding import Certainty
 from normscope.doctor.neighbours import reach, reads
-from normscope.doctor.rule import Rule
+from normscope.doctor.rule import Findings, Rule
 from normscope.doctor.subject import Subject, place_of
 from normscope.graph.interpreter import run
 from normscope.graph.ir import Graph, Node
@@ -23,7 +23,7 @@ _RECURRENT = ("lstm", "gru", "rnn_tanh", "rnn_relu")
 _ATTENTION = ("softmax", "_softmax", "scaled_dot_product_attention")
 
 
-def _look(rule: Rule, subject: Subject) -> Iterator[Finding]:
+def _look(rule: Rule, subject: Subject) -> Findings:
     """Yield the normalizers through which alone earlier outputs depend on later inputs."""
     captured = subject.captured
     if captured.graph.batch != "dynamic" or len(captured.example) != 1:

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
-from normscope.core.finding import Certainty, Finding, Severity
+from normscope.core.finding import Certainty, Severity
 from normscope.doctor.history import History
 from normscope.doctor.modules import batch_norms
-from normscope.doctor.rule import Rule
+from normscope.doctor.rule import Findings, Rule
 from normscope.doctor.rules.frozen_in_training import is_frozen
 from normscope.doctor.subject import Subject
 
@@ -15,7 +13,7 @@ from normscope.doctor.subject import Subject
 PROBES = 2
 
 
-def _look(rule: Rule, subject: Subject) -> Iterator[Finding]:
+def _look(rule: Rule, subject: Subject) -> Findings:
     """Yield the first trained BatchNorm of a model in evaluation whose purpose is training: a remark."""
     if subject.purpose != "train" or subject.model.training:
         return
@@ -29,7 +27,7 @@ def _look(rule: Rule, subject: Subject) -> Iterator[Finding]:
         )
 
 
-def _over_time(rule: Rule, history: History) -> Iterator[Finding]:
+def _over_time(rule: Rule, history: History) -> Findings:
     """Yield the layers that were in train mode at one probe and are in evaluation mode since another."""
     for track in history.tracks("training"):
         modes = [(s, v) for s, v in zip(track.steps, track.values, strict=True) if s > 0]

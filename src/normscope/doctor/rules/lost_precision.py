@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
 
 import torch
-from torch import Tensor
 
 from normscope.core.finding import Certainty, Finding, Severity
 from normscope.doctor.again import precision_run
 from normscope.doctor.precision import Loss
-from normscope.doctor.rule import Rule
+from normscope.doctor.rule import Findings, Rule
 from normscope.doctor.subject import Subject
 from normscope.graph.ir import Graph
 from normscope.graph.recognise import name_of
@@ -28,7 +26,7 @@ _FIXES = {
 }
 
 
-def _look(rule: Rule, subject: Subject) -> Iterator[Finding]:
+def _look(rule: Rule, subject: Subject) -> Findings:
     """Yield weights and statistics beyond the planned precision; if there are none, the first value that is lost."""
     planned = subject.dtype if subject.dtype in _HALF else None
     beyond = False
@@ -50,32 +48,27 @@ def _look(rule: Rule, subject: Subject) -> Iterator[Finding]:
         yield _finding(rule, graph, loss)
 
 
-def _beyond(rule: Rule, subject: Subject, dtype: torch.dtype) -> Iterator[Finding]:
+def _beyond(rule: Rule, subject: Subject, dtype: torch.dtype) -> Findings:
     """Yield the parameters and running statistics that are infinite in a precision."""
     largest, name = torch.finfo(dtype).max, str(dtype).removeprefix("torch.")
     parameters = {n for n, _ in subject.model.named_parameters()}
     for path, tensor in named_tensors(subject.model):
         if not tensor.is_floating_point() or not (path in parameters or path.endswith(STATISTICS)):
             continue
-        lost = _infinite(tensor, dtype)
+        plain = tensor.detach()
+        lost = int((torch.isfinite(plain) & torch.isinf(plain.to(dtype))).sum())
         if lost:
             owner, _, kind = path.rpartition(".")
             effect = "its channels keep only their shift" if kind == "running_var" else "outputs are infinite or NaN"
             yield rule.finding(
                 owner,
                 f"{lost} of {tensor.numel()} entries of {kind} exceed the largest {name} ({largest:g}) and become "
-                f"infinite: they reach {float(tensor.detach().abs().max()):.4g}; {effect}",
-                {"entries": lost, "of": tensor.numel(), "largest": float(tensor.detach().abs().max()), "dtype": name},
+                f"infinite: they reach {float(plain.abs().max()):.4g}; {effect}",
+                {"entries": lost, "of": tensor.numel(), "largest": float(plain.abs().max()), "dtype": name},
                 severity=Severity.ERROR,
                 certainty=Certainty.PROVED,
                 fix=f"keep this layer in float32, or scale down the layer before it: {kind} does not fit into {name}",
             )
-
-
-def _infinite(tensor: Tensor, dtype: torch.dtype) -> int:
-    """Return how many finite entries of a tensor are infinite in a precision."""
-    plain = tensor.detach()
-    return int((torch.isfinite(plain) & torch.isinf(plain.to(dtype))).sum()) if plain.dtype != dtype else 0
 
 
 def _finding(rule: Rule, graph: Graph, loss: Loss) -> Finding:
@@ -135,9 +128,5 @@ RULE = Rule(
     example=_NORM.format("x.pow(2).mean(-1, keepdim=True) - mean.pow(2)"),
     good=_NORM.format("(x - mean).pow(2).mean(-1, keepdim=True)"),
     look=_look,
-    threads=(
-        "k2-fsa/sherpa-onnx/pull/3857",
-        "apple/coreai-torch/pull/54",
-        "huggingface/transformers/issues/5651",
-    ),
+    threads=("k2-fsa/sherpa-onnx/pull/3857", "apple/coreai-torch/pull/54", "huggingface/transformers/issues/5651"),
 )

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
-from normscope.core.finding import Certainty, Finding, Severity
+from normscope.core.finding import Certainty, Severity
 from normscope.doctor.modules import batch_norms, listed_channels
-from normscope.doctor.rule import Rule
+from normscope.doctor.rule import Findings, Rule
 from normscope.doctor.subject import Subject
 
 
-def _look(rule: Rule, subject: Subject) -> Iterator[Finding]:
+def _look(rule: Rule, subject: Subject) -> Findings:
     """Yield every BatchNorm with such channels."""
     for path, bn in batch_norms(subject.model):
         variance = bn.running_var

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 import torch
 from torch import Tensor, nn
 
-from normscope.core.finding import Certainty, Finding, Severity
+from normscope.core.finding import Certainty, Severity
 from normscope.doctor.modules import tracked
-from normscope.doctor.rule import Rule
+from normscope.doctor.rule import Findings, Rule
 from normscope.doctor.subject import Subject, place_of
 
 #: Mean, or logarithm of a variance, of data that is not that of a new layer.
@@ -56,7 +54,7 @@ def is_trained(bn: nn.Module) -> bool:
         )
 
 
-def _look(rule: Rule, subject: Subject) -> Iterator[Finding]:
+def _look(rule: Rule, subject: Subject) -> Findings:
     """Yield every layer whose statistics are new, as a whole or one of the two, although the layer is not."""
     modules = list(tracked(subject.model))
     new = [path for path, _, mean, variance in modules if are_new(mean, variance)]
@@ -85,8 +83,15 @@ def _look(rule: Rule, subject: Subject) -> Iterator[Finding]:
             continue
         order = [p for p, *_ in modules]
         inside = bool(used) and order.index(used[0]) < i < order.index(used[-1])
-        because = "the layers before and after it have estimated theirs" if inside else _trained(subject)
-        if because and _called(subject, path) and _misses(subject, path):
+        because = ""  # what shows that the network is past its first step
+        if inside:
+            because = "the layers before and after it have estimated theirs"
+        elif subject.purpose == "inference":
+            because = "the model is used for inference"
+        elif subject.optimizer is not None and any(subject.optimizer.state.values()):
+            because = "the optimizer has taken steps"
+        called = not subject.has("program") or any(place_of(s) == path for s in subject.sites())
+        if because and called and _misses(subject, path):
             yield rule.finding(
                 path,
                 "running statistics still have their initial values (mean 0, variance 1, no batch counted), but "
@@ -98,7 +103,7 @@ def _look(rule: Rule, subject: Subject) -> Iterator[Finding]:
     yield from _hand_written(rule, subject)
 
 
-def _hand_written(rule: Rule, subject: Subject) -> Iterator[Finding]:
+def _hand_written(rule: Rule, subject: Subject) -> Findings:
     """Yield every normalizer of another class whose statistics are new and whose scale and shift are trained."""
     known = {path for path, *_ in tracked(subject.model)}
     modules = dict(subject.model.named_modules())
@@ -132,19 +137,6 @@ def _half_new(mean: Tensor, variance: Tensor) -> str:
     if bool((mean == 0).all()) and bool((variance != 1).all()) and bool((variance != variance[0]).any()):
         return "the running mean is exactly 0 in all channels, its initial value, but the running variance is not 1"
     return ""
-
-
-def _trained(subject: Subject) -> str:
-    """Return what shows that the network is past its first step, or an empty text."""
-    if subject.purpose == "inference":
-        return "the model is used for inference"
-    stepped = subject.optimizer is not None and any(subject.optimizer.state.values())
-    return "the optimizer has taken steps" if stepped else ""
-
-
-def _called(subject: Subject, path: str) -> bool:
-    """Tell whether a layer is called, as far as that is known."""
-    return subject.program is None or any(place_of(s) == path for s in subject.sites())
 
 
 def _misses(subject: Subject, path: str) -> bool:

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
-from normscope.core.finding import Certainty, Finding
+from normscope.core.finding import Certainty
 from normscope.doctor.neighbours import LAYERS as LAYER_OPERATIONS
 from normscope.doctor.neighbours import before
-from normscope.doctor.rule import Rule
+from normscope.doctor.rule import Findings, Rule
 from normscope.doctor.subject import Subject, place_of
 from normscope.graph.ir import Graph, Ref
 from normscope.graph.recognise import name_of
@@ -26,7 +24,7 @@ _ENDINGS = (
 _PASSING = ("view", "reshape", "flatten", "squeeze", "clone", "contiguous", "dropout", "to", "transpose", "permute")
 
 
-def _look(rule: Rule, subject: Subject) -> Iterator[Finding]:
+def _look(rule: Rule, subject: Subject) -> Findings:
     """Yield the normalizers behind which nothing but an ending comes, if the output is too small for an embedding."""
     if len(subject.program.layers) < LAYERS:
         return

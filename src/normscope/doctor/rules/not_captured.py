@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 from normscope.core.errors import listed
 from normscope.core.finding import Certainty, Finding, Severity
-from normscope.doctor.rule import Rule
+from normscope.doctor.rule import NET, Findings, Rule
 from normscope.doctor.subject import Subject
 
 
-def _look(rule: Rule, subject: Subject) -> Iterator[Finding]:
+def _look(rule: Rule, subject: Subject) -> Findings:
     """Yield why there is no graph."""
     if subject.moved:
         yield _stateful(rule, subject)
@@ -36,7 +34,8 @@ def _look(rule: Rule, subject: Subject) -> Iterator[Finding]:
 def _stateful(rule: Rule, subject: Subject) -> Finding:
     """Return the finding of a forward pass that changes what it depends on, at the module that holds it."""
     modules = dict(subject.model.named_modules())
-    place = next((path for path in map(_owner, subject.moved) if path in modules), "")
+    owners = (name.rpartition(".")[0] for name in subject.moved)
+    place = next((path for path in owners if path in modules), "")
     parameters = [name for name in subject.moved if name in subject.parameters]
     others = [name for name in subject.moved if name not in subject.parameters]
     changed = f"overwrites {listed(parameters)}" if parameters else ""
@@ -60,11 +59,6 @@ def _stateful(rule: Rule, subject: Subject) -> Finding:
     )
 
 
-def _owner(name: str) -> str:
-    """Return the path of the module that holds an attribute."""
-    return name.rpartition(".")[0]
-
-
 RULE = Rule(
     code="NS001",
     name="not-captured",
@@ -75,20 +69,8 @@ RULE = Rule(
     "means that the output depends on more than the input; the finding names what changes.",
     effect="most rules did not run",
     fix="pass an input shape (--input) or data, or make forward() run on them without errors",
-    example="class Net(nn.Module):\n"
-    "    def forward(self, x):\n"
-    "        return x.argmax()\n"
-    "\n"
-    "\n"
-    "model = Net()\n"
-    "options = {'input_shape': (4,)}",
-    good="class Net(nn.Module):\n"
-    "    def forward(self, x):\n"
-    "        return x.relu()\n"
-    "\n"
-    "\n"
-    "model = Net()\n"
-    "options = {'input_shape': (4,)}",
+    example=NET.format("x.argmax()"),
+    good=NET.format("x.relu()"),
     needs=(),
     look=_look,
     threads=("liufeng2915/CFSM/issues/4", "rosinality/glow-pytorch/issues/6"),

@@ -2,21 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
-from normscope.core.finding import Certainty, Finding, Severity
+from normscope.core.finding import Certainty, Severity
 from normscope.doctor.history import History
-from normscope.doctor.rule import Rule
+from normscope.doctor.rule import Findings, Rule
 from normscope.doctor.subject import Subject
 
 
-def _look(rule: Rule, subject: Subject) -> Iterator[Finding]:
+def _look(rule: Rule, subject: Subject) -> Findings:
     """Yield what is not a number."""
     if subject.broken:
         yield rule.finding(subject.broken_at, " ".join(subject.broken.split()), fix=subject.broken_fix)
 
 
-def _over_time(rule: Rule, history: History) -> Iterator[Finding]:
+def _over_time(rule: Rule, history: History) -> Findings:
     """Yield the first layer, and the first step, at which something is not a number."""
     tracks = [t for t in history.tracks("not_finite") if max(t.values) > 0]
     if tracks:

@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
 
-from normscope.core.finding import Certainty, Finding, Severity
-from normscope.doctor.rule import Rule
+from normscope.core.finding import Certainty, Severity
+from normscope.doctor.rule import NET, Findings, Rule
 from normscope.doctor.rules.unbounded_attention import attentions
 from normscope.doctor.subject import Subject
 from normscope.operators.nonlinear import Opaque
 
 
-def _look(rule: Rule, subject: Subject) -> Iterator[Finding]:
+def _look(rule: Rule, subject: Subject) -> Findings:
     """Yield operations known not to be Lipschitz, then those that are not on all inputs, each kind once."""
     program = subject.program
     broken: dict[str, dict[str, str]] = {}
@@ -63,20 +62,8 @@ RULE = Rule(
     "amount, or gradients may be arbitrarily large. No certificate passes through it.",
     effect="no certificate passes through it; gradients there are zero or unbounded",
     fix="bound its input (a normalizer or clamp before it), or use a smooth counterpart",
-    example="class Net(nn.Module):\n"
-    "    def forward(self, x):\n"
-    "        return torch.sign(x)\n"
-    "\n"
-    "\n"
-    "model = Net()\n"
-    "options = {'input_shape': (4,)}",
-    good="class Net(nn.Module):\n"
-    "    def forward(self, x):\n"
-    "        return torch.tanh(x)\n"
-    "\n"
-    "\n"
-    "model = Net()\n"
-    "options = {'input_shape': (4,)}",
+    example=NET.format("torch.sign(x)"),
+    good=NET.format("torch.tanh(x)"),
     look=_look,
     slow=True,
 )

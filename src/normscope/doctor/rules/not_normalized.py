@@ -11,9 +11,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from normscope.core.finding import Certainty, Finding
+from normscope.core.finding import Certainty
 from normscope.doctor.neighbours import LAYERS, reach, reads
-from normscope.doctor.rule import Rule
+from normscope.doctor.rule import Findings, Rule
 from normscope.doctor.subject import Subject
 from normscope.graph.interpreter import run
 from normscope.graph.ir import Graph, Node
@@ -32,19 +32,12 @@ FAR, EQUAL, ZERO = 3.0, 1e-2, 0.05
 
 @dataclass(frozen=True)
 class Candidate:
-    """A module that is called a normalizer.
+    """A module that is called a normalizer."""
 
-    Attributes:
-        path: its path.
-        kind: its class.
-        node: the graph node that gives its result, its own scale and shift undone.
-        divides: whether it divides anything.
-    """
-
-    path: str
-    kind: str
-    node: str
-    divides: bool
+    path: str  #: its path
+    kind: str  #: its class
+    node: str  #: the graph node that gives its result, its own scale and shift undone
+    divides: bool  #: whether it divides anything
 
 
 def candidates(subject: Subject) -> Iterator[Candidate]:
@@ -122,7 +115,7 @@ def is_normalized(z: Tensor, *, divides: bool) -> bool:
     return False
 
 
-def _look(rule: Rule, subject: Subject) -> Iterator[Finding]:
+def _look(rule: Rule, subject: Subject) -> Findings:
     """Yield the modules whose output on the data is not normalized."""
     yield from _sums_for_means(rule, subject)
     found = {c.node: c for c in candidates(subject)}
@@ -149,7 +142,7 @@ def _look(rule: Rule, subject: Subject) -> Iterator[Finding]:
         )
 
 
-def _sums_for_means(rule: Rule, subject: Subject) -> Iterator[Finding]:
+def _sums_for_means(rule: Rule, subject: Subject) -> Findings:
     """Yield what is called a root mean square normalizer and makes vectors of length one."""
     for site in subject.sites():
         if site.kind != "l2_norm" or site.spread is None:
@@ -194,10 +187,6 @@ RULE = Rule(
     good=_NORM.format("(x - self.mean) / self.std"),
     needs=("program", "data"),
     look=_look,
-    threads=(
-        "znxlwm/UGATIT-pytorch/issues/30",
-        "andrewliao11/gail-tf/issues/8",
-        "k2-fsa/sherpa-onnx/pull/3857",
-    ),
+    threads=("znxlwm/UGATIT-pytorch/issues/30", "andrewliao11/gail-tf/issues/8", "k2-fsa/sherpa-onnx/pull/3857"),
     explains=("NS504",),
 )

@@ -6,16 +6,16 @@ from collections.abc import Iterator
 
 from torch import Tensor
 
-from normscope.core.finding import Certainty, Finding
+from normscope.core.finding import Certainty
 from normscope.doctor.modules import is_normalizer
-from normscope.doctor.rule import Rule
+from normscope.doctor.rule import Findings, Rule
 from normscope.doctor.rules.weight_decay import scales_and_shifts
 from normscope.doctor.subject import Subject, layer_of
 from normscope.graph.recognise import name_of
 from normscope.operators.site import Site
 
 
-def _look(rule: Rule, subject: Subject) -> Iterator[Finding]:
+def _look(rule: Rule, subject: Subject) -> Findings:
     """Yield normalizers whose parameters ask for a gradient and never move, though those around them do."""
     if subject.optimizer is None:
         return
@@ -38,7 +38,7 @@ def _look(rule: Rule, subject: Subject) -> Iterator[Finding]:
     yield from _frozen_lengths(rule, subject, rates)
 
 
-def _standing(rule: Rule, subject: Subject, rates: dict[int, float]) -> Iterator[Finding]:
+def _standing(rule: Rule, subject: Subject, rates: dict[int, float]) -> Findings:
     """Yield scales and shifts in a group of rate zero, where weights around them are in one that moves."""
     model, found = subject.model, dict[str, list[str]]()
     for name, what in scales_and_shifts(subject).items():
@@ -58,7 +58,7 @@ def _standing(rule: Rule, subject: Subject, rates: dict[int, float]) -> Iterator
             )
 
 
-def _frozen_lengths(rule: Rule, subject: Subject, rates: dict[int, float]) -> Iterator[Finding]:
+def _frozen_lengths(rule: Rule, subject: Subject, rates: dict[int, float]) -> Findings:
     """Yield weight normalizations whose directions train and whose lengths, which differ, cannot."""
     for site in subject.weight_sites():
         direction = subject.parameters.get(site.source) if site.kind == "weight_norm" else None

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
-from normscope.core.finding import Certainty, Finding, Severity
-from normscope.doctor.rule import Rule
+from normscope.core.finding import Certainty, Severity
+from normscope.doctor.rule import NET, Findings, Rule
 from normscope.doctor.subject import Subject
 
 
-def _look(rule: Rule, subject: Subject) -> Iterator[Finding]:
+def _look(rule: Rule, subject: Subject) -> Findings:
     """Yield each kind of operation once, at its first place."""
     unknown = [a.atom for a in subject.program.opaque if not a.atom.known]
     for op in dict.fromkeys(r.op for r in unknown):
@@ -33,19 +31,7 @@ RULE = Rule(
     "what follows it was not checked.",
     effect="nothing after it is certified",
     fix="register a rule for it (normscope.register_rule), or write it with known operations",
-    example="class Net(nn.Module):\n"
-    "    def forward(self, x):\n"
-    "        return torch.special.bessel_j0(x)\n"
-    "\n"
-    "\n"
-    "model = Net()\n"
-    "options = {'input_shape': (4,)}",
-    good="class Net(nn.Module):\n"
-    "    def forward(self, x):\n"
-    "        return torch.tanh(x)\n"
-    "\n"
-    "\n"
-    "model = Net()\n"
-    "options = {'input_shape': (4,)}",
+    example=NET.format("torch.special.bessel_j0(x)"),
+    good=NET.format("torch.tanh(x)"),
     look=_look,
 )

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator
 
-from normscope.core.finding import Certainty, Finding, Severity
+from normscope.core.finding import Certainty, Severity
 from normscope.doctor.modules import role
-from normscope.doctor.rule import Rule
+from normscope.doctor.rule import Findings, Rule
 from normscope.doctor.subject import Subject, place_of
 from normscope.operators.site import Site
 
@@ -27,7 +27,7 @@ def odd_ones(sites: list[Site]) -> Iterator[tuple[Site, float]]:
             yield site, usual
 
 
-def _look(rule: Rule, subject: Subject) -> Iterator[Finding]:
+def _look(rule: Rule, subject: Subject) -> Findings:
     """Yield such normalizers among those at equal places of equal blocks, then single ones among all of a kind."""
     sites = list({place_of(s): s for s in subject.sites()}.values())
     told: set[str] = set()

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
 
 from torch import Tensor
 
-from normscope.core.finding import Certainty, Finding
-from normscope.doctor.rule import Rule
+from normscope.core.finding import Certainty
+from normscope.doctor.rule import Findings, Rule
 from normscope.doctor.subject import Subject, layer_of
 from normscope.operators.normalizer import acts_on_weights
 
@@ -32,7 +31,7 @@ def factors(old: Tensor, new: Tensor) -> Tensor | None:
     return lengths[1][kept] / lengths[0][kept] if bool((cosine >= ALONG).all()) else None
 
 
-def _look(rule: Rule, subject: Subject) -> Iterator[Finding]:
+def _look(rule: Rule, subject: Subject) -> Findings:
     """Yield layers whose weight is as long as another factor makes it."""
     earlier = subject.earlier
     if not earlier.differs:

@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
-from normscope.core.finding import Certainty, Finding
+from normscope.core.finding import Certainty
 from normscope.doctor.modules import listed_channels
-from normscope.doctor.rule import Rule
+from normscope.doctor.rule import Findings, Rule
 from normscope.doctor.subject import Subject
 
 #: Factor to the median row that is too much, and fewest rows that have a median.
 FACTOR, FEWEST = 100.0, 3
 
 
-def _look(rule: Rule, subject: Subject) -> Iterator[Finding]:
+def _look(rule: Rule, subject: Subject) -> Findings:
     """Yield the layers with such rows."""
     for layer in subject.program.layers:
         op = layer.op

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 import torch
 from torch import Tensor
 
-from normscope.core.finding import Certainty, Finding
-from normscope.doctor.rule import Rule
+from normscope.core.finding import Certainty
+from normscope.doctor.rule import Findings, Rule
 from normscope.doctor.subject import Subject, place_of
 
 #: Share of padding that matters, share of leading blanks that speaks against padding, and fewest samples.
@@ -44,7 +42,7 @@ def padded_share(x: Tensor) -> float:
     return best
 
 
-def _look(rule: Rule, subject: Subject) -> Iterator[Finding]:
+def _look(rule: Rule, subject: Subject) -> Findings:
     """Yield every normalizer over places of padded data."""
     batch = subject.batch or []
     inputs = [t for t in batch if t.ndim > 1 and t.shape[0] >= FEWEST and t.shape[-1] > 1]

@@ -7,8 +7,8 @@ from collections.abc import Iterator
 import torch
 from torch import Tensor
 
-from normscope.core.finding import Certainty, Finding
-from normscope.doctor.rule import Rule
+from normscope.core.finding import Certainty
+from normscope.doctor.rule import Findings, Rule
 from normscope.doctor.rules.new_statistics import are_new
 from normscope.doctor.subject import Subject, place_of
 from normscope.operators.normalizer import acts_on_weights
@@ -18,7 +18,7 @@ from normscope.operators.site import Site
 OTHER = 1.5
 
 
-def _look(rule: Rule, subject: Subject) -> Iterator[Finding]:
+def _look(rule: Rule, subject: Subject) -> Findings:
     """Yield normalizers whose scale, shift or statistics are those of a new one again, or whose eps is another."""
     if not subject.earlier.differs:
         return  # what was folded into a layer beside it is not lost

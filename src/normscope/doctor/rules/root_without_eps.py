@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from normscope.core.finding import Certainty, Finding, Severity
-from normscope.doctor.rule import Rule
+from normscope.core.finding import Certainty, Severity
+from normscope.doctor.rule import Findings, Rule
 from normscope.doctor.subject import Subject
 from normscope.graph.ir import Graph, Node, Ref
 from normscope.graph.recognise import name_of
@@ -62,7 +62,7 @@ def _is_bare(graph: Graph, root: Node) -> bool:
     return squares is not None and name_of(squares) in _SQUARES
 
 
-def _look(rule: Rule, subject: Subject) -> Iterator[Finding]:
+def _look(rule: Rule, subject: Subject) -> Findings:
     """Yield every quotient by such a root that depends on the input."""
     for node, root, added in bare_roots(subject.graph):
         what = "nothing is added to the divisor: equal entries are divided by zero"

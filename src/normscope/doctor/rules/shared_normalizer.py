@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 from torch import nn
 
-from normscope.core.finding import Certainty, Finding
+from normscope.core.finding import Certainty
 from normscope.doctor.modules import is_normalizer, role
 from normscope.doctor.neighbours import consumers, producers
-from normscope.doctor.rule import Rule
+from normscope.doctor.rule import Findings, Rule
 from normscope.doctor.subject import Subject, place_of
 from normscope.operators.site import Site
 
 
-def _look(rule: Rule, subject: Subject) -> Iterator[Finding]:
+def _look(rule: Rule, subject: Subject) -> Findings:
     """Yield the normalizers that are called between layers which have nothing in common."""
     graph = subject.graph
     ends = [s.node for s in subject.sites()]
@@ -25,11 +23,12 @@ def _look(rule: Rule, subject: Subject) -> Iterator[Finding]:
         sites = [s for s in subject.sites() if subject.first_path(place_of(s)) == place]
         if not _has_state(sites, modules.get(place)):
             continue
-        made = [_firsts(subject, producers(graph, s.node)) for s in sites]
+        made = [set(map(subject.first_path, producers(graph, s.node))) for s in sites]
         found, side = _strangers(made, by_role=True), "after"
         if found is None:  # calls after the same layers are those of a block that is called again
             readers = {
-                frozenset(m): _firsts(subject, consumers(graph, s.node, ends)) for m, s in zip(made, sites, strict=True)
+                frozenset(m): set(map(subject.first_path, consumers(graph, s.node, ends)))
+                for m, s in zip(made, sites, strict=True)
             }
             found, side = _strangers(list(readers.values()), by_role=False), "before"
         if found is None:
@@ -51,11 +50,6 @@ def _has_state(sites: list[Site], module: nn.Module | None) -> bool:
         return scales[0] is not None and all(s is scales[0] for s in scales)
     own = any(s.gamma is not None or s.running is not None for s in sites)
     return own or (module is not None and is_normalizer(module))
-
-
-def _firsts(subject: Subject, paths: set[str]) -> set[str]:
-    """Return modules by the first of their paths."""
-    return {subject.first_path(path) for path in paths}
 
 
 def _strangers(around: list[set[str]], *, by_role: bool) -> tuple[str, str] | None:

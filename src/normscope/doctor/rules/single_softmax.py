@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
-from normscope.core.finding import Certainty, Finding, Severity
-from normscope.doctor.rule import Rule
+from normscope.core.finding import Certainty, Severity
+from normscope.doctor.rule import Findings, Rule
 from normscope.doctor.subject import Subject
 from normscope.graph.ir import Graph, Node, Ref
 from normscope.graph.recognise import name_of
@@ -13,9 +11,12 @@ from normscope.graph.recognise import name_of
 _SOFTMAX = ("softmax", "_softmax", "log_softmax", "_log_softmax")
 
 
-def _look(rule: Rule, subject: Subject) -> Iterator[Finding]:
+def _look(rule: Rule, subject: Subject) -> Findings:
     """Yield every softmax whose result is one, or zero for its logarithm, whatever it is given."""
-    graph, short = subject.graph, _of_one_token(subject.graph)
+    graph = subject.graph
+    # Where some input is a sequence of length one, attention over it has one entry, for now.
+    shapes = [n.shape for n in graph if n.op == "input" and n.shape is not None]
+    short = any(len(s) in (2, 3) and s[1] == 1 for s in shapes)
     for node in graph:
         if name_of(node) in _SOFTMAX and node.name in graph.moving and _length(graph, node) == 1:
             result = "0" if "log" in name_of(node) else "1"
@@ -39,12 +40,6 @@ def _length(graph: Graph, node: Node) -> int | None:
     if shape is None or not isinstance(axis, int) or not -len(shape) <= axis < len(shape):
         return None
     return shape[axis]
-
-
-def _of_one_token(graph: Graph) -> bool:
-    """Tell whether some input is a sequence of length one: then attention over it has one entry, for now."""
-    shapes = [n.shape for n in graph if n.op == "input" and n.shape is not None]
-    return any(len(s) in (2, 3) and s[1] == 1 for s in shapes)
 
 
 _HEAD = "model = nn.Sequential(nn.Linear(8, {0}), nn.Softmax(-1))"

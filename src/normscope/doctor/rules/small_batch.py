@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
 
 from torch import nn
 
-from normscope.core.finding import Certainty, Finding, Severity
+from normscope.core.finding import Certainty, Severity
 from normscope.doctor.modules import batch_norms
-from normscope.doctor.rule import Rule
+from normscope.doctor.rule import Findings, Rule
 from normscope.doctor.subject import Subject, place_of
 from normscope.operators.normalizer import couples_samples
 
@@ -18,7 +17,7 @@ SAMPLES = 8
 VALUES = 16
 
 
-def _look(rule: Rule, subject: Subject) -> Iterator[Finding]:
+def _look(rule: Rule, subject: Subject) -> Findings:
     """Yield the worst BatchNorm for the batch size, and a last batch that cannot be normalized at all."""
     size = subject.batch_size or 0
     synchronized = {path for path, bn in batch_norms(subject.model) if isinstance(bn, nn.SyncBatchNorm)}

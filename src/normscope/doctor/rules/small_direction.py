@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 import torch
 
-from normscope.core.finding import Certainty, Finding, Severity
-from normscope.doctor.rule import Rule
+from normscope.core.finding import Certainty, Severity
+from normscope.doctor.rule import Findings, Rule
 from normscope.doctor.subject import Subject, layer_of
 from normscope.operators.normalizer import normalizers
 
@@ -15,7 +13,7 @@ from normscope.operators.normalizer import normalizers
 SMALL = 1e-3
 
 
-def _look(rule: Rule, subject: Subject) -> Iterator[Finding]:
+def _look(rule: Rule, subject: Subject) -> Findings:
     """Yield a finding for each layer with such vectors."""
     for site in subject.weight_sites():
         stored = subject.captured.tensors.get(site.source)

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
-from normscope.core.finding import Certainty, Finding
-from normscope.doctor.rule import Rule
+from normscope.core.finding import Certainty
+from normscope.doctor.rule import Findings, Rule
 from normscope.doctor.subject import Subject, place_of
 
 _KINDS = ("layer_norm", "rms_norm", "group_norm")
@@ -15,7 +13,7 @@ MIXED, SMALL, FEWEST = 0.2, 0.02, 8
 DOUBLED = 2.0
 
 
-def _look(rule: Rule, subject: Subject) -> Iterator[Finding]:
+def _look(rule: Rule, subject: Subject) -> Findings:
     """Yield the normalizers of single samples whose scales have no common sign, or are all tiny."""
     for site in subject.sites():
         scale = subject.scale_of(site) if site.kind in _KINDS else None

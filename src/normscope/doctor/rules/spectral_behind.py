@@ -2,19 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 import torch
 from torch import Tensor
 
-from normscope.core.finding import Certainty, Finding
-from normscope.doctor.rule import Rule
+from normscope.core.finding import Certainty
+from normscope.doctor.rule import Findings, Rule
 from normscope.doctor.subject import Subject, layer_of
+from normscope.operators.expression import Expr, LinearOp
 
 #: Norm of a normalized weight from which on the iteration is behind.
 ABOVE = 1.1
 #: Steps of a power iteration of our own.
 _STEPS = 60
+
+
+def spectrally_normalized(subject: Subject) -> list[tuple[Expr, LinearOp]]:
+    """Return the layers with a spectrally normalized weight, and their operations."""
+    owners = {layer_of(s) for s in subject.weight_sites() if s.kind == "spectral_norm"}
+    return [(layer, op) for layer in subject.program.layers if (op := layer.op) is not None and op.owner in owners]
 
 
 def attained_norm(weight: Tensor) -> float:
@@ -36,13 +41,9 @@ def attained_norm(weight: Tensor) -> float:
     return best
 
 
-def _look(rule: Rule, subject: Subject) -> Iterator[Finding]:
+def _look(rule: Rule, subject: Subject) -> Findings:
     """Yield every spectrally normalized weight that is still longer than one."""
-    owners = {layer_of(s) for s in subject.weight_sites() if s.kind == "spectral_norm"}
-    for layer in subject.program.layers:
-        op = layer.op
-        if op is None or op.owner not in owners:
-            continue
+    for _, op in spectrally_normalized(subject):
         weight = op.data["weight"]
         norm = attained_norm(weight.transpose(0, 1) if op.data.get("transposed") else weight)
         if norm >= ABOVE:

@@ -3,23 +3,21 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
 
-from normscope.core.finding import Certainty, Finding, Severity
-from normscope.doctor.rule import Rule
-from normscope.doctor.subject import Subject, layer_of
+from normscope.core.finding import Certainty, Severity
+from normscope.doctor.rule import Findings, Rule
+from normscope.doctor.rules.spectral_behind import spectrally_normalized
+from normscope.doctor.subject import Subject
 from normscope.operators.normalizers.spectral_norm import convolution_certificate
 
 #: Norm from which on a convolution is told not to be 1-Lipschitz.
 ABOVE = 1.01
 
 
-def _look(rule: Rule, subject: Subject) -> Iterator[Finding]:
+def _look(rule: Rule, subject: Subject) -> Findings:
     """Yield a finding for each spectrally normalized convolution with an attained norm above one."""
-    owners = {layer_of(s) for s in subject.weight_sites() if s.kind == "spectral_norm"}
-    for layer in subject.program.layers:
-        op = layer.op
-        if op is None or op.kind != "convolution" or op.owner not in owners:
+    for layer, op in spectrally_normalized(subject):
+        if op.kind != "convolution":
             continue
         found = subject.norms.norm(layer.inputs[0], layer)
         attained = math.exp(found.log_lower)

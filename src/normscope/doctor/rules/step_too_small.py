@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 import torch
 
-from normscope.core.finding import Certainty, Finding
+from normscope.core.finding import Certainty
 from normscope.doctor.history import History
 from normscope.doctor.modules import is_normalizer
-from normscope.doctor.rule import Rule
+from normscope.doctor.rule import Findings, Rule
 from normscope.doctor.subject import Subject
 
 #: Steps after which a scale should have moved.
@@ -26,7 +24,7 @@ def least_step(scale: torch.Tensor) -> float:
     return float(torch.finfo(scale.dtype).eps) / 4 * float(scale.detach().float().abs().median())
 
 
-def _look(rule: Rule, subject: Subject) -> Iterator[Finding]:
+def _look(rule: Rule, subject: Subject) -> Findings:
     """Yield normalizers whose scale is too coarse for the rate of an optimizer with steps of bounded size."""
     optimizer = subject.optimizer
     if optimizer is None or type(optimizer).__name__ not in _BOUNDED:
@@ -50,7 +48,7 @@ def _look(rule: Rule, subject: Subject) -> Iterator[Finding]:
             )
 
 
-def _over_time(rule: Rule, history: History) -> Iterator[Finding]:
+def _over_time(rule: Rule, history: History) -> Findings:
     """Yield the scales that have not moved at all while other parts of the network have."""
     tracks = list(history.tracks("scale_moved"))
     trains = any(t.last > 0 for t in tracks) or any(t.last > 0 for t in history.tracks("angle"))

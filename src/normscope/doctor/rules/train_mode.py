@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from normscope.core.finding import Certainty, Finding, Severity
+from normscope.core.finding import Certainty, Severity
 from normscope.doctor.companions import JOINS
 from normscope.doctor.modules import batch_norms
 from normscope.doctor.neighbours import reach
-from normscope.doctor.rule import Rule
+from normscope.doctor.rule import Findings, Rule
 from normscope.doctor.subject import Subject, place_of
 from normscope.graph.ir import Graph, Node
 from normscope.graph.recognise import name_of
@@ -17,7 +17,7 @@ from normscope.graph.recognise import name_of
 _AVERAGES, _APPLIED = ("mean", "sum", "std", "var", "linalg_vector_norm", "norm"), ("div", "mul", "sub")
 
 
-def _look(rule: Rule, subject: Subject) -> Iterator[Finding]:
+def _look(rule: Rule, subject: Subject) -> Findings:
     """Yield BatchNorm modules left in train mode, and normalizers over the batch axis in evaluation."""
     left = set()
     whole = subject.model.training

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
-from normscope.core.finding import Certainty, Finding, Severity
-from normscope.doctor.rule import Rule
+from normscope.core.finding import Certainty, Severity
+from normscope.doctor.rule import Findings, Rule
 from normscope.doctor.rules.commuting import directly, pairs, removable
 from normscope.doctor.subject import Subject, place_of
 
 
-def _look(rule: Rule, subject: Subject) -> Iterator[Finding]:
+def _look(rule: Rule, subject: Subject) -> Findings:
     """Yield a finding for each such pair, at the first of the two, then those beside a way around the second."""
     for pair in pairs(subject.structure):
         if not directly(pair):

@@ -5,8 +5,8 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 
-from normscope.core.finding import Certainty, Finding, Severity
-from normscope.doctor.rule import Rule
+from normscope.core.finding import Certainty, Severity
+from normscope.doctor.rule import Findings, Rule
 from normscope.doctor.structure import region
 from normscope.doctor.subject import Subject
 from normscope.operators.attention import Attention, Softmax
@@ -28,7 +28,7 @@ def attentions(subject: Subject) -> Iterator[tuple[Nonlinear, tuple[Expr, Expr]]
                     break
 
 
-def _look(rule: Rule, subject: Subject) -> Iterator[Finding]:
+def _look(rule: Rule, subject: Subject) -> Findings:
     """Yield a finding for each attention whose queries and keys have no bound on all inputs."""
     for attention, (q, k) in attentions(subject):
         # Logits q.k are bounded as soon as the rows of both are.

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
-from normscope.core.finding import Certainty, Finding, Severity
+from normscope.core.finding import Certainty, Severity
 from normscope.doctor.modules import batch_norms
-from normscope.doctor.rule import Rule
+from normscope.doctor.rule import Findings, Rule
 from normscope.doctor.rules.weight_decay import decay_of
 from normscope.doctor.subject import Subject
 
@@ -29,7 +27,7 @@ def invariant_weights(subject: Subject) -> dict[str, str]:
     return {name: owner for name, owner in found.items() if name not in bad}
 
 
-def _look(rule: Rule, subject: Subject) -> Iterator[Finding]:
+def _look(rule: Rule, subject: Subject) -> Findings:
     """Yield one finding with the number of such weights; nothing where a BatchNorm is kept in evaluation mode."""
     if subject.model.training and not all(bn.training for _, bn in batch_norms(subject.model)):
         return  # it divides by what is stored: the scale of the weight before it counts

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
 
-from normscope.core.finding import Certainty, Finding, Severity
+from normscope.core.finding import Certainty, Severity
 from normscope.doctor.history import History
 from normscope.doctor.modules import batch_norms
-from normscope.doctor.rule import Rule
+from normscope.doctor.rule import Findings, Rule
 from normscope.doctor.subject import Subject
 
 
@@ -27,7 +26,7 @@ def between(counts: list[int]) -> list[int]:
     return [i for i in range(first, last) if counts[i] != usual]
 
 
-def _look(rule: Rule, subject: Subject) -> Iterator[Finding]:
+def _look(rule: Rule, subject: Subject) -> Findings:
     """Yield the layers whose number of batches does not fit that of their neighbours."""
     called = subject.calls
     counted = [(path, bn.num_batches_tracked) for path, bn in batch_norms(subject.model)]
@@ -46,7 +45,7 @@ def _look(rule: Rule, subject: Subject) -> Iterator[Finding]:
         )
 
 
-def _over_time(rule: Rule, history: History) -> Iterator[Finding]:
+def _over_time(rule: Rule, history: History) -> Findings:
     """Yield the layers that count another number of batches per step than most, and all if they count several."""
     rates = {t.place: t.last for t in history.tracks("tracked") if t.last > 0}
     if not rates:

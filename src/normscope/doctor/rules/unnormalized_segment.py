@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
 from dataclasses import dataclass
 
-from normscope.core.finding import Certainty, Finding, Severity
+from normscope.core.finding import Certainty, Severity
 from normscope.core.number_text import number_text
-from normscope.doctor.rule import Rule
+from normscope.doctor.rule import Findings, Rule
 from normscope.doctor.structure import below, reached
 from normscope.doctor.subject import Subject, place_of
 from normscope.lipschitz.composition import Domain
@@ -41,16 +40,11 @@ class Stretches(Roughly):
 
 @dataclass(frozen=True, eq=False)
 class Stretch:
-    """What lies before a normalizer or an output, up to the normalizers before it.
+    """What lies before a normalizer or an output, up to the normalizers before it."""
 
-    Attributes:
-        end: what ends it.
-        log10: decimal logarithm of its certified constant.
-        layers: its linear layers in order, each with the decimal logarithm of the constant up to it.
-    """
-
-    end: str
-    log10: float
+    end: str  #: what ends it
+    log10: float  #: decimal logarithm of its certified constant
+    #: its linear layers in order, each with the decimal logarithm of the constant up to it
     layers: tuple[tuple[Expr, float], ...]
 
     def best_cut(self) -> tuple[Expr, float]:
@@ -101,7 +95,7 @@ def _between(expr: Expr) -> dict[int, Expr]:
     return reached([expr], lambda e: () if e.op is None and isinstance(e.atom, Division | Input) else below(e))
 
 
-def _look(rule: Rule, subject: Subject) -> Iterator[Finding]:
+def _look(rule: Rule, subject: Subject) -> Findings:
     """Yield a finding for each stretch whose constant is out of hand, with the place where a normalizer helps most."""
     told: set[int] = set()
     for stretch in suspects(subject):

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 from torch import Tensor, nn
 
-from normscope.core.finding import Certainty, Finding
+from normscope.core.finding import Certainty
 from normscope.doctor.modules import is_normalizer
-from normscope.doctor.rule import Rule
+from normscope.doctor.rule import Findings, Rule
 from normscope.doctor.rules.weight_decay import gates
 from normscope.doctor.subject import Subject
 
@@ -18,27 +16,23 @@ TINY = 1e-3
 MOVED = 1e-3
 
 
-def _start(gate: Tensor) -> float | None:
-    """Return the number that all entries of a scale are, if it is tiny; one that took a step is not."""
-    flat = gate.detach().flatten()
-    first = float(flat[0])
-    return first if abs(first) <= TINY and bool((flat == flat[0]).all()) else None
-
-
 def _was_trained(norm: nn.Module) -> bool:
     """Tell whether the shifts of a normalizer differ by more than a few small steps make of them."""
     shift = getattr(norm, "bias", None)
     return isinstance(shift, Tensor) and shift.numel() > 1 and float(shift.detach().float().std()) > MOVED
 
 
-def _look(rule: Rule, subject: Subject) -> Iterator[Finding]:
+def _look(rule: Rule, subject: Subject) -> Findings:
     """Yield the branches whose scales are all one tiny number, although shifts of normalizers were trained."""
     if not any(is_normalizer(m) and _was_trained(m) for m in subject.model.modules()):
         return
     found = {name: subject.parameters[name] for name in gates(subject) if name in subject.parameters}
     for name, gate in found.items():
-        start = _start(gate)
-        if start is None or (start == 0 and subject.purpose != "inference") or not isinstance(gate, nn.Parameter):
+        flat = gate.detach().flatten()
+        start = float(flat[0])
+        if abs(start) > TINY or not bool((flat == flat[0]).all()):
+            continue  # it took a step
+        if start == 0 and subject.purpose != "inference":
             continue  # a branch that starts at zero may have been added to a trained network just now
         yield rule.finding(
             name.rpartition(".")[0],
@@ -47,6 +41,18 @@ def _look(rule: Rule, subject: Subject) -> Iterator[Finding]:
             {"scale": start, "entries": gate.numel()},
         )
 
+
+_BLOCKS = (
+    "class Block(nn.Module):\n"
+    "    def __init__(self):\n"
+    "        super().__init__()\n"
+    "        self.norm, self.fc = nn.LayerNorm(8), nn.Linear(8, 8)\n"
+    "        self.gamma = nn.Parameter(1e-6 * torch.ones(8))\n\n"
+    "    def forward(self, x):\n"
+    "        return x + self.gamma * torch.relu(self.fc(self.norm(x)))\n\n\n"
+    "model = nn.Sequential(Block(), Block())\n"
+    "options = {'input_shape': (8,)}\n"
+)
 
 RULE = Rule(
     code="NS605",
@@ -58,26 +64,9 @@ RULE = Rule(
     "loader renames, or a key that strict=False ignores. Every branch is then multiplied by almost zero.",
     effect="whole blocks do nothing, and the model's outputs are garbage, without an error",
     fix="load the scale from the checkpoint: check which keys load_state_dict reports as missing or unexpected",
-    example="class Block(nn.Module):\n"
-    "    def __init__(self):\n"
-    "        super().__init__()\n"
-    "        self.norm, self.fc = nn.LayerNorm(8), nn.Linear(8, 8)\n"
-    "        self.gamma = nn.Parameter(1e-6 * torch.ones(8))\n\n"
-    "    def forward(self, x):\n"
-    "        return x + self.gamma * torch.relu(self.fc(self.norm(x)))\n\n\n"
-    "model = nn.Sequential(Block(), Block())\n"
-    "for block in model:\n"
-    "    nn.init.normal_(block.norm.bias)  # trained weights were loaded, the scales were not\n"
-    "options = {'input_shape': (8,)}",
-    good="class Block(nn.Module):\n"
-    "    def __init__(self):\n"
-    "        super().__init__()\n"
-    "        self.norm, self.fc = nn.LayerNorm(8), nn.Linear(8, 8)\n"
-    "        self.gamma = nn.Parameter(1e-6 * torch.ones(8))\n\n"
-    "    def forward(self, x):\n"
-    "        return x + self.gamma * torch.relu(self.fc(self.norm(x)))\n\n\n"
-    "model = nn.Sequential(Block(), Block())  # as it starts\n"
-    "options = {'input_shape': (8,)}",
+    example=_BLOCKS + "for block in model:\n"
+    "    nn.init.normal_(block.norm.bias)  # trained weights were loaded, the scales were not",
+    good=_BLOCKS.rstrip(),  # as they start
     look=_look,
     threads=("2noise/ChatTTS/issues/732",),
 )

@@ -3,18 +3,17 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
 
-from normscope.core.finding import Certainty, Finding
+from normscope.core.finding import Certainty
 from normscope.doctor.modules import is_normalizer
-from normscope.doctor.rule import Rule
+from normscope.doctor.rule import Findings, Rule
 from normscope.doctor.subject import Subject
 
 #: Names of scales.
 _SCALE = re.compile(r"scale|gamma|gain")
 
 
-def _look(rule: Rule, subject: Subject) -> Iterator[Finding]:
+def _look(rule: Rule, subject: Subject) -> Findings:
     """Yield the normalizers of modules that run, which do not run themselves."""
     yield from _forgotten(rule, subject)
     graph = subject.graph
@@ -39,7 +38,7 @@ def _look(rule: Rule, subject: Subject) -> Iterator[Finding]:
             )
 
 
-def _forgotten(rule: Rule, subject: Subject) -> Iterator[Finding]:
+def _forgotten(rule: Rule, subject: Subject) -> Findings:
     """Yield the modules with a normalizer written out, whose own scales no operation reads."""
     targets = {n.target for n in subject.graph if n.target}
     modules = dict(subject.model.named_modules())

@@ -9,7 +9,7 @@ from torch import Tensor
 from normscope.core.finding import Certainty, Finding, Severity
 from normscope.doctor.modules import listed_channels
 from normscope.doctor.neighbours import producers
-from normscope.doctor.rule import Rule
+from normscope.doctor.rule import Findings, Rule
 from normscope.doctor.subject import Subject, place_of
 from normscope.operators.site import Site
 
@@ -19,7 +19,7 @@ NEAR = 2.0
 STEEP = 100.0
 
 
-def _look(rule: Rule, subject: Subject) -> Iterator[Finding]:
+def _look(rule: Rule, subject: Subject) -> Findings:
     """Yield a finding for each normalizer with such channels: of running variances, or of groups seen in the data."""
     for site in subject.sites():
         for variance, words, certainty in _variances(subject, site):

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import replace
 
 from torch import nn
 
-from normscope.core.finding import Certainty, Finding
-from normscope.doctor.rule import Rule
+from normscope.core.finding import Certainty
+from normscope.doctor.rule import Findings, Rule
 from normscope.doctor.subject import Subject
 from normscope.graph.ir import Graph, Node
 from normscope.graph.recognise import name_of
@@ -86,7 +85,7 @@ _KINDS = {
 }
 
 
-def _look(rule: Rule, subject: Subject) -> Iterator[Finding]:
+def _look(rule: Rule, subject: Subject) -> Findings:
     """Yield one finding with the parameters of every kind, at the first of the most important kind."""
     decay = decay_of(subject)
     kinds: dict[str, list[str]] = {what: [] for what in _KINDS}
@@ -130,9 +129,5 @@ RULE = Rule(
     needs=("optimizer",),
     look=_look,
     not_for=("inference",),
-    threads=(
-        "Lightning-AI/lit-llama/issues/254",
-        "huggingface/transformers/issues/4360",
-        "majumderb/rezero/issues/14",
-    ),
+    threads=("Lightning-AI/lit-llama/issues/254", "huggingface/transformers/issues/4360", "majumderb/rezero/issues/14"),
 )

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
 
-from normscope.core.finding import Certainty, Finding
+from normscope.core.finding import Certainty
 from normscope.doctor.neighbours import reach, reads
-from normscope.doctor.rule import Rule
+from normscope.doctor.rule import Findings, Rule
 from normscope.doctor.subject import Subject, place_of
 from normscope.graph.ir import Graph
 from normscope.graph.recognise import name_of
@@ -22,7 +21,7 @@ def _axis(axis: int, shape: tuple[int, ...], samples: int = 1) -> str:
     return f"the {name} axis ({shape[axis]} entries)"
 
 
-def _look(rule: Rule, subject: Subject) -> Iterator[Finding]:
+def _look(rule: Rule, subject: Subject) -> Findings:
     """Yield the normalizers whose groups do not fit the axis along which the layer before makes features."""
     yield from _along_kernels(rule, subject)
     yield from _lengths_elsewhere(rule, subject)
@@ -34,7 +33,9 @@ def _look(rule: Rule, subject: Subject) -> Iterator[Finding]:
             yield from _cut_heads(rule, subject, site)
         if site.kind == "l2_norm" and features == frozenset({2}):
             yield from _over_tokens(rule, site)
-        if not features or len(site.shape) < 3 or (site.written_out and not _called_layer_norm(subject, site)):
+        kind = subject.graph[site.node].owner_type
+        named = re.search(r"(Layer|RMS)_?Norm", kind) and not re.search(r"1d|2d|3d|Group|Instance|Global", kind)
+        if not features or len(site.shape) < 3 or (site.written_out and not named):
             continue
         text = ""  # the axes of other normalizers are a matter of design
         if site.written_out or site.kind in ("layer_norm", "rms_norm"):
@@ -43,12 +44,6 @@ def _look(rule: Rule, subject: Subject) -> Iterator[Finding]:
             text = _channels(site, features)
         if text:
             yield rule.finding(place_of(site), text, {"features": ", ".join(map(str, sorted(features)))})
-
-
-def _called_layer_norm(subject: Subject, site: Site) -> bool:
-    """Tell whether a normalizer written out is one of features by the name of its class."""
-    kind = subject.graph[site.node].owner_type
-    return bool(re.search(r"(Layer|RMS)_?Norm", kind)) and not re.search(r"1d|2d|3d|Group|Instance|Global", kind)
 
 
 def _channels(site: Site, features: frozenset[int]) -> str:
@@ -89,7 +84,7 @@ def _layer_norm(site: Site, features: frozenset[int]) -> str:
     return ""
 
 
-def _over_tokens(rule: Rule, site: Site) -> Iterator[Finding]:
+def _over_tokens(rule: Rule, site: Site) -> Findings:
     """Yield a vector norm over axis 1 of (samples, tokens, features), which F.normalize takes where none is given."""
     spread = site.spread
     if spread is not None and len(site.shape) == len(spread.view) == 3 and tuple(spread.axes) == (1,):
@@ -102,7 +97,7 @@ def _over_tokens(rule: Rule, site: Site) -> Iterator[Finding]:
         )
 
 
-def _one_side_of_the_plane(rule: Rule, site: Site, features: frozenset[int] | None) -> Iterator[Finding]:
+def _one_side_of_the_plane(rule: Rule, site: Site, features: frozenset[int] | None) -> Findings:
     """Yield a written-out norm of images over some of their sides, neither over the features nor the whole plane."""
     spread, rank = site.spread, len(site.shape)
     if spread is None or not site.written_out or features != frozenset({1}) or rank < 4 or len(spread.view) != rank:
@@ -119,7 +114,7 @@ def _one_side_of_the_plane(rule: Rule, site: Site, features: frozenset[int] | No
         )
 
 
-def _cut_features(rule: Rule, subject: Subject, site: Site) -> Iterator[Finding]:
+def _cut_features(rule: Rule, subject: Subject, site: Site) -> Findings:
     """Yield a BatchNorm after a view that gives parts of a feature's plane channels of their own."""
     if site.kind != "batch_norm" or len(site.shape) < 3:
         return
@@ -143,7 +138,7 @@ def _cut_features(rule: Rule, subject: Subject, site: Site) -> Iterator[Finding]
     )
 
 
-def _lengths_elsewhere(rule: Rule, subject: Subject) -> Iterator[Finding]:
+def _lengths_elsewhere(rule: Rule, subject: Subject) -> Findings:
     """Yield weights divided by norms along one axis and multiplied by lengths along another."""
     graph, users = subject.graph, subject.graph.users()
     for site in subject.weight_sites():
@@ -174,7 +169,7 @@ def _axes_of(graph: Graph, name: str, rank: int) -> set[int]:
     return {rank - len(shape) + i for i, n in enumerate(shape) if n > 1}
 
 
-def _along_kernels(rule: Rule, subject: Subject) -> Iterator[Finding]:
+def _along_kernels(rule: Rule, subject: Subject) -> Findings:
     """Yield weights of convolutions that are divided by norms along the kernel alone, not by those of filters."""
     for site in subject.weight_sites():
         if site.kind != "weight_norm" or len(site.shape) < 3:
@@ -196,7 +191,7 @@ def _along_kernels(rule: Rule, subject: Subject) -> Iterator[Finding]:
                 break
 
 
-def _cut_heads(rule: Rule, subject: Subject, site: Site) -> Iterator[Finding]:
+def _cut_heads(rule: Rule, subject: Subject, site: Site) -> Findings:
     """Yield a GroupNorm after attention whose groups hold parts of heads."""
     if site.spread is None or len(site.shape) < 2:
         return
