@@ -47,12 +47,7 @@ UNENCLOSED = (
 def around_data(work: Work, model: nn.Module, data: Any, limit: int | None, ceiling: Value | None) -> Around | None:
     """Return what holds around the data, or nothing where nothing was asked or can be said.
 
-    Args:
-        work: the analysis.
-        model: that takes the data.
-        data: as given.
-        limit: of samples.
-        ceiling: a certified constant on all inputs, which no local one exceeds.
+    No local constant exceeds the ceiling, a certified constant on all inputs.
     """
     options = work.options
     if data is None or not work.program.blocks or not work.program.outputs:
@@ -65,7 +60,9 @@ def around_data(work: Work, model: nn.Module, data: Any, limit: int | None, ceil
     asked = options.radius is not None or timed
     cost = forward_cost(work.program) * (1 + sum(math.prod(b.shape) for b in work.program.blocks))
     cost += AGAIN * overhead(work.program)
-    points = _drawn(work, model, data, limit)
+    found = one_at_a_time(work, model, data, DRAWN_FROM if limit is None else min(limit, DRAWN_FROM))
+    order = torch.randperm(len(found), generator=torch.Generator().manual_seed(options.seed))
+    points = [found[i] for i in order.tolist()]
     if not points:
         return None
     if cost > CHEAP and (not asked or (options.radii and not any(options.radii))):
@@ -88,11 +85,7 @@ def _planned(work: Work, cost: float, radii: int) -> int:
 def _at_points(work: Work, points: list[list[Tensor]], ceiling: Value | None, seconds: float | None) -> Around | None:
     """Return what holds at the points of a large network: their Jacobians in float64, rounding not enclosed.
 
-    Args:
-        work: the analysis.
-        points: in random order.
-        ceiling: a certified constant on all inputs.
-        seconds: what a ball around a point would take, if none was asked for.
+    ``seconds`` is what a ball around a point would take, if none was asked for.
     """
     notes = []
     if seconds is not None:
@@ -116,14 +109,6 @@ def _at_points(work: Work, points: list[list[Tensor]], ceiling: Value | None, se
     spent = (time.process_time() - start) / max(1, len(balls))
     timed = [[replace(ball, seconds=spent) for ball in point] for point in balls]
     return _stated(work, timed, (0.0,), notes, ceiling, (UNENCLOSED,))
-
-
-def _drawn(work: Work, model: nn.Module, data: Any, limit: int | None) -> list[list[Tensor]]:
-    """Return samples of the data in random order."""
-    most = DRAWN_FROM if limit is None else min(limit, DRAWN_FROM)
-    found = one_at_a_time(work, model, data, most)
-    order = torch.randperm(len(found), generator=torch.Generator().manual_seed(work.options.seed))
-    return [found[i] for i in order.tolist()]
 
 
 def _radii(given: Sequence[float] | None, points: list[list[Tensor]]) -> tuple[float, ...]:
@@ -178,13 +163,9 @@ def _blocks(work: Work, program: Program, point: list[Tensor]) -> list[Tensor]:
 
 
 def _stated(
-    work: Work,
-    balls: list[list[Ball]],
-    radii: tuple[float, ...],
-    notes: list[str],
-    ceiling: Value | None,
+    work: Work, balls: list[list[Ball]], radii: tuple[float, ...], notes: list[str], ceiling: Value | None,
     also: tuple[str, ...] = (),
-) -> Around | None:
+) -> Around | None:  # fmt: skip
     """Return the statements that the balls of all points allow."""
     options, count = work.options, len(balls)
     if not count:

@@ -26,7 +26,7 @@ from normscope.analysis.context import (
 from normscope.analysis.contradiction import uncontradicted, uncontradicted_row
 from normscope.analysis.depth_curve import depth
 from normscope.analysis.end_to_end import end_to_end
-from normscope.analysis.facts import coverage, effect, input_facts, messages, model_facts, statistics
+from normscope.analysis.facts import gathered, messages
 from normscope.analysis.first_look import completed, first_look
 from normscope.analysis.gap import gap
 from normscope.analysis.layers import layers, normalizers
@@ -35,12 +35,11 @@ from normscope.core.depth_curve import Depth
 from normscope.core.environment import few_threads
 from normscope.core.errors import STOPPED, InputError, attempt, unless_stopped
 from normscope.core.memory import held, readable, require
-from normscope.core.result import Result, Rows
+from normscope.core.result import Result
 from normscope.graph.capture import Captured, uncompiled
 from normscope.graph.guard import COPY_LIMIT, untouched
 from normscope.graph.ir import Graph
 from normscope.graph.model_state import ModelState
-from normscope.graph.module_tree import fold
 from normscope.graph.repeatable_data import repeatable
 from normscope.graph.weights_validation import check_model
 from normscope.linalg.streamed import BLOCK_NUMBERS
@@ -132,11 +131,7 @@ def analyze(
 
 
 def checked(model: nn.Module, data: Any, options: Options, limit: int | None) -> tuple[nn.Module, Any]:
-    """Return the model as it is written and data that can be read again, after looking at everything given.
-
-    Raises:
-        NormscopeError: a subclass that says what is wrong.
-    """
+    """Return the model as it is written and data that can be read again, after looking at everything given."""
     if options.mode == "frozen-batch" and data is None:
         raise InputError("mode='frozen-batch' needs a batch of data to freeze its statistics. Pass data.")
     if limit is not None and limit < 1:
@@ -186,7 +181,6 @@ def _analyze(
 ) -> Result:
     """Carry out the steps on a captured model."""
     work = begin(captured, model, data, options, say, limit)
-    captured, program, options = work.captured, work.program, work.options
     rows = layers(work)
     sites = normalizers(work, rows)
     told = work.messages
@@ -196,26 +190,11 @@ def _analyze(
     around = unless_stopped(
         "what holds around the data", lambda: around_data(work, model, data, limit, constants["global"]), None, told
     )
-    tables: dict[str, Any] = {  # each by itself: one that fails takes no other along
-        "depth": unless_stopped("the table along depth", lambda: depth(work, rows, sites, whole), Depth(), told),
-        "effect": attempt("what normalizers change", lambda: effect(sites, rows, constants), {}, told),
-        "statistics": attempt("the statistics of the data", lambda: statistics(work), {}, told),
-        "blocks": attempt("the tree of modules", lambda: tuple(b.to_dict() for b in fold(captured.graph)), (), told),
-    }
-    parts = unless_stopped("the shares of the gap", lambda: gap(work, rows, sites, whole, tables["depth"]), None, told)
+    curves = unless_stopped("the table along depth", lambda: depth(work, rows, sites, whole), Depth(), told)
+    parts = unless_stopped("the shares of the gap", lambda: gap(work, rows, sites, whole, curves), None, told)
+    result = gathered(work, model, name, data is not None, rows, sites, constants)
     said = attempt("a part of these messages", lambda: tuple(messages(work)), (), told) or tuple(told)
-    return Result(
-        model=model_facts(captured, model, name, options),
-        input=input_facts(work, data is not None),
-        coverage=coverage(program, captured),
-        normalizers=Rows(sites),
-        layers=Rows(rows),
-        end_to_end=constants,
-        messages=said,
-        around=around,
-        gap=parts,
-        **tables,
-    )
+    return replace(result, depth=curves, gap=parts, around=around, messages=said)
 
 
 #: What the libraries that capture a graph take when they are first used.
@@ -231,11 +210,7 @@ _DOUBLE = 8.0
 def announced(model: nn.Module, what: str, before: float, graph: Graph | None = None) -> str:
     """Return how much memory an analysis of a model will take at its peak, after seeing that it fits.
 
-    Args:
-        model: the model to be analyzed.
-        what: what is done, the subject of a sentence.
-        before: the bytes that were held before it began.
-        graph: the model as a graph, once it is known: its activations count too.
+    ``before`` is what was held before it began; once the graph is known, its activations count too.
 
     Raises:
         NotEnoughMemoryError: if it does not fit.
@@ -267,14 +242,9 @@ def additional_peak(tensors: Iterable[Tensor], graph: Graph | None = None) -> fl
     kept = min(float(KEPT_BYTES), 4.0 * _DOUBLE * numbers)
     matrices = [(float(t.numel()), float(min(t.shape))) for t in floating if t.ndim == 2]
     largest = max((_matrix(*matrix) for matrix in matrices), default=0.0)
-    activations = 0.0 if graph is None else ACTIVATIONS * _DOUBLE * _activations(graph)
+    shapes = [node.shape for node in graph or () if not node.target and node.shape is not None]
+    activations = ACTIVATIONS * _DOUBLE * sum(math.prod(max(1, side) for side in shape) for shape in shapes)
     return LIBRARIES + EACH_TENSOR * len(tensors) + copies + kept + activations + max(_DOUBLE * numbers, largest)
-
-
-def _activations(graph: Graph) -> float:
-    """Return the number of entries of all values that a graph computes from one sample."""
-    shapes = (node.shape for node in graph if not node.target and node.shape is not None)
-    return float(sum(math.prod(max(1, side) for side in shape) for shape in shapes))
 
 
 def _matrix(entries: float, side: float) -> float:

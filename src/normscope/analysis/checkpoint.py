@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import json
+import itertools
 import math
 import os
 import re
@@ -15,9 +15,9 @@ import torch
 from torch import Tensor
 
 from normscope.core.errors import InputError, NonFiniteError, WeightsError, listed
-from normscope.core.files import user_path, write_text
+from normscope.core.files import user_path
 from normscope.core.result import SCHEMA_VERSION, from_plain, to_plain
-from normscope.core.shown import Shown
+from normscope.core.shown import Saved
 from normscope.core.value import Kind, Value, product
 from normscope.graph.checkpoint import INDICES, Role, TensorEntry, checkpoint_files, iterate_tensors, read_header
 from normscope.graph.safe_load import PICKLED, SAFETENSORS, holds_tensors
@@ -38,38 +38,28 @@ GAINS = {"weight_v": "weight_g", "original1": "original0"}
 
 @dataclass(frozen=True)
 class TensorResult:
-    """One tensor of a checkpoint.
+    """One tensor of a checkpoint."""
 
-    Attributes:
-        name: its key.
-        role: what it probably is, guessed from its name and shape.
-        shape: its shape.
-        dtype: of its numbers, e.g. ``"bfloat16"``.
-        numbers: how many it holds.
-        upper: upper bound on the norm of its layer: of the matrix, or of the convolution whatever the image size, its
-            stride and its dilation.
-        lower: attained by the same, by a convolution on any image that holds a whole window.
-        kernel: of a convolution, upper bound on the norm of its reshaped kernel (outputs, inputs * kernel); the
-            convolution itself may have a norm up to the root of the number of its taps as large.
-        details: ``largest_row`` (embedding), ``largest`` (norm scale, bias), ``std_min`` and ``std_max`` (running
-            variance), ``frobenius`` (any other).
-        note: what a reader must know, e.g. that it is not the weight as it acts.
-    """
-
-    name: str
-    role: str
-    shape: tuple[int, ...]
-    dtype: str
-    numbers: int
+    name: str  #: its key
+    role: str  #: what it probably is, guessed from its name and shape
+    shape: tuple[int, ...]  #: its shape
+    dtype: str  #: of its numbers, e.g. ``"bfloat16"``
+    numbers: int  #: how many it holds
+    #: upper bound on the norm of its layer: of the matrix, or of the convolution whatever the image size, its stride
+    #: and its dilation
     upper: Value | None = None
-    lower: Value | None = None
+    lower: Value | None = None  #: attained by the same, by a convolution on any image that holds a whole window
+    #: of a convolution, upper bound on the norm of its reshaped kernel (outputs, inputs * kernel); the convolution
+    #: itself may have a norm up to the root of the number of its taps as large
     kernel: Value | None = None
+    #: ``largest_row`` (embedding), ``largest`` (norm scale, bias), ``std_min`` and ``std_max`` (running variance),
+    #: ``frobenius`` (any other)
     details: dict[str, float] = field(default_factory=dict)
-    note: str = ""
+    note: str = ""  #: what a reader must know, e.g. that it is not the weight as it acts
 
 
 @dataclass(frozen=True, repr=False)
-class CheckpointResult(Shown):
+class CheckpointResult(Saved):
     """What the weights alone tell.
 
     Attributes:
@@ -92,14 +82,6 @@ class CheckpointResult(Shown):
         """Return the JSON form."""
         body = {f.name: to_plain(getattr(self, f.name)) for f in fields(self)}
         return {"schema_version": SCHEMA_VERSION, "kind": "weights", **body}
-
-    def to_json(self) -> str:
-        """Return the JSON text (strict: no NaN, infinities as strings)."""
-        return json.dumps(self.to_dict(), indent=1, allow_nan=False)
-
-    def save(self, path: str | os.PathLike[str]) -> Path:
-        """Write the JSON text, whole or not at all."""
-        return write_text(path, self.to_json() + "\n")
 
     @classmethod
     def from_dict(cls, data: dict[str, Any]) -> CheckpointResult:
@@ -146,7 +128,7 @@ def analyze_checkpoint(path: str | Path, progress: Progress | None = None) -> Ch
     notes = _notes({entry.name for entry in headers})
     gains: dict[str, Tensor] = {}
     results: list[TensorResult] = []
-    for entry, tensor in _tensors(files):
+    for entry, tensor in itertools.chain.from_iterable(map(iterate_tensors, files)):
         say(f"tensor {len(results) + 1} of {len(headers)}: {entry.name}")
         if _is_gain(entry, tensor):
             gains[entry.name] = tensor.clone()
@@ -195,19 +177,8 @@ def _headers(files: list[Path]) -> list[TensorEntry]:
     return headers
 
 
-def _tensors(files: list[Path]) -> Iterator[tuple[TensorEntry, Tensor]]:
-    """Yield every tensor of several files."""
-    for file in files:
-        yield from iterate_tensors(file)
-
-
 def _unmeasured(entry: TensorEntry, tensor: Tensor) -> str:
-    """Return why a tensor has no norm, or an empty text.
-
-    Raises:
-        WeightsError: if it is complex.
-        NonFiniteError: if it holds NaN or infinity, except for minus infinity in what may be a mask.
-    """
+    """Return why a tensor has no norm, or an empty text."""
     if tensor.is_complex():
         raise WeightsError(
             f"Expected real weights, but {entry.name} is {entry.dtype}. Save real and imaginary parts separately."
@@ -216,7 +187,9 @@ def _unmeasured(entry: TensorEntry, tensor: Tensor) -> str:
         return "not floating point: no norm"
     if tensor.numel() == 0:
         return "empty"
-    if not _convertible(tensor):
+    try:
+        tensor.reshape(-1)[:1].to(torch.float64)
+    except RuntimeError:  # some packed formats torch only stores
         return f"{_NOT_MEASURED}: torch cannot convert {entry.dtype} to numbers"
     nan = infinite = negative = 0
     for part in tensor.reshape(-1).split(LARGE):
@@ -240,15 +213,6 @@ def _is_named_as_weight(entry: TensorEntry) -> bool:
     return "mask" not in last and (entry.role in known or bool(re.search("weight|kernel|original", last)))
 
 
-def _convertible(tensor: Tensor) -> bool:
-    """Tell whether torch can turn a tensor's entries into float64; some packed formats it only stores."""
-    try:
-        tensor.reshape(-1)[:1].to(torch.float64)
-    except RuntimeError:  # "copy_kernel" not implemented
-        return False
-    return True
-
-
 def _measure(entry: TensorEntry, tensor: Tensor, gains: dict[str, Tensor]) -> TensorResult:
     """Return what one tensor tells."""
     base = TensorResult(entry.name, entry.role.value, entry.shape, entry.dtype, tensor.numel())
@@ -259,8 +223,10 @@ def _measure(entry: TensorEntry, tensor: Tensor, gains: dict[str, Tensor]) -> Te
         weight, rounding, note = _effective(entry, tensor, gains)
         return replace(base, note=note) if weight is None else _linear(base, weight, rounding, note)
     if entry.role is Role.EMBEDDING and tensor.ndim >= 2:
-        bounds = _norm(tensor.reshape(-1, tensor.shape[-1]))
-        details = {"largest_row": _largest_row(tensor)}
+        rows = tensor.reshape(-1, tensor.shape[-1])
+        bounds, parts = _norm(rows), rows.split(max(1, LARGE // rows.shape[1]))
+        top = max(float(torch.linalg.vector_norm(part.double(), dim=1).max()) for part in parts)
+        details = {"largest_row": top * (1.0 + (rows.shape[1] + 8) * 2.0**-53)}  # rounded up
         return replace(base, upper=_upper(bounds), lower=_lower(bounds), details=details)
     details = _facts(entry, tensor)
     negative = details.get("variance_min", 0.0) < 0
@@ -332,14 +298,6 @@ def _lower(bounds: NormBounds) -> Value:
     return Value(bounds.log_lower, Kind.LOWER, statement="normscope norm")
 
 
-def _largest_row(tensor: Tensor) -> float:
-    """Return the largest Euclidean norm of a row, rounded up."""
-    rows = tensor.reshape(-1, tensor.shape[-1])
-    step = max(1, LARGE // rows.shape[1])
-    top = max(float(torch.linalg.vector_norm(part.double(), dim=1).max()) for part in rows.split(step))
-    return top * (1.0 + (rows.shape[1] + 8) * 2.0**-53)
-
-
 def _facts(entry: TensorEntry, tensor: Tensor) -> dict[str, float]:
     """Return extremes of a vector: of a scale or bias its largest magnitude, of a variance the deviations."""
     if entry.role is Role.RUNNING_STATISTICS and entry.name.lower().endswith(("var", "variance")):
@@ -386,10 +344,8 @@ def _messages(results: list[TensorResult], path: Path) -> Iterator[str]:
         yield f"{unreadable} {hold} integers: no norm (dequantize quantized weights first)"
     packed = sum(r.note.startswith(_NOT_MEASURED) for r in results)
     if packed:
-        yield (
-            f"{packed} tensors are {_NOT_MEASURED} because their format is for storage only: save them in another "
-            "format to get a norm"
-        )
+        storage = f"{packed} tensors are {_NOT_MEASURED} because their format is for storage only"
+        yield f"{storage}: save them in another format to get a norm"
     for note in (_MASK, _UNDEFINED):
         names = [r.name for r in results if r.note == note]
         if names:

@@ -5,18 +5,15 @@ from __future__ import annotations
 import difflib
 import json
 import math
-import os
 from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
-from normscope.analysis.checkpoint import CheckpointResult, TensorResult
+from normscope.analysis.checkpoint import CheckpointResult
 from normscope.core.errors import InputError
-from normscope.core.files import write_text
 from normscope.core.finding import Finding, order
-from normscope.core.result import SCHEMA_VERSION, LayerResult, NormalizerResult, Result
-from normscope.core.shown import Shown
+from normscope.core.result import SCHEMA_VERSION, Result
+from normscope.core.shown import Saved
 from normscope.core.value import LN10, Value, json_number
 
 Comparable = Result | CheckpointResult
@@ -98,7 +95,7 @@ class Row:
 
 
 @dataclass(frozen=True, repr=False)
-class Comparison(Shown):
+class Comparison(Saved):
     """Several models side by side; the others are compared with the first.
 
     Attributes:
@@ -137,15 +134,15 @@ class Comparison(Shown):
 
     def new_findings(self, model: int) -> tuple[Finding, ...]:
         """Return what is found in a model and not in the first, if the doctor saw both."""
-        if not self.checked or not (self.checked[0] and self.checked[model]):
-            return ()
-        return tuple(f for f, present in self.findings if present[model] and not present[0])
+        return self._found_in(model, 0)
 
     def gone_findings(self, model: int) -> tuple[Finding, ...]:
         """Return what is found in the first and not in a model, if the doctor saw both."""
-        if not self.checked or not (self.checked[0] and self.checked[model]):
-            return ()
-        return tuple(f for f, present in self.findings if present[0] and not present[model])
+        return self._found_in(0, model)
+
+    def _found_in(self, model: int, other: int) -> tuple[Finding, ...]:
+        both = bool(self.checked) and self.checked[model] and self.checked[other]
+        return tuple(f for f, present in self.findings if both and present[model] and not present[other])
 
     def to_dict(self) -> dict[str, Any]:
         """Return the JSON form."""
@@ -160,14 +157,6 @@ class Comparison(Shown):
             "checked": list(self.checked),
             "messages": list(self.messages),
         }
-
-    def to_json(self) -> str:
-        """Return the JSON text (strict: no NaN, infinities as strings)."""
-        return json.dumps(self.to_dict(), indent=1, allow_nan=False)
-
-    def save(self, path: str | os.PathLike[str]) -> Path:
-        """Write the JSON text, whole or not at all."""
-        return write_text(path, self.to_json() + "\n")
 
 
 def compare(results: Mapping[str, Comparable], findings: Mapping[str, Sequence[Finding]] | None = None) -> Comparison:
@@ -209,11 +198,12 @@ def compare(results: Mapping[str, Comparable], findings: Mapping[str, Sequence[F
     names = tuple(results)
     seen, checked = _findings(names, findings or {})
     if checkpoints:
-        rows = _rows([c.tensors for c in checkpoints], _tensor_part, ("upper", "kernel"))
+        rows = _rows([c.tensors for c in checkpoints], ("role", "shape"), ("upper", "kernel"))
         products = _quantities([c.products for c in checkpoints])
         return Comparison(names, products, rows, (), seen, checked, _messages(rows), tuple(checkpoints))
-    layers = _rows([r.layers for r in models], _layer_part, ("upper", "attained", "folded"))
-    normalizers = _rows([r.normalizers for r in models], _normalizer_part, ("proved", "on_floor", "printed"))
+    layers = _rows([r.layers for r in models], ("kind", "shape"), ("upper", "attained", "folded"))
+    # Another kind of normalizer at the same place is the very thing one compares: a place is known by its order too.
+    normalizers = _rows([r.normalizers for r in models], (), ("proved", "on_floor", "printed"))
     whole = _quantities([r.end_to_end for r in models])
     messages = (*_messages((*layers, *normalizers)), *_other_domains(models))
     return Comparison(names, whole, layers, normalizers, seen, checked, messages, tuple(models))
@@ -225,23 +215,10 @@ def _quantities(values: Sequence[Mapping[str, Value | None]]) -> tuple[Quantity,
     return tuple(Quantity(key, tuple(column.get(key) for column in values)) for key in keys)
 
 
-def _layer_part(layer: LayerResult) -> Part:
-    return Part(layer.name, (layer.kind, layer.shape))
-
-
-def _normalizer_part(normalizer: NormalizerResult) -> Part:
-    # Another kind at the same place is the very thing one compares: a place is known by its order too.
-    return Part(normalizer.name, "normalizer")
-
-
-def _tensor_part(tensor: TensorResult) -> Part:
-    return Part(tensor.name, (tensor.role, tensor.shape))
-
-
-def _rows(columns: Sequence[Sequence[Any]], part: Any, numbers: Sequence[str]) -> tuple[Row, ...]:
+def _rows(columns: Sequence[Sequence[Any]], signature: Sequence[str], numbers: Sequence[str]) -> tuple[Row, ...]:
     """Return the aligned rows of parts, each with those of its numbers that some model has."""
     rows = []
-    for places in align([[part(item) for item in column] for column in columns]):
+    for places in align([[Part(x.name, tuple(getattr(x, key) for key in signature)) for x in c] for c in columns]):
         items = [None if i is None else column[i] for i, column in zip(places, columns, strict=True)]
         kinds = tuple(None if x is None else str(getattr(x, "kind", None) or getattr(x, "role", "")) for x in items)
         found = (Quantity(n, tuple(None if x is None else getattr(x, n) for x in items)) for n in numbers)
@@ -267,12 +244,11 @@ def _messages(rows: Sequence[Row]) -> tuple[str, ...]:
     """Return what alignment has to say: parts that only some have."""
     alone = sum(any(name is None for name in row.names) for row in rows)
     renamed = sum(len({n for n in row.names if n is not None}) > 1 for row in rows)
-    said = []
-    if alone:
-        said.append(f"{alone} of {len(rows)} parts are not in every model")
-    if renamed:
-        said.append(f"{renamed} parts have different names and were matched by kind, shape and order")
-    return tuple(said)
+    said = {
+        f"{alone} of {len(rows)} parts are not in every model": alone,
+        f"{renamed} parts have different names and were matched by kind, shape and order": renamed,
+    }
+    return tuple(text for text, holds in said.items() if holds)
 
 
 def _other_domains(results: Sequence[Result]) -> tuple[str, ...]:
@@ -280,26 +256,20 @@ def _other_domains(results: Sequence[Result]) -> tuple[str, ...]:
     modes = {str(r.model.get("mode")) for r in results}
     shapes = {json.dumps([[b["name"], list(b["shape"])] for b in r.input.get("blocks", ())]) for r in results}
     data = {json.dumps(r.input.get("source"), sort_keys=True, default=str) for r in results}
-    said = []
-    if len(modes) > 1:
-        said.append(f"BatchNorm modes differ ({', '.join(sorted(modes))}): the numbers are about different functions")
-    if len(shapes) > 1:
-        said.append("the input shapes differ: end-to-end constants are on different spaces")
-    if len(data) > 1:
-        said.append("the data differ: variance floors and attained values are for different inputs")
-    return tuple(said)
+    said = {
+        f"BatchNorm modes differ ({', '.join(sorted(modes))}): the numbers are about different functions": modes,
+        "the input shapes differ: end-to-end constants are on different spaces": shapes,
+        "the data differ: variance floors and attained values are for different inputs": data,
+    }
+    return tuple(text for text, kinds in said.items() if len(kinds) > 1)
 
 
 @dataclass(frozen=True)
 class Part:
-    """A layer or normalizer as alignment sees it.
+    """A layer or normalizer as alignment sees it."""
 
-    Attributes:
-        name: its module path.
-        signature: what it is, e.g. its kind and shape; parts of other names are matched only if these are equal.
-    """
-
-    name: str
+    name: str  #: its module path
+    #: what it is, e.g. its kind and shape; parts of other names are matched only if these are equal
     signature: Hashable
 
 
@@ -309,12 +279,6 @@ def align(columns: Sequence[Sequence[Part]]) -> list[tuple[int | None, ...]]:
     The first network is the measure: every other one is matched to the rows there are, and what it has beyond them
     gets rows of its own, after the row of the part before it. Parts match if their names are equal, and otherwise
     between matched neighbours if their signatures are, in order.
-
-    Args:
-        columns: the parts of each network, in order.
-
-    Returns:
-        The rows, in the order of the first network.
 
     >>> a = [Part("fc1", 3), Part("norm", "bn"), Part("fc2", 3)]
     >>> b = [Part("fc1", 3), Part("fc2", 3), Part("fc3", 3)]

@@ -34,46 +34,28 @@ _STATISTICS = "the statistics of the batch"
 
 @dataclass
 class LeftOut:
-    """Samples of the data that an analysis cannot use.
+    """Samples of the data that an analysis cannot use."""
 
-    Attributes:
-        other_shapes: how many have other shapes than the example, by their shapes.
-        uneven: how many are left over because their batch is smaller than the stacked one.
-    """
-
+    #: how many have other shapes than the example, by their shapes
     other_shapes: Counter[str] = field(default_factory=Counter)
-    uneven: int = 0
+    uneven: int = 0  #: how many are left over because their batch is smaller than the stacked one
 
 
 @dataclass(frozen=True, eq=False)
 class Work:
-    """What an analysis starts from, and hands to each of its steps.
+    """What an analysis starts from, and hands to each of its steps."""
 
-    Attributes:
-        captured: the model.
-        program: its program.
-        options: how to work.
-        norms: cache of segment norms.
-        say: progress.
-        coupled: where samples meet, so that the stacked batch is the input; empty if they never do.
-        candidates: inputs at which the network may be differentiated.
-        seen: what the data showed.
-        left_out: what of the data is not used.
-        messages: what a reader must know; steps add to it.
-        composition: composes bounds.
-    """
-
-    captured: Captured
-    program: Program
-    options: Options
-    norms: SegmentNorms
-    say: Progress
-    coupled: str = ""
-    candidates: list[list[Tensor]] = field(default_factory=list)
-    seen: Survey | None = None
-    left_out: LeftOut = field(default_factory=LeftOut)
-    messages: list[str] = field(default_factory=list)
-    composition: type[Composition] = Composition
+    captured: Captured  #: the model
+    program: Program  #: its program
+    options: Options  #: how to work
+    norms: SegmentNorms  #: cache of segment norms
+    say: Progress  #: progress
+    coupled: str = ""  #: where samples meet, so that the stacked batch is the input; empty if they never do
+    candidates: list[list[Tensor]] = field(default_factory=list)  #: inputs at which the network may be differentiated
+    seen: Survey | None = None  #: what the data showed
+    left_out: LeftOut = field(default_factory=LeftOut)  #: what of the data is not used
+    messages: list[str] = field(default_factory=list)  #: what a reader must know; steps add to it
+    composition: type[Composition] = Composition  #: composes bounds
 
     @property
     def stacked(self) -> int | None:
@@ -123,15 +105,10 @@ def in_mode(captured: Captured, options: Options) -> Captured:
     return frozen(captured) if options.mode == "frozen-batch" else captured
 
 
-def walk(captured: Captured, options: Options, *, without: bool = False) -> Program:
-    """Walk the graph at a batch of one, or at the example's batch where samples are coupled."""
-    return walk_coupled(captured, options, without=without)[0]
-
-
 def walk_coupled(
     captured: Captured, options: Options, *, without: bool = False, coupled: str | None = None
 ) -> tuple[Program, str]:
-    """Walk the graph and tell where samples meet, unless that is known."""
+    """Walk the graph at one sample, or at the example's batch where samples meet; tell where, unless that is known."""
     try:
         if coupled is None:
             coupled = _STATISTICS if options.mode == "batch" else where_samples_meet(captured)
@@ -158,17 +135,11 @@ def walk_one(captured: Captured, options: Options) -> tuple[Program, str]:
 
 @dataclass(frozen=True, eq=False)
 class Prepared:
-    """A model as first look and doctor see it: captured, compared at one sample, and walked there.
+    """A model as first look and doctor see it: captured, compared at one sample, and walked there."""
 
-    Attributes:
-        captured: the model.
-        program: its program, with running statistics.
-        coupled: where samples meet, as far as that was asked.
-    """
-
-    captured: Captured
-    program: Program
-    coupled: str
+    captured: Captured  #: the model
+    program: Program  #: its program, with running statistics
+    coupled: str  #: where samples meet, as far as that was asked
 
 
 def prepare(
@@ -224,12 +195,7 @@ def frozen(captured: Captured) -> Captured:
 def look(work: Work, model: nn.Module, data: Any, limit: int | None, *, exact: bool = True) -> tuple[Survey, LeftOut]:
     """Run over the data once, and return what it shows and what of it is not used.
 
-    Args:
-        work: the analysis.
-        model: that takes the data.
-        data: as given.
-        limit: of samples.
-        exact: see that the candidates lie on the variance floor in float64, too: they will be differentiated there.
+    If it is to be exact, candidates lie on the variance floor in float64, too: they will be differentiated there.
     """
     left_out = LeftOut()
     activations = activation_inputs(work.captured, work.program)
@@ -282,12 +248,7 @@ def batches(
 ) -> Iterator[list[Tensor]]:
     """Yield the tensor inputs of each batch: those of the example's shape, in its size where that is part of the input.
 
-    Args:
-        work: the analysis.
-        model: that takes the data.
-        data: as given.
-        limit: of samples.
-        left_out: counts what is not used.
+    What is not used is counted in ``left_out``.
     """
     captured = work.captured
     left_out = left_out or LeftOut()

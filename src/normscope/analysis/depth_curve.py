@@ -45,39 +45,19 @@ PASSES, BUDGET = 60, 6e9
 
 @dataclass(frozen=True, eq=False)
 class Place:
-    """A layer or normalizer of the network.
+    """A layer or normalizer of the network."""
 
-    Attributes:
-        name: as in the tables of the result.
-        kind: ``layer`` or ``normalizer``.
-        expr: the tensor it gives.
-        printed: its factor in the flat product of the paper, if it has one.
-        key: what it is found by in another walk of the same graph: its name, or its graph node.
-    """
-
-    name: str
-    kind: str
-    expr: Expr
-    printed: Value | None
-    key: str
+    name: str  #: as in the tables of the result
+    kind: str  #: ``layer`` or ``normalizer``
+    expr: Expr  #: the tensor it gives
+    printed: Value | None  #: its factor in the flat product of the paper, if it has one
+    key: str  #: what it is found by in another walk of the same graph: its name, or its graph node
 
 
-def depth(
-    work: Work,
-    layers: Sequence[LayerResult],
-    normalizers: Sequence[NormalizerResult],
-    whole: Whole,
-) -> Depth:
-    """Return the curves of the bounds along depth, from the input to the output.
+def depth(work: Work, layers: Sequence[LayerResult], normalizers: Sequence[NormalizerResult], whole: Whole) -> Depth:
+    """Return the curves of the bounds along depth, from the input to the end-to-end constants at the output.
 
-    Args:
-        work: the analysis.
-        layers: the rows of its layers.
-        normalizers: the rows of its normalizers.
-        whole: its end-to-end constants, at which the curves end.
-
-    Returns:
-        One number per place and curve; curves whose constant was not computed are left out.
+    There is one number per place and curve; curves whose constant was not computed are left out.
     """
     if not work.program.outputs:
         return Depth()
@@ -174,15 +154,7 @@ def attained(work: Work, best: Best | None, exprs: Sequence[Expr]) -> list[float
     """Return the logarithm of a value attained by ``||J_k||`` at every place, at the best input of the search.
 
     Directions: the one the whole network stretches most there, and the worst of some places on the way. A network too
-    large for that gets none.
-
-    Args:
-        work: the analysis.
-        best: the best input of its search.
-        exprs: the tensors at the places.
-
-    Returns:
-        Logarithms; ``None`` where nothing was measured.
+    large for that gets none, and ``None`` stands where nothing was measured.
     """
     nothing: list[float | None] = [None] * len(exprs)
     nodes = [work.program.nodes.get(e.id) for e in exprs]
@@ -220,10 +192,7 @@ def _attained(
 class Along(EndToEnd):
     """The network as a function from its flattened input blocks to the tensors at some of its nodes, flattened.
 
-    Args:
-        work: the analysis.
-        inputs: one input of the model, which fixes everything discrete.
-        nodes: the graph nodes whose values are given, in order.
+    One input of the model fixes everything discrete.
     """
 
     def __init__(self, work: Work, inputs: Sequence[Tensor], nodes: Sequence[str]) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
@@ -44,17 +45,11 @@ LOG_ROUNDING = 1e-12
 
 @dataclass(frozen=True, eq=False)
 class Whole:
-    """The constants of a whole network, and where they come from.
+    """The constants of a whole network, and where they come from."""
 
-    Attributes:
-        constants: by their names in the result.
-        compositions: those of the upper bounds, by the same names.
-        best: the input with the largest Jacobian that was found.
-    """
-
-    constants: dict[str, Value | None]
-    compositions: dict[str, Composition] = field(default_factory=dict)
-    best: Best | None = None
+    constants: dict[str, Value | None]  #: by their names in the result
+    compositions: dict[str, Composition] = field(default_factory=dict)  #: those of the upper bounds, by the same names
+    best: Best | None = None  #: the input with the largest Jacobian that was found
 
 
 @dataclass(frozen=True, eq=False)
@@ -67,65 +62,46 @@ class Bound:
 
 
 def end_to_end(
-    work: Work,
-    layers: list[LayerResult],
-    normalizers: list[NormalizerResult],
-    model: nn.Module,
-    data: Any,
-    limit: int | None = None,
-    search: Callable[[Work], Search] | None = None,
-) -> Whole:
+    work: Work, layers: list[LayerResult], normalizers: list[NormalizerResult], model: nn.Module, data: Any,
+    limit: int | None = None, search: Callable[[], Search] | None = None,
+) -> Whole:  # fmt: skip
     """Return the end-to-end constants, printed and proved, on every domain.
 
-    Args:
-        work: the analysis.
-        layers: the rows of its layers.
-        normalizers: the rows of its normalizers.
-        model: that takes the data.
-        data: as given.
-        limit: of samples.
-        search: finds what is attained; by default a search among the data and from its best points.
+    What is attained is found by ``search``, by default among the data and from its best points.
     """
     mode = work.options.mode if any(couples_samples(s.kind) for s in work.program.sites) else None
     told, whole = work.messages, everywhere_of(work)
+    step = functools.partial(unless_stopped, told=told)
     nothing = Value(math.inf, Kind.CERTIFIED, whole, mode, "normscope F10")
     bounds: dict[str, Bound | None] = {}
     out: dict[str, Value | None] = attempt("what papers print", lambda: _printed(layers, normalizers), {}, told)
     work.say("composing the bound on all inputs")
-    plain = unless_stopped("the bound by composition", lambda: _bound(work, Domain(whole), mode, None), None, told)
-    chains = unless_stopped("the multiplier chains", lambda: _chains(work, work.program), None, told)
+    plain = step("the bound by composition", lambda: _bound(work, Domain(whole), mode, None), None)
+    chains = step("the multiplier chains", lambda: _chains(work, work.program), None)
     first = bounds["global"] = plain
     if chains is not None:
-        first = bounds["global"] = unless_stopped(
-            "the bound on all inputs", lambda: _bound(work, Domain(whole), mode, chains), plain, told
-        )
+        first = step("the bound on all inputs", lambda: _bound(work, Domain(whole), mode, chains), plain)
+        bounds["global"] = first
     out["global"] = nothing if first is None else first.value
     out["global_probabilistic"] = None if first is None else first.probable
     out["global_composition"] = plain.value if plain is not None and chains is not None and chains.used else None
     told += [] if first is None else _why_infinite(first.composition)
-    out["global_floor"] = unless_stopped("the floor of free patterns", lambda: _floor(work, mode, chains), None, told)
+    out["global_floor"] = step("the floor of free patterns", lambda: _floor(work, mode, chains), None)
     on_floor: Bound | None = None
     if work.seen is not None:
         work.say("composing the bound on the variance-floor domain")
-        on_floor = bounds["variance_floor"] = unless_stopped(
-            "the bound on the variance-floor domain", lambda: _on_floor(work, mode, chains), None, told
-        )
+        on_floor = step("the bound on the variance-floor domain", lambda: _on_floor(work, mode, chains), None)
+        bounds["variance_floor"] = on_floor
     out["variance_floor"] = None if on_floor is None else on_floor.value
     out["variance_floor_probabilistic"] = None if on_floor is None else on_floor.probable
     bare: Bound | None = None
     if work.options.without_normalizers:
-        bare = bounds["without_normalizers"] = unless_stopped(
-            "the bound without normalizers", lambda: _without(work), None, told
-        )
+        bare = bounds["without_normalizers"] = step("the bound without normalizers", lambda: _without(work), None)
     out["without_normalizers"] = None if bare is None else bare.value
     domain = None if on_floor is None else on_floor.composition.domain
     work.say("lower bounds")
-    attained = unless_stopped(
-        "the lower bound",
-        lambda: _search(work, domain, model, data, limit) if search is None else search(work),
-        Search(None, None, None),
-        told,
-    )
+    search = search or (lambda: _search(work, domain, model, data, limit))
+    attained = step("the lower bound", search, Search(None, None, None))
     if attained.failure:
         told.append(f"no attained value: {attained.failure}")
     floor = out["variance_floor"]
@@ -134,7 +110,7 @@ def end_to_end(
     )
     out["lower_everywhere"] = _lower(attained.everywhere, whole, mode)
     out["jacobian"] = _lower(attained.jacobian, "these data points" if data is not None else "random points", mode)
-    stacked = unless_stopped("the bound on a stacked batch", lambda: _stacked(work, model, data), (None, None), told)
+    stacked = step("the bound on a stacked batch", lambda: _stacked(work, model, data), (None, None))
     out["stacked_batch"], out["stacked_batch_lower"] = stacked
     compositions = {name: bound.composition for name, bound in bounds.items() if bound is not None}
     return Whole(out, compositions, attained.best)
@@ -268,9 +244,8 @@ def _search(work: Work, domain: Domain | None, model: nn.Module, data: Any, limi
     norms = None
     look: Iterator[Tensor] = iter(())
     if data is not None and work.stacked is None and outputs and work.options.points is None:
-        precise = (
-            torch.float64 if cost < PRECISE else torch.float32
-        )  # a climb follows rounding, so less of it is better
+        # A climb follows rounding, so less of it is better.
+        precise = torch.float64 if cost < PRECISE else torch.float32
         norms = batched_norms(work.captured, work.program, precise)
         most = limit_for(cost, outputs)
         given = batches(work, model, data, most if limit is None else min(most, limit))
@@ -306,9 +281,7 @@ def _stacked(work: Work, model: nn.Module, data: Any) -> tuple[Value | None, Val
         wanted = sum(t.numel() for t in work.captured.tensors.values()) < 2_000_000
     if data is None or not wanted or options.mode == "batch" or not has_batch_norm(work.captured.graph):
         return None, None
-    if work.captured.graph.batch != "dynamic":
-        return None, None
-    if work.stacked is not None:
+    if work.captured.graph.batch != "dynamic" or work.stacked is not None:
         return None, None
     batch = next(batches(work, model, data, STACKED))
     if batch[0].shape[0] < 2:

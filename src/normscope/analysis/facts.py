@@ -12,18 +12,37 @@ from torch import nn
 
 from normscope.analysis.context import Work, shapes_of, where_fixed
 from normscope.analysis.options import Options
-from normscope.core.result import Coverage, LayerResult, NormalizerResult, OpaqueOperation
+from normscope.core.errors import attempt
+from normscope.core.result import Coverage, LayerResult, NormalizerResult, OpaqueOperation, Result, Rows
 from normscope.core.value import Kind, Value, product
 from normscope.graph.capture import Captured
+from normscope.graph.module_tree import fold
 from normscope.operators.program import Program
+
+
+def gathered(
+    work: Work, model: nn.Module, name: str, with_data: bool, layers: list[LayerResult],
+    normalizers: list[NormalizerResult], constants: dict[str, Value | None],
+) -> Result:  # fmt: skip
+    """Return a result with everything but what is said along depth, around the data and in messages."""
+    told = work.messages  # each table by itself: one that fails takes no other along
+    return Result(
+        model=model_facts(work.captured, model, name, work.options),
+        input=input_facts(work, with_data),
+        coverage=coverage(work.program, work.captured),
+        normalizers=Rows(normalizers),
+        layers=Rows(layers),
+        end_to_end=constants,
+        effect=attempt("what normalizers change", lambda: effect(normalizers, layers, constants), {}, told),
+        statistics=attempt("the statistics of the data", lambda: statistics(work), {}, told),
+        blocks=attempt("the tree of modules", lambda: tuple(b.to_dict() for b in fold(work.captured.graph)), (), told),
+    )
 
 
 def coverage(program: Program, captured: Captured) -> Coverage:
     """Return how much was understood."""
-    opaque = []
-    for expr in program.opaque:
-        rule = expr.atom
-        opaque.append(OpaqueOperation(rule.name, rule.op, rule.owner, rule.reason, rule.known))
+    rules = [expr.atom for expr in program.opaque]
+    opaque = [OpaqueOperation(rule.name, rule.op, rule.owner, rule.reason, rule.known) for rule in rules]
     unknown = {o.name for o in opaque if not o.known}
     parameters = {n.target for n in captured.graph if n.op == "parameter"}
     total = sum(v.numel() for k, v in captured.tensors.items() if k in parameters)
@@ -102,9 +121,9 @@ def effect(
         moves = "changes with the scale of the weights"
         slides = [n.details["slides"] for n in fixed]
         out["slides_product"] = _product(slides, moves)
-        out["largest_inverse_std_product"] = _product(
-            [_largest_inverse_std(n.details) for n in fixed], f"scale gamma left out; {moves}"
-        )
+        variances = [n.details["std_min"] ** 2 + n.details["eps"] for n in fixed]
+        steepest = [Value.of((1.0 + 1e-14) / math.sqrt(v), Kind.CERTIFIED) for v in variances]  # rounded up
+        out["largest_inverse_std_product"] = _product(steepest, f"scale gamma left out; {moves}")
         out["normalizer_product"] = _product([n.proved for n in fixed], moves)
     folded = [(x.folded, x.upper) for x in layers if x.folded is not None]
     if folded:
@@ -125,12 +144,6 @@ def _product(values: Iterable[Value], note: str) -> dict[str, Any]:
     """Return a product of normalizers' numbers; one of zero makes it zero, unless another has no bound."""
     whole = product(values)
     return {"log10": whole.log10, "kind": whole.kind.value, "note": note}
-
-
-def _largest_inverse_std(details: Mapping[str, Any]) -> Value:
-    """Return ``max 1/sigma`` of a normalizer with fixed statistics, rounded up."""
-    variance = details["std_min"] ** 2 + details["eps"]
-    return Value.of((1.0 + 1e-14) / math.sqrt(variance), Kind.CERTIFIED)
 
 
 def messages(work: Work) -> Iterable[str]:

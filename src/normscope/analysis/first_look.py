@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import math
 from dataclasses import replace
 from typing import Any
@@ -20,14 +21,13 @@ from normscope.analysis.context import (
 )
 from normscope.analysis.depth_curve import depth
 from normscope.analysis.end_to_end import end_to_end
-from normscope.analysis.facts import coverage, effect, input_facts, messages, model_facts, statistics
+from normscope.analysis.facts import gathered, messages
 from normscope.analysis.layers import layers, normalizers
 from normscope.analysis.options import Options
 from normscope.core.depth_curve import Depth
 from normscope.core.errors import STOPPED, attempt
 from normscope.core.result import Result, Rows
 from normscope.core.value import Kind, Value
-from normscope.graph.module_tree import fold
 from normscope.lipschitz.composition import Composition
 from normscope.lipschitz.cost import forward_cost
 from normscope.lipschitz.glance import glance
@@ -44,27 +44,12 @@ NOTE = "first look: bounds are valid but loose; " + ASSUMPTION
 
 
 def first_look(
-    prepared: Prepared,
-    model: nn.Module,
-    data: Any,
-    limit: int | None,
-    name: str,
-    options: Options,
-    say: Progress,
+    prepared: Prepared, model: nn.Module, data: Any, limit: int | None, name: str, options: Options, say: Progress
 ) -> Result:
     """Return what can be told of a network within seconds.
 
     Norms of layers are products of those of reshaped weights, nothing is searched for, and one pair of inputs shows
     what is attained.
-
-    Args:
-        prepared: the model, captured and walked.
-        model: the model itself.
-        data: as given.
-        limit: of samples.
-        name: name of the model in the result.
-        options: how to work.
-        say: called with a line of text at each step.
     """
     captured = in_mode(prepared.captured, options)
     program, coupled = prepared.program, prepared.coupled
@@ -90,29 +75,14 @@ def first_look(
     say("first look: bounds")
     rows = layers(work)
     sites = normalizers(work, rows)
-    whole = end_to_end(work, rows, sites, model, data, limit, search=_glance)
+    found = functools.partial(glance, captured, program, work.candidates[0], options.seed)
+    whole = end_to_end(work, rows, sites, model, data, limit, search=found)
     constants = {key: _assuming(value) for key, value in whole.constants.items()}
     if most < math.inf:  # what papers print is about norms, not about what bounds them
         constants |= {k: None for k, v in constants.items() if v is not None and v.kind is Kind.PRINTED}
-    told = work.messages
-    return Result(
-        model=model_facts(captured, model, name, options) | {"fast": True},
-        input=input_facts(work, data is not None),
-        coverage=coverage(program, captured),
-        normalizers=Rows(sites),
-        layers=Rows(rows),
-        end_to_end=constants,
-        effect=attempt("what normalizers change", lambda: effect(sites, rows, constants), {}, told),
-        statistics=attempt("the statistics of the data", lambda: statistics(work), {}, told),
-        blocks=attempt("the tree of modules", lambda: tuple(b.to_dict() for b in fold(captured.graph)), (), told),
-        depth=attempt("the table along depth", lambda: depth(work, rows, sites, whole), Depth(), told),
-        messages=tuple(messages(work)),
-    )
-
-
-def _glance(work: Work) -> Any:
-    """Return what one pair attains."""
-    return glance(work.captured, work.program, work.candidates[0], work.options.seed)
+    result = gathered(work, model, name, data is not None, rows, sites, constants)
+    curves = attempt("the table along depth", lambda: depth(work, rows, sites, whole), Depth(), work.messages)
+    return replace(result, model=result.model | {"fast": True}, depth=curves, messages=tuple(messages(work)))
 
 
 def _assuming(value: Value | None) -> Value | None:
@@ -123,12 +93,7 @@ def _assuming(value: Value | None) -> Value | None:
 
 
 def completed(result: Result, first: Result) -> Result:
-    """Return a result that was stopped, with what the first look knows where nothing better was computed.
-
-    Args:
-        result: it has :data:`~normscope.core.errors.STOPPED` among its messages.
-        first: the first look at the same network.
-    """
+    """Return a result that was stopped, with what the first look knows where nothing better was computed."""
     rows = {row.name: row for row in first.layers}
     layers = Rows(rows.get(x.name, x) if x.upper.log == math.inf else x for x in result.layers)
     constants = {

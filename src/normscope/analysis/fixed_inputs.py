@@ -22,16 +22,12 @@ _SHAPE_ONLY = (
 
 @dataclass(frozen=True)
 class FixedInputs:
-    """What a constant holds fixed.
+    """What a constant holds fixed."""
 
-    Attributes:
-        names: graph nodes whose values are held: these inputs, and what is made of tokens besides their embedding.
-        inputs: arguments of the model that are held as they are, by the user's names.
-        tokens: arguments that are embedded, of which something else (a mask, a position) is held too.
-    """
-
+    #: graph nodes whose values are held: these inputs, and what is made of tokens besides their embedding
     names: tuple[str, ...] = ()
-    inputs: tuple[str, ...] = ()
+    inputs: tuple[str, ...] = ()  #: arguments of the model that are held as they are, by the user's names
+    #: arguments that are embedded, of which something else (a mask, a position) is held too
     tokens: tuple[str, ...] = ()
 
     def condition(self, where: str) -> str:
@@ -67,18 +63,13 @@ def fixed_inputs(captured: Captured, program: Program) -> FixedInputs:
         meeting = {name for n in users if not _reads_shape(n) for name in n.inputs() if name in fixed}
         if not meeting:
             continue
-        if _embedded(graph, fixed, blocks):
+        if any(name in fixed for n in graph if n.name in blocks for name in n.inputs()):  # an embedding looks it up
             names += sorted(meeting)
             tokens.append(called)
         else:
             names.append(node.name)
             inputs.append(called)
     return FixedInputs(tuple(dict.fromkeys(names)), tuple(inputs), tuple(tokens))
-
-
-def _embedded(graph: Graph, fixed: set[str], blocks: set[str]) -> bool:
-    """Tell whether some embedding, which is a block of the input, looks up what an input gives."""
-    return any(name in fixed for node in graph if node.name in blocks for name in node.inputs())
 
 
 def _reached(graph: Graph, start: set[str], outside: set[str] | frozenset[str]) -> set[str]:

@@ -25,21 +25,9 @@ from normscope.operators.normalization import Division
 
 
 def gap(
-    work: Work,
-    layers: Sequence[LayerResult],
-    normalizers: Sequence[NormalizerResult],
-    whole: Whole,
-    depth: Depth,
+    work: Work, layers: Sequence[LayerResult], normalizers: Sequence[NormalizerResult], whole: Whole, depth: Depth
 ) -> Gap | None:
-    """Return the shares of the gap, or nothing where a bound is infinite or nothing was measured along depth.
-
-    Args:
-        work: the analysis.
-        layers: the rows of its layers.
-        normalizers: the rows of its normalizers.
-        whole: its end-to-end constants, and what composed them.
-        depth: its curves along depth.
-    """
+    """Return the shares of the gap, or nothing where a bound is infinite or nothing was measured along depth."""
     floor, everywhere = depth.curves.get("variance_floor"), depth.curves.get("global")
     same = floor is None or (everywhere is not None and floor.domain == everywhere.domain)
     bound = "global" if same else "variance_floor"

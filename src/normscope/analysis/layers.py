@@ -30,11 +30,7 @@ _NO_BOUND, _NOT_PRINTED = Value(math.inf, Kind.CERTIFIED), Value(math.inf, Kind.
 
 def layers(work: Work) -> list[LayerResult]:
     """Return the norm of every linear layer, alone and with the fixed normalization after it."""
-    after = {}
-    fixed = {s.node for s in work.program.sites if s.running is not None}
-    for node, (before, out) in work.program.ends.items():
-        if node in fixed and out is not None:
-            after[before.id] = out
+    after = fixed_normalization(work.program)
     results: list[LayerResult] = []
     left = TimeLeft([EACH + x.op.data["weight"].numel() for x in work.program.layers if x.op is not None])
     for expr, name in zip(work.program.layers, layer_names(work.program), strict=True):
@@ -43,7 +39,7 @@ def layers(work: Work) -> list[LayerResult]:
             continue
         work.say(f"norms of layers: {name}, {len(results) + 1} of {len(left.costs)}{left.text(len(results))}")
         unknown = LayerResult(name, op.kind, tuple(op.data["weight"].shape), _NO_BOUND, Value(-math.inf, Kind.LOWER))
-        step = functools.partial(_layer, work, unknown, expr, after.get(expr.id))
+        step = functools.partial(_layer, work, unknown, expr, after.get(expr.id, ("", None))[1])
         results.append(unless_stopped(f"the norm of {name}", step, unknown, work.messages))
     return results
 
@@ -67,6 +63,13 @@ def _layer(work: Work, row: LayerResult, expr: Expr, after: Expr | None) -> Laye
         method=bounds.method,
         probable=probable,
     )
+
+
+def fixed_normalization(program: Program) -> dict[int, tuple[str, Expr]]:
+    """Return by the id of what it reads the node and the result of every normalizer with fixed statistics."""
+    fixed = {s.node for s in program.sites if s.running is not None}
+    ends = program.ends.items()
+    return {before.id: (node, out) for node, (before, out) in ends if node in fixed and out is not None}
 
 
 def before_padding(layer: Expr) -> Expr:
@@ -164,14 +167,8 @@ def hot_channels(site: Site, seen: Seen | None) -> list[dict[str, Any]]:
     """Return the channels of a normalizer that stand out, hottest first.
 
     The factor of channel c is ``|gamma_c| / sqrt(s_c^2 + eps)``, s the running standard deviation, or else the least
-    one the data showed, or zero. Its variance is that of the data before the normalizer.
-
-    Args:
-        site: the normalizer.
-        seen: what the data showed before it, if there was data.
-
-    Returns:
-        For each ``channel`` its ``factor`` and, with data, its ``variance``, both also as ``..._over_median``.
+    one the data showed, or zero. Its variance is that of the data before the normalizer, if there is data. Both are
+    also given as ``..._over_median``.
 
     >>> site = Site("n", "x", "bn", "batch_norm", gamma=torch.tensor([1.0, 1.0, 8.0]), shape=(1, 3), eps=1.0,
     ...     running=(torch.zeros(3), torch.zeros(3)))

@@ -88,11 +88,7 @@ class Options:
 
     @classmethod
     def of(cls, options: Options | None, settings: Mapping[str, Any]) -> Options:
-        """Return options with single fields set anew.
-
-        Args:
-            options: what to start from; by default the usual ones.
-            settings: the fields to set, by name.
+        """Return options, by default the usual ones, with single fields set anew.
 
         Raises:
             InputError: if there is no such field, or a number is out of range.

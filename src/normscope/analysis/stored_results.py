@@ -106,12 +106,7 @@ def _read(file: str | os.PathLike[str], readers: Mapping[str, Callable[[dict[str
 
 
 def nonconforming(value: Any, hint: Any, place: str = "") -> str:
-    """Return what of a value is not of its declared type, or an empty text.
-
-    Args:
-        value: any object; the fields of data classes, and what is in tuples, lists and dictionaries, are looked at.
-        hint: its type.
-        place: where it stands.
+    """Return what of a value, also inside of data classes and containers, is not of its declared type.
 
     >>> nonconforming((1, "a"), tuple[int, ...], "shape"), nonconforming({"a": 1.0}, dict[str, float])
     ('shape[1] is str, not int', '')

@@ -97,9 +97,12 @@ def _measured(work: Work, model: nn.Module, samples: list[list[Tensor]], name: s
     if work.seen is not None and samples:  # floors that hold in exact arithmetic too
         work.seen.include(survey(captured, work.program, samples, activations={}, dtype=torch.float64))
     found = Found(weights, work)
-    for key, domain in _domains(work).items():
+    whole = everywhere_of(work)
+    found.domains["global"] = Domain(whole)
+    if work.seen is not None:
+        found.domains["variance_floor"] = Domain(whole, work.seen.floors())
+    for key, domain in found.domains.items():
         work.say(f"composing the bounds with respect to inner tensors: {key}")
-        found.domains[key] = domain
         found.outputs[key] = output_constants(weights, Composition(work.program, domain, work.norms))
     _within_ranges(work, found)
     for i, inputs in enumerate(samples):
@@ -107,7 +110,8 @@ def _measured(work: Work, model: nn.Module, samples: list[list[Tensor]], name: s
         found.samples.append(meet(captured, weights, inputs))
     on_data = Composition(work.program, _data_domain(work), work.norms)
     found.factors = [input_factors(weights, sample, on_data) for sample in found.samples]
-    chosen = samples[: _points(work)]
+    points = POINTS_LARGE if forward_cost(work.program) > LARGE / 10 else POINTS
+    chosen = samples[: work.options.points or points]
     for i, inputs in enumerate(chosen):
         work.say(f"Jacobians in the weights: point {i + 1} of {len(chosen)}")
         found.norms.append(norms_at(captured, weights, inputs, seed=work.options.seed))
@@ -122,22 +126,6 @@ def _measured(work: Work, model: nn.Module, samples: list[list[Tensor]], name: s
         residual=max((n.residual for n in found.norms), default=None),
         messages=(*messages(work), *_more(found, samples)),
     )
-
-
-def _points(work: Work) -> int:
-    """Return at how many samples the network is differentiated."""
-    if work.options.points is not None:
-        return work.options.points
-    return POINTS_LARGE if forward_cost(work.program) > LARGE / 10 else POINTS
-
-
-def _domains(work: Work) -> dict[str, Domain]:
-    """Return the domains spoken about."""
-    whole = everywhere_of(work)
-    found = {"global": Domain(whole)}
-    if work.seen is not None:
-        found["variance_floor"] = Domain(whole, work.seen.floors())
-    return found
 
 
 def _data_domain(work: Work) -> Domain:
@@ -172,9 +160,8 @@ def _jointly(found: Found, table: Sequence[WeightRow], batch: Stacked | None) ->
     out["certified"] = Value(log, Kind.CERTIFIED, domain, mode, "normscope Proposition W-6", (MEASURED,))
     norms = [n.jointly for n in found.norms if n.jointly is not None]
     if norms:
-        out["attained"] = Value.of(
-            max(norms), Kind.LOWER, domain="these data points", mode=mode, statement="normscope F13"
-        )
+        where = "these data points"
+        out["attained"] = Value.of(max(norms), Kind.LOWER, domain=where, mode=mode, statement="normscope F13")
     if batch is not None:
         out |= batch.jointly([row.stacked.get("certified") for row in table])
     return out

@@ -29,29 +29,19 @@ _FLOOR = "normalizer stds stay above those seen in the data"
 
 @dataclass(eq=False)
 class Found:
-    """What the steps found, in the order of the weights and their uses.
+    """What the steps found, in the order of the weights and their uses."""
 
-    Attributes:
-        weights: the weights and their uses.
-        work: what the analysis shares.
-        domains: the domains spoken about.
-        outputs: constants with respect to the results of uses, by domain.
-        ranged: uses whose constant on the variance floor also needs inputs in the range of the data.
-        ranged_weights: weights of which the same holds for changes of any size.
-        samples: what the uses met at each sample.
-        factors: logarithms of the input factors at each sample.
-        norms: exact norms at the points differentiated.
-    """
-
-    weights: Weights
-    work: Work
-    domains: dict[str, Domain] = field(default_factory=dict)
+    weights: Weights  #: the weights and their uses
+    work: Work  #: what the analysis shares
+    domains: dict[str, Domain] = field(default_factory=dict)  #: the domains spoken about
+    #: constants with respect to the results of uses, by domain
     outputs: dict[str, Outputs] = field(default_factory=dict)
+    #: uses whose constant on the variance floor also needs inputs in the range of the data
     ranged: set[int] = field(default_factory=set)
-    ranged_weights: set[int] = field(default_factory=set)
-    samples: list[Sample] = field(default_factory=list)
-    factors: list[list[float]] = field(default_factory=list)
-    norms: list[Norms] = field(default_factory=list)
+    ranged_weights: set[int] = field(default_factory=set)  #: weights of which the same holds for changes of any size
+    samples: list[Sample] = field(default_factory=list)  #: what the uses met at each sample
+    factors: list[list[float]] = field(default_factory=list)  #: logarithms of the input factors at each sample
+    norms: list[Norms] = field(default_factory=list)  #: exact norms at the points differentiated
 
     @property
     def mode(self) -> str | None:

@@ -18,8 +18,7 @@ from normscope.lipschitz.weights.bounds import input_factors, joint_constant, ou
 from normscope.lipschitz.weights.pointwise import Norms, norms_at
 from normscope.lipschitz.weights.samples import before_batch_statistics, meet, stacked_norm
 from normscope.lipschitz.weights.uses import Weights, find_weights
-from normscope.operators.nonlinear import INF, Range
-from normscope.operators.program import Program
+from normscope.operators.nonlinear import INF
 from normscope.operators.survey import survey
 
 if TYPE_CHECKING:
@@ -32,23 +31,14 @@ AFFORDABLE = 2_000_000
 
 @dataclass(eq=False)
 class Stacked:
-    """What was found of a batch as one input.
+    """What was found of a batch as one input."""
 
-    Attributes:
-        size: samples of it.
-        mode: what BatchNorm does, if there is one.
-        names: of the weights.
-        certified: logarithms of ``||h, W||``.
-        factors: logarithms of ``||dW -> dY||``.
-        norms: exact norms there.
-    """
-
-    size: int
-    mode: str | None
-    names: list[str]
-    certified: list[float]
-    factors: list[float]
-    norms: Norms
+    size: int  #: samples of it
+    mode: str | None  #: what BatchNorm does, if there is one
+    names: list[str]  #: of the weights
+    certified: list[float]  #: logarithms of ``||h, W||``
+    factors: list[float]  #: logarithms of ``||dW -> dY||``
+    norms: Norms  #: exact norms there
 
     def _value(self, log: float, kind: Kind, statement: str) -> Value:
         where = f"the first {self.size} samples stacked, at these weights"
@@ -107,7 +97,8 @@ def _with_batch_statistics(found: Found, batch: list[Tensor], size: int) -> Stac
     captured = replace(work.captured, graph=graph, example=batch)
     weights = find_weights(graph, captured.tensors, batch)
     seen = survey(captured, weights.program, [batch], activations={}, dtype=torch.float64)
-    domain = Domain("this batch", seen.floors(), _ranges(seen.inputs, weights.program))
+    ranges = (r.tightened(b.shape) for r, b in zip(seen.inputs, weights.program.blocks, strict=True))
+    domain = Domain("this batch", seen.floors(), tuple(ranges))
     composition = Composition(weights.program, domain, work.norms)
     outputs = output_constants(weights, composition).small
     sample = meet(captured, weights, batch)
@@ -118,21 +109,10 @@ def _with_batch_statistics(found: Found, batch: list[Tensor], size: int) -> Stac
     return _gathered(found, weights, captured, batch, size, outputs, factors, "batch")
 
 
-def _ranges(inputs: Sequence[Range], program: Program) -> tuple[Range, ...]:
-    """Return ranges of the blocks, where each is one stacked batch."""
-    return tuple(r.tightened(b.shape) for r, b in zip(inputs, program.blocks, strict=True))
-
-
 def _gathered(
-    found: Found,
-    weights: Weights,
-    captured: Captured,
-    batch: list[Tensor],
-    size: int,
-    outputs: Sequence[float],
-    factors: Sequence[float],
-    mode: str | None,
-) -> Stacked:
+    found: Found, weights: Weights, captured: Captured, batch: list[Tensor], size: int, outputs: Sequence[float],
+    factors: Sequence[float], mode: str | None,
+) -> Stacked:  # fmt: skip
     """Put constants and factors together, and measure the exact norms."""
     certified, together = [], []
     for leaf in range(len(weights.leaves)):
