@@ -7,9 +7,11 @@ import math
 import random
 
 import pytest
+from torch import nn
 
 from normscope.core.errors import InputError
-from normscope.monitor.budget import PRESETS, Budget, gap_after, preset_of
+from normscope.monitor.budget import PRESETS, Budget, gap_after
+from normscope.monitor.monitor import Monitor
 from normscope.monitor.quantities import QUANTITIES
 
 
@@ -103,8 +105,8 @@ def test_what_is_being_spent_counts() -> None:
 
 
 def test_budgets_and_quantities() -> None:
-    assert preset_of("economy").budget == 0.02
-    assert preset_of("standard").budget == 0.05
+    assert PRESETS["economy"].budget == 0.02
+    assert PRESETS["standard"].budget == 0.05
     assert not any(QUANTITIES[name].gradient for name in PRESETS["economy"].quantities)
     assert set(PRESETS["economy"].quantities) < set(PRESETS["standard"].quantities) < set(PRESETS["full"].quantities)
     assert set(PRESETS["full"].quantities) <= set(QUANTITIES)
@@ -113,7 +115,7 @@ def test_budgets_and_quantities() -> None:
 
 def test_others_are_refused() -> None:
     with pytest.raises(InputError, match="economy, standard, full"):
-        preset_of("cheap")
+        Monitor(nn.Linear(1, 1), None, "cheap")
 
 
 def test_probes_are_dense_at_the_start_and_then_geometric() -> None:

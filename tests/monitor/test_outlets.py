@@ -42,7 +42,7 @@ def test_sinks_of_one_class_are_told_and_given_up_each_by_itself(lost: tuple[boo
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         for step in range(20):
-            outlets.log({"a": 1.0}, step)
+            outlets.log_points({step: {"a": 1.0}})
     assert [tracker.calls for tracker in trackers] == [PATIENCE if one else 20 for one in lost]
     assert len(outlets.sinks) == lost.count(False)
     assert len({str(w.message) for w in caught if w.category is MonitorWarning}) == len(caught) == lost.count(True)

@@ -14,7 +14,7 @@ from monitor.moments import batch, small
 from normscope.core.errors import InputError
 from normscope.monitor.graph_view import GraphView
 from normscope.monitor.module_view import ModuleView
-from normscope.monitor.probing import aside, probe_inputs, view_of, without_labels
+from normscope.monitor.probing import aside, probe_inputs, view_of
 
 
 class WithLabels(nn.Module):
@@ -44,7 +44,6 @@ def test_a_model_that_takes_labels_computes_its_own_loss() -> None:
     model, x, y = WithLabels(), torch.randn(4, 3), torch.tensor([0, 1, 1, 0])
     inputs, labels = probe_inputs({"x": x, "labels": y}, model)
     assert "labels" in inputs.kwargs
-    assert "labels" not in without_labels(inputs).kwargs
     truth = 5.0 * nn.functional.cross_entropy(model(x)["logits"], labels)
     view = view_of(model, {"x": x, "labels": y}, None, "batch")
     assert isinstance(view, GraphView)

@@ -20,8 +20,8 @@ def test_patterns() -> None:
 
 
 def test_values_keep_their_side() -> None:
-    lower = Description("a", Kind.LOWER, "", log10=True)
-    upper = Description("a", Kind.CERTIFIED, "", log10=True)
+    lower = Description("a_log10", Kind.LOWER, "")
+    upper = Description("a_log10", Kind.CERTIFIED, "")
     assert lower.value(0.3).log <= 0.3 * math.log(10) <= upper.value(0.3).log
     assert Description("a", Kind.ESTIMATE, "").value(4.0).value == pytest.approx(4.0)
 

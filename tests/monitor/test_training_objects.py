@@ -34,6 +34,10 @@ def test_sharded_models_and_other_things_are_refused() -> None:
     class FullyShardedDataParallel(nn.Module):
         """Stands for torch's, which needs several processes."""
 
+        def __init__(self) -> None:
+            super().__init__()
+            self.module = nn.Linear(1, 1)
+
     with pytest.raises(InputError, match="Sharded models"):
         unwrapped(FullyShardedDataParallel())
     with pytest.raises(InputError, match="got function"):

@@ -8,15 +8,15 @@ import torch
 from torch import nn
 from torch.nn.utils import parametrizations, prune
 
-from normscope.monitor.view import channel_variance, difference, gradients_of, linear_map, structure, trained
+from normscope.monitor.view import channel_moments, difference, gradients_of, linear_map, structure, trained
 
 
 def test_variance_of_any_axis_and_precision() -> None:
     x = torch.randn(3, 4, 5, generator=torch.Generator().manual_seed(0))
     truth = x.double().movedim(1, 0).reshape(4, -1).var(1, correction=0).float()
-    assert torch.allclose(channel_variance(x, 1), truth, rtol=1e-5)
-    assert channel_variance(x.bfloat16(), -1).dtype == torch.float32
-    assert channel_variance(x[0, 0], 0).tolist() == [0.0] * 5
+    assert torch.allclose(channel_moments(x, 1)[1], truth, rtol=1e-5)
+    assert channel_moments(x.bfloat16(), -1)[1].dtype == torch.float32
+    assert channel_moments(x[0, 0], 0)[1].tolist() == [0.0] * 5
 
 
 def test_leaves_share_memory_and_only_wanted_ones_are_differentiated() -> None:

@@ -94,10 +94,6 @@ DENSE, SPARSE = 8, 200
 def gap_after(step: int, every: int) -> int:
     """Return the least number of steps between a probe and the next: few at the start, then growing with the run.
 
-    Args:
-        step: of the probe.
-        every: the gap in the middle of a run.
-
     >>> [gap_after(step, 10) for step in (0, 4, 16, 80, 1000, 100_000)]
     [1, 1, 3, 10, 10, 500]
     """
@@ -113,19 +109,12 @@ _GRADIENT = ("gradient", "square_over_loss")
 
 @dataclass(frozen=True)
 class Preset:
-    """How much to measure.
+    """How much to measure."""
 
-    Attributes:
-        quantities: names of the quantities.
-        budget: share of the wall time that probes may take.
-        every: least number of updates between two probes.
-        certify: probes between two certified analyses; 0 for none.
-    """
-
-    quantities: tuple[str, ...]
-    budget: float
-    every: int
-    certify: int = 0
+    quantities: tuple[str, ...]  #: names of the quantities
+    budget: float  #: share of the wall time that probes may take
+    every: int  #: least number of updates between two probes
+    certify: int = 0  #: probes between two certified analyses; 0 for none
 
 
 PRESETS = {
@@ -133,17 +122,3 @@ PRESETS = {
     "standard": Preset((*_WEIGHTS, *_GRADIENT), 0.05, 10),
     "full": Preset((*_WEIGHTS, *_GRADIENT, "landscape", "curvature"), 0.5, 10, certify=10),
 }
-
-
-def preset_of(name: str) -> Preset:
-    """Return a preset by name.
-
-    Raises:
-        InputError: if there is none of that name.
-
-    >>> preset_of("economy").budget
-    0.02
-    """
-    if name not in PRESETS:
-        raise InputError(f"Unknown preset {name!r}. Known: {', '.join(PRESETS)}.")
-    return PRESETS[name]

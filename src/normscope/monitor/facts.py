@@ -16,14 +16,7 @@ from normscope.monitor.view import View
 
 
 def run_facts(model: nn.Module, view: View, name: str, descriptions: Iterable[Description]) -> dict[str, Any]:
-    """Return the facts of a run that hold from its start.
-
-    Args:
-        model: the model, unwrapped.
-        view: the model and its probe.
-        name: how the run calls the model.
-        descriptions: of the metrics the run will hold.
-    """
+    """Return the facts of a run that hold from its start."""
     from normscope import __version__
 
     return {
@@ -44,14 +37,7 @@ def run_facts(model: nn.Module, view: View, name: str, descriptions: Iterable[De
 def commit() -> str | None:
     """Return the git commit of the working directory, or ``None`` outside of a repository."""
     try:
-        done = subprocess.run(
-            ["git", "rev-parse", "HEAD"],
-            capture_output=True,
-            text=True,
-            timeout=5,
-            check=False,
-            stdin=subprocess.DEVNULL,
-        )
+        done = subprocess.run(["git", "rev-parse", "HEAD"], capture_output=True, text=True, timeout=5, check=True)
     except (OSError, subprocess.SubprocessError):
         return None
-    return done.stdout.strip() or None if done.returncode == 0 else None
+    return done.stdout.strip() or None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any
 
@@ -11,54 +12,33 @@ from torch import Tensor, nn
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from normscope.analysis.context import uses_batch_statistics
-from normscope.analysis.layers import before_padding, layer_names
+from normscope.analysis.layers import before_padding, fixed_normalization, layer_names
 from normscope.core.errors import CaptureError, InputError, listed
 from normscope.core.names import numbered
 from normscope.doctor.probe import logit_spread
-from normscope.graph.capture import Captured, capture
+from normscope.graph.capture import Captured, capture, tensors_in
 from normscope.graph.guard import untouched
-from normscope.graph.inputs import ModelInputs
+from normscope.graph.inputs import ModelInputs, first_samples
 from normscope.graph.interpreter import run
 from normscope.graph.ir import Node
 from normscope.graph.modes import has_batch_norm, with_batch_statistics
-from normscope.graph.objective import LossFunction, probe_loss
+from normscope.graph.objective import LossFunction
 from normscope.graph.sample_coupling import where_samples_meet
 from normscope.graph.second_derivatives import TWICE
-from normscope.monitor.view import (
-    Layer,
-    Look,
-    MapOf,
-    Normalizer,
-    channel_mean,
-    channel_variance,
-    difference,
-    gradients_of,
-    linear_map,
-    outputs_of,
-    structure,
-    trained,
-)
+from normscope.monitor.view import Layer, Look, MapOf, Normalizer, View, difference, linear_map, structure
 from normscope.operators.expression import Expr, LinearOp, evaluate
 from normscope.operators.linear_map import LinearMap
 from normscope.operators.normalizer import acts_on_weights
 from normscope.operators.program import Program, build_program
 from normscope.operators.site import Site
-from normscope.operators.survey import _channel_axis as channel_axis
-from normscope.operators.survey import activation_inputs, group_floor
+from normscope.operators.survey import activation_inputs
 
 #: Samples the graph is captured on, where its batch size is free.
 FEW = 2
 
 
-class GraphView:
+class GraphView(View):
     """A model by its graph. Its own code is run only to see whether the graph is still what it computes.
-
-    Args:
-        model: the model, unwrapped; its parameters and buffers are read anew at every look.
-        inputs: the probe batch as the model takes it.
-        labels: its labels.
-        loss: the user's loss, if any.
-        mode: what BatchNorm does in the pass over the probe: ``batch`` as in training, or ``running``.
 
     Raises:
         InputError: if the model does not run on the probe.
@@ -66,32 +46,32 @@ class GraphView:
     """
 
     def __init__(
-        self, model: nn.Module, inputs: ModelInputs, labels: Tensor | None, loss: LossFunction | None, mode: str
+        self, model: nn.Module, arguments: ModelInputs, labels: Tensor | None, loss: LossFunction | None, mode: str
     ) -> None:
-        self.model, self.labels, self.loss, self.mode = model, labels, loss, mode
-        self._arguments = inputs
+        super().__init__(model, arguments, labels, loss, mode)
         self._comparable = True
         self._capture()
 
     def _capture(self) -> None:
         """Capture the model and find its layers, normalizers and activations; until that is done there is no graph."""
         self._whole = False
-        self.captured = _captured(self.model, self._arguments, self.labels, self_loss=self.loss is None)
-        self.inputs = _tensors(self.captured, self._arguments, self.labels)
+        self.captured = _captured(self.model, self.arguments, self.labels, self_loss=self.loss is None)
+        self.inputs = _tensors(self.captured, self.arguments, self.labels)
         graph = self.captured.graph
-        if self.mode == "batch" and has_batch_norm(graph) and self._arguments.batch < 2:
+        if self.mode == "batch" and has_batch_norm(graph) and self.arguments.batch < 2:
             raise InputError(
                 "BatchNorm uses the statistics of the probe batch, and one sample has none. Use a probe of at least "
                 "two samples, or mode='running'."
             )
         self.graph = with_batch_statistics(graph) if self.mode == "batch" else graph
-        self.notes: tuple[str, ...] = tuple(graph.notes)
+        self.notes = tuple(graph.notes)
         self._names = {node.target for node in graph if node.op == "parameter"}
         self._structure = structure(self.model)
         self._example = self._reference()
         self._program: Program | None = None
         program = self._walk()
-        self._sites = {s.node: name for s, name in zip(program.sites, _site_names(program), strict=True)}
+        names = numbered([s.owner or s.node for s in program.sites])  # as ``analyze`` gives them
+        self._sites = {s.node: name for s, name in zip(program.sites, names, strict=True)}
         self._watch = _watched(self.captured, program, self._sites)
         self._whole = True
 
@@ -106,12 +86,9 @@ class GraphView:
         """Return parameters, buffers and constants as they are now, by the names the graph uses.
 
         Buffers are copies: a graph may write to them, as the model does.
-
-        Raises:
-            CaptureError: if the model no longer has one of them.
         """
         tensors = dict(self.captured.tensors)
-        live = {n: p.detach() for n, p in _all_parameters(self.model) if n in tensors}
+        live = {n: p.detach() for n, p in self.model.named_parameters(remove_duplicate=False) if n in tensors}
         buffers = self.model.named_buffers(remove_duplicate=False)
         live.update((n, b.detach().clone()) for n, b in buffers if n in tensors)
         gone = [n for n in tensors if n in self._structure and n not in live]
@@ -130,12 +107,6 @@ class GraphView:
 
         That is seen by its parameters and buffers, and by what it computes on the first samples of the probe: a graph
         holds along the branches, and with the settings, of the moment it was captured in.
-
-        Returns:
-            What made it another one; nothing if it is the same.
-
-        Raises:
-            CaptureError: if it is another one, and cannot be captured.
         """
         self._program = None
         changed = self._difference() if self._whole else "it could not be captured"
@@ -161,17 +132,17 @@ class GraphView:
 
     def _holds(self) -> bool:
         """Tell whether the graph still gives what the model gives, on a few samples where it takes any number."""
-        given, inputs = self._arguments, self.inputs
+        given, inputs = self.arguments, self.inputs
         if "labels" not in self.captured.input_names and self.labels is not None:
             given = replace(given, kwargs={k: v for k, v in given.kwargs.items() if k != "labels"})
         if self.captured.graph.batch == "dynamic":
-            inputs = _tensors(self.captured, _cut(self._arguments, FEW), self.labels)
-            given = _cut(given, FEW)
+            inputs = _tensors(self.captured, first_samples(self.arguments, FEW), self.labels)
+            given = first_samples(given, FEW)
         # A model that writes to its parameters was refused when it was captured.
         guard = untouched(self.model, *given.tensors(), parameters=False)
         with guard, torch.no_grad(), torch.compiler.set_stance("force_eager"):
             self.model.eval()
-            theirs = {name: value.clone() for name, value in outputs_of(self.model(*given.args, **given.kwargs))}
+            theirs = {name: value.clone() for name, value in tensors_in(self.model(*given.args, **given.kwargs))}
         found = run(self.captured.graph, self._live(), [t.clone() for t in inputs])
         ours = dict(zip(self.captured.graph.output_names, found, strict=True))
         # Tensors that are kept for a next call (a cache) are asked not to be given when a graph is captured.
@@ -191,12 +162,7 @@ class GraphView:
     def layers(self) -> tuple[Layer, ...]:
         """Return the linear layers in the order of the network, each with the fixed normalization after it."""
         program = self._walk()
-        after: dict[int, tuple[str, Expr]] = {}
-        fixed = {s.node for s in program.sites if s.running is not None}
-        for node, (before, out) in program.ends.items():
-            if node in fixed and out is not None:
-                after[before.id] = (node, out)
-        found = []
+        after, found = fixed_normalization(program), []
         parameters, first = self.parameters(), _first_names(self.model)
         for expr, name in zip(program.layers, layer_names(program), strict=True):
             if expr.op is None:
@@ -212,42 +178,30 @@ class GraphView:
         """Return the normalizers, those of weights among them, in the order of the network."""
         return tuple(Normalizer(self._sites.get(s.node, s.owner or s.node), s) for s in self._walk().sites)
 
-    def look(
-        self,
-        *,
-        gradient: bool = False,
-        curved: bool = False,
-        statistics: bool = True,
-        parameters: Mapping[str, Tensor] | None = None,
-    ) -> Look:
-        """Run the graph over the probe batch."""
-        wanted = {n for n, p in self.model.named_parameters() if p.requires_grad} if gradient or curved else set()
-        given = dict(parameters or {})
-        leaves = trained({n: given.get(n, p) for n, p in self.parameters().items()}, wanted)
+    @contextmanager
+    def _running(
+        self, look: Look, leaves: dict[str, Tensor], buffers: dict[str, Tensor], *, curved: bool, statistics: bool
+    ) -> Iterator[dict[str, Tensor]]:
         first = _first_names(self.model)
-        values = {name: leaves[first[name]] for name in self._names if name in first}
-        values |= {n: v.clone() for n, v in given.items() if n not in leaves}  # buffers, which the graph may write to
-        look = Look()
+        given = {name: leaves[first[name]] for name in self._names if name in first}
+        given |= {name: value.clone() for name, value in buffers.items()}  # the graph may write to them
 
         def visit(node: Node, value: Any, values: Mapping[str, Any]) -> None:
-            for name, site in self._watch.get(node.name, ()):
-                _see(look, name, site, value)
+            if isinstance(value, Tensor) and value.ndim:
+                for name, site in self._watch.get(node.name, ()):
+                    look.see(name, value, site)
             with torch.no_grad():
                 distance = logit_spread(node, values)
             if distance is not None:
                 place = node.owner or node.name
                 look.logits[place] = max(distance, look.logits.get(place, 0.0))
 
-        with torch.set_grad_enabled(gradient or curved), sdpa_kernel(SDPBackend.MATH):
+        with sdpa_kernel(SDPBackend.MATH):
             inputs = [t.clone() for t in self.inputs]  # an operation may overwrite its input
             functions = TWICE if curved else None
-            found = run(self.graph, self._live() | values, inputs, visit if statistics else None, functions=functions)
+            found = run(self.graph, self._live() | given, inputs, visit if statistics else None, functions=functions)
             names = self.graph.output_names or tuple(str(i) for i in range(len(found)))
-            look.outputs = dict(zip(names, found, strict=True))
-            look.loss = probe_loss(look.outputs, self.labels, self.loss)
-            look.gradients = gradients_of(look.loss, leaves, curved=curved) if gradient or curved else {}
-            look.leaves = leaves if curved else {}
-        return look
+            yield dict(zip(names, found, strict=True))
 
 
 def _close(a: Tensor, b: Tensor) -> bool:
@@ -258,15 +212,10 @@ def _close(a: Tensor, b: Tensor) -> bool:
     return torch.allclose(a, b, rtol=1e-3, atol=1e-4 * scale, equal_nan=True)
 
 
-def _all_parameters(model: nn.Module) -> Iterator[tuple[str, nn.Parameter]]:
-    """Yield parameters by every name they have: a graph may use any name of a tied one."""
-    return model.named_parameters(remove_duplicate=False)
-
-
 def _first_names(model: nn.Module) -> dict[str, str]:
     """Return for every name of a parameter the first one: those of a tied one have the same."""
     first: dict[int, str] = {}
-    return {name: first.setdefault(id(p), name) for name, p in _all_parameters(model)}
+    return {name: first.setdefault(id(p), name) for name, p in model.named_parameters(remove_duplicate=False)}
 
 
 def _captured(model: nn.Module, inputs: ModelInputs, labels: Tensor | None, *, self_loss: bool) -> Captured:
@@ -286,22 +235,12 @@ def _smallest(model: nn.Module, inputs: ModelInputs) -> Captured:
     """Capture on the first samples, and on all of them only where the batch size is part of the graph."""
     if inputs.batch > FEW:
         try:
-            few = capture(model, _cut(inputs, FEW))
+            few = capture(model, first_samples(inputs, FEW))
         except (CaptureError, InputError):  # it knows its batch size
             few = None
         if few is not None and few.graph.batch == "dynamic":
             return few
     return capture(model, inputs)
-
-
-def _cut(inputs: ModelInputs, size: int) -> ModelInputs:
-    """Return the first samples of a batch."""
-    batch = inputs.batch
-
-    def cut(value: Any) -> Any:
-        return value[:size] if isinstance(value, Tensor) and value.ndim and value.shape[0] == batch else value
-
-    return ModelInputs(tuple(cut(v) for v in inputs.args), {k: cut(v) for k, v in inputs.kwargs.items()})
 
 
 def _tensors(captured: Captured, inputs: ModelInputs, labels: Tensor | None) -> list[Tensor]:
@@ -312,14 +251,11 @@ def _tensors(captured: Captured, inputs: ModelInputs, labels: Tensor | None) -> 
     return found if captured.graph.batch == "dynamic" else captured.example
 
 
-def _site_names(program: Program) -> list[str]:
-    """Return the names of normalizers, as ``analyze`` gives them."""
-    return numbered([s.owner or s.node for s in program.sites])
-
-
-def _watched(captured: Captured, program: Program, sites: Mapping[str, str]) -> dict[str, list[tuple[str, Any]]]:
+def _watched(
+    captured: Captured, program: Program, sites: Mapping[str, str]
+) -> dict[str, list[tuple[str, Site | None]]]:
     """Return for each graph node the normalizers and activations that read it."""
-    watch: dict[str, list[tuple[str, Any]]] = {}
+    watch: dict[str, list[tuple[str, Site | None]]] = {}
     for site in program.sites:
         if site.shape and not acts_on_weights(site):
             watch.setdefault(site.source, []).append((sites[site.node], site))
@@ -329,20 +265,6 @@ def _watched(captured: Captured, program: Program, sites: Mapping[str, str]) -> 
     for name, source in zip(numbered([owners.get(n) or n for n in reads]), reads.values(), strict=True):
         watch.setdefault(source, []).append((f"{name}:activation" if name in taken else name, None))
     return watch
-
-
-def _see(look: Look, name: str, site: Site | None, value: Any) -> None:
-    """Note the variance before a normalizer or activation."""
-    if not isinstance(value, Tensor) or value.ndim == 0:
-        return
-    variance = channel_variance(value, channel_axis(value, site))
-    if site is None:
-        look.activations[name] = variance
-        return
-    look.variances[name] = variance
-    look.means[name] = channel_mean(value, channel_axis(value, site))
-    if site.spread is not None:
-        look.floors[name] = group_floor(value, site.spread, value.shape[0] / max(site.shape[0], 1))
 
 
 def _parameter_of(op: LinearOp, parameters: Mapping[str, Tensor], first: Mapping[str, str]) -> str:
@@ -406,8 +328,7 @@ def _matrix(source: Expr, target: Expr) -> Tensor | None:
 def _device(expr: Expr) -> torch.device | None:
     """Return the device of the weight of a segment."""
     while expr.op is not None:
-        weight = expr.op.data.get("weight")
-        if isinstance(weight, Tensor):
+        if isinstance(weight := expr.op.data.get("weight"), Tensor):
             return weight.device
         expr = expr.inputs[0]
     return None

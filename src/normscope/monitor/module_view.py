@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from typing import Any
 
@@ -15,29 +15,15 @@ from torch.nn.utils.spectral_norm import SpectralNorm
 from torch.nn.utils.weight_norm import WeightNorm
 
 from normscope.core.errors import CaptureError
+from normscope.graph.capture import tensors_in
 from normscope.graph.guard import untouched
 from normscope.graph.inputs import ModelInputs
-from normscope.graph.objective import LossFunction, probe_loss
+from normscope.graph.objective import LossFunction
 from normscope.graph.second_derivatives import twice_differentiable
-from normscope.monitor.view import (
-    Layer,
-    Look,
-    MapOf,
-    Normalizer,
-    channel_mean,
-    channel_variance,
-    difference,
-    gradients_of,
-    linear_map,
-    outputs_of,
-    structure,
-    trained,
-)
+from normscope.monitor.view import Layer, Look, MapOf, Normalizer, View, difference, linear_map, structure
 from normscope.operators.linear_map import LinearMap
 from normscope.operators.normalizer import couples_samples, module_kind, normalizers
 from normscope.operators.site import Site
-from normscope.operators.survey import _channel_axis as channel_axis
-from normscope.operators.survey import group_floor
 
 NOTE = (
     "the model could not be captured as a graph, so only torch's own layers, normalizers and activations are measured; "
@@ -54,34 +40,18 @@ HOOKS = (SpectralNorm, WeightNorm, BasePruningMethod)
 CONVOLUTIONS = (nn.Conv1d, nn.Conv2d, nn.Conv3d)
 
 
-class ModuleView:
-    """A model by its modules, run under a guard with parameters and buffers of our own in the place of its own.
-
-    Args:
-        model: the model, unwrapped.
-        inputs: the probe batch as the model takes it.
-        labels: its labels.
-        loss: the user's loss, if any.
-        mode: what BatchNorm does in the pass over the probe: ``batch`` or ``running``.
-        reason: why there is no graph.
-    """
+class ModuleView(View):
+    """A model by its modules, run under a guard with parameters and buffers of our own in the place of its own."""
 
     def __init__(
-        self,
-        model: nn.Module,
-        inputs: ModelInputs,
-        labels: Tensor | None,
-        loss: LossFunction | None,
-        mode: str,
+        self, model: nn.Module, arguments: ModelInputs, labels: Tensor | None, loss: LossFunction | None, mode: str,
         reason: str = "",
-    ) -> None:
-        self.model, self.labels, self.loss, self.mode = model, labels, loss, mode
-        self.arguments = inputs
-        if loss is not None or labels is None:
-            rest = {k: v for k, v in inputs.kwargs.items() if k != "labels" or labels is None}
-            self.arguments = replace(inputs, kwargs=rest)
+    ) -> None:  # fmt: skip
+        if loss is not None and labels is not None:
+            arguments = replace(arguments, kwargs={k: v for k, v in arguments.kwargs.items() if k != "labels"})
+        super().__init__(model, arguments, labels, loss, mode)
         self.inputs = self.arguments.tensors()
-        self.notes: tuple[str, ...] = (f"{NOTE} ({reason})" if reason else NOTE,)
+        self.notes = (f"{NOTE} ({reason})" if reason else NOTE,)
         self._shapes: dict[str, tuple[int, ...]] = {}
         self._structure = structure(model)
         self.look()
@@ -126,37 +96,24 @@ class ModuleView:
                 found.append(Normalizer(name, _site(name, kind, module, shape)))
         return tuple(found)
 
-    def look(
-        self,
-        *,
-        gradient: bool = False,
-        curved: bool = False,
-        statistics: bool = True,
-        parameters: Mapping[str, Tensor] | None = None,
-    ) -> Look:
-        """Run the model over the probe batch; hooks live as long as the pass."""
-        look = Look()
+    @contextlib.contextmanager
+    def _running(
+        self, look: Look, leaves: dict[str, Tensor], buffers: dict[str, Tensor], *, curved: bool, statistics: bool
+    ) -> Iterator[dict[str, Tensor]]:
         shapes: dict[str, tuple[int, ...]] = {}
-        wanted = {name for name, p in self.model.named_parameters() if p.requires_grad} if gradient or curved else set()
         second = twice_differentiable(self.model) if curved else contextlib.nullcontext()
-        with untouched(self.model, *self.inputs), torch.set_grad_enabled(gradient or curved), second:
-            given = dict(parameters or {})
-            leaves = trained({n: given.get(n, p) for n, p in self.parameters().items()}, wanted)
-            buffers = {name: given.get(name, b).detach().clone() for name, b in self.model.named_buffers()}
+        with untouched(self.model, *self.inputs), second:  # hooks live as long as the pass
+            held = {name: buffers.get(name, b).detach().clone() for name, b in self.model.named_buffers()}
             self._set_modes()
             for name, module in self.model.named_modules():
                 if module_kind(module) or isinstance(module, (nn.Linear, *CONVOLUTIONS, *ACTIVATIONS)):
                     module.register_forward_pre_hook(self._hook(name, shapes, look if statistics else None))
             with torch.compiler.set_stance("force_eager"):
                 result = torch.func.functional_call(
-                    self.model, leaves | buffers, self.arguments.args, self.arguments.kwargs
+                    self.model, leaves | held, self.arguments.args, self.arguments.kwargs
                 )
             self._shapes = shapes  # of the modules this pass reached, and no others
-            look.outputs = dict(outputs_of(result))
-            look.loss = probe_loss(look.outputs, self.labels, self.loss)
-            look.gradients = gradients_of(look.loss, leaves, curved=curved) if gradient or curved else {}
-            look.leaves = leaves if curved else {}
-        return look
+            yield dict(tensors_in(result))
 
     def _set_modes(self) -> None:
         """Evaluation, but for BatchNorm in its training mode: dropout is off, statistics are those of the probe."""
@@ -178,16 +135,11 @@ class ModuleView:
                 return
             x = given[0].detach()
             shapes[name] = tuple(x.shape)
-            if look is None:
-                return
-            if isinstance(module, ACTIVATIONS):
-                look.activations[name] = channel_variance(x, channel_axis(x, None))
-            elif (kind := module_kind(module)) is not None:
-                site = _site(name, kind, module, tuple(x.shape))
-                look.variances[name] = channel_variance(x, channel_axis(x, site))
-                look.means[name] = channel_mean(x, channel_axis(x, site))
-                if site.spread is not None:
-                    look.floors[name] = group_floor(x, site.spread, 1.0)
+            kind = module_kind(module)
+            if look is not None and isinstance(module, ACTIVATIONS):
+                look.see(name, x, None)
+            elif look is not None and kind is not None:
+                look.see(name, x, _site(name, kind, module, tuple(x.shape)))
 
         return note
 

@@ -7,9 +7,9 @@ import logging
 import math
 import time
 from collections.abc import Callable, Iterable, Mapping
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from types import TracebackType
 from typing import Any
 
 import torch
@@ -19,11 +19,11 @@ from normscope.core.errors import InputError
 from normscope.core.result import Result
 from normscope.core.value import Value, json_number
 from normscope.graph.objective import LossFunction
-from normscope.monitor.budget import Budget, gap_after, preset_of
+from normscope.monitor.budget import PRESETS, Budget, gap_after
 from normscope.monitor.check_run import Watcher, samples
 from normscope.monitor.facts import run_facts
 from normscope.monitor.outlets import Outlets
-from normscope.monitor.probing import aside, probe_inputs, view_of, without_labels
+from normscope.monitor.probing import aside, probe_inputs, view_of
 from normscope.monitor.quantities import QUANTITIES, descriptions
 from normscope.monitor.quantities.certified import DESCRIPTIONS as CERTIFIED
 from normscope.monitor.quantities.certified import certified_metrics
@@ -99,7 +99,9 @@ class Monitor:
         remember: bool = True,
         name: str = "",
     ) -> None:
-        self.preset, chosen = preset, preset_of(preset)
+        if preset not in PRESETS:
+            raise InputError(f"Unknown preset {preset!r}. Known: {', '.join(PRESETS)}.")
+        self.preset, chosen = preset, PRESETS[preset]
         names = tuple(chosen.quantities if quantities is None else quantities)
         unknown = [n for n in names if n not in QUANTITIES]
         if unknown:
@@ -149,7 +151,13 @@ class Monitor:
         start = time.perf_counter()
         with aside(self._device()):
             view = view_of(self.model, self._probe, self._loss, self.mode)
-            self._config = run_facts(self.model, view, self.name, descriptions()) | self._settings()
+            self._config = run_facts(self.model, view, self.name, descriptions()) | {
+                "preset": self.preset,
+                "mode": self.mode,
+                "budget": json_number(self.budget.share),
+                "every": self.every,
+                "quantities": [q.name for q in self.quantities],
+            }
         try:
             start_at = self._outlets.begin(self._config, self._step, self._resumed, self._gap, again=self._ended)
             self._step, self._view = start_at.step, view
@@ -169,16 +177,6 @@ class Monitor:
         self.budget.start()
         self._keep_weights()
         return self
-
-    def _settings(self) -> dict[str, Any]:
-        """Return the settings a run's configuration tells."""
-        return {
-            "preset": self.preset,
-            "mode": self.mode,
-            "budget": json_number(self.budget.share),
-            "every": self.every,
-            "quantities": [q.name for q in self.quantities],
-        }
 
     def step(self, step: int | None = None, *, lr: float | None = None, **metrics: Any) -> None:
         """Tell the monitor that an update was made; call it after ``optimizer.step()``.
@@ -222,21 +220,17 @@ class Monitor:
         if not self._active:
             return
         if self._view is None and self._ended:
-            self._log_after_end(metrics)
+            self._own.keep(self._step, metrics)
+            with self._failures.survived("writing after the end", self._step):
+                self._outlets.begin(self._config, self._step, None, self._gap, again=True)
+                self._write({})
+            self._outlets.close(self._step)
             return
         self.begin()
         with self.budget.spending():
             self._own.keep(self._step, metrics)
             if self._cheap():
                 self._write({})
-
-    def _log_after_end(self, metrics: Mapping[str, Any]) -> None:
-        """Write the user's numbers to a run that was closed, and close it again; nothing is measured for that."""
-        self._own.keep(self._step, metrics)
-        with self._failures.survived("writing after the end", self._step):
-            self._outlets.begin(self._config, self._step, None, self._gap, again=True)
-            self._write({})
-        self._outlets.close(self._step)
 
     def probe(self) -> dict[str, float]:
         """Measure now, whatever the budget says; the time counts as spent.
@@ -313,13 +307,10 @@ class Monitor:
     def __enter__(self) -> Monitor:
         return self.begin()
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
+    def __exit__(self, kind: type[BaseException] | None, *error: object) -> None:
         self.close(measure=kind is None)
 
     def _device(self) -> torch.device:
-        """Return where the model is."""
         return next((p.device for p in self.model.parameters()), torch.device("cpu"))
 
     def _due(self) -> bool:
@@ -335,20 +326,19 @@ class Monitor:
             return
         if self._unfinished():  # the next probe waits for that
             return
-        with self._failures.survived("keeping weights", self._step, give_up=self._give_up_previous):
+
+        def give_up() -> None:  # the quantities that do not need them need not wait
+            self.quantities = [q for q in self.quantities if not q.previous]
+
+        with self._failures.survived("keeping weights", self._step, give_up):
             wanted = {layer.parameter for layer in self._view.layers()}
             kept = {n: p.clone() for n, p in self._view.parameters().items() if n in wanted}
             self._previous = self._step, kept
 
-    def _give_up_previous(self) -> None:
-        """Do without the quantities that need the weights of one update before: the others need not wait for them."""
-        self.quantities = [q for q in self.quantities if not q.previous]
-
     def _probed(self, *, at_once: bool = False) -> dict[str, float]:
         """Measure and, where the preset asks for it, certify; a long analysis holds up the probes after it.
 
-        Args:
-            at_once: also measure what would otherwise be spread over the next updates.
+        What would otherwise be spread over the next updates may be measured at once.
         """
         found = self._measured(at_once=at_once) | {"clock/share": self.budget.used(self._cost)}
         self._examined(found)
@@ -441,18 +431,15 @@ class Monitor:
 
         with aside(self._device()):
             inputs, _ = probe_inputs(self._probe, self.model)
-            return analyze(self.model, without_labels(inputs), name=self.name, **{"stacked": False, **settings})
+            unlabelled = replace(inputs, kwargs={k: v for k, v in inputs.kwargs.items() if k != "labels"})
+            return analyze(self.model, unlabelled, name=self.name, **{"stacked": False, **settings})
 
     def _certified(self) -> dict[str, float]:
         """Return certified metrics, nothing if the analysis fails."""
         found: dict[str, float] = {}
-        with self._failures.survived("certification", self._step, self._give_up_certifying):
+        with self._failures.survived("certification", self._step, partial(setattr, self, "_certify_every", 0)):
             found = certified_metrics(self._analyzed())
         return found
-
-    def _give_up_certifying(self) -> None:
-        """Do without certified metrics."""
-        self._certify_every = 0
 
     def _write(self, metrics: Mapping[str, float]) -> None:
         """Hand metrics of this step to every sink, and with them all that waits, in the order of their steps.

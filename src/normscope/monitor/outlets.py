@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import json
 import logging
 import warnings
 from collections import Counter
@@ -15,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from normscope.core.errors import InputError
-from normscope.monitor.run import CONFIG, Run
+from normscope.monitor.run import Run
 from normscope.monitor.sinks.folder import RunFolder
 from normscope.monitor.sinks.tensorboard import TensorBoard
 
@@ -85,13 +84,7 @@ PROBED = "clock/probe_seconds"
 
 @dataclass(frozen=True)
 class Start:
-    """Where a run begins.
-
-    Attributes:
-        step: the number of updates so far.
-        resumed: whether a run folder goes on with points it holds.
-        probed: the step the next probe is counted from, where a run folder tells it.
-    """
+    """Where a run begins: its step, and where a run folder goes on the step the next probe is counted from."""
 
     step: int
     resumed: bool = False
@@ -120,44 +113,36 @@ class Outlets:
                 raise InputError(f"Expected a sink with a method log(dict, step=...), got {type(sink).__name__}.")
         self.failures = Failures(self.note)
         kinds = [type(sink).__name__ for sink in self.sinks]
-        self._names = {
+        self._names = {  # by which failures are counted: sinks of one class are told apart
             id(sink): f"sink {kind}" + (f" (number {i + 1})" if kinds.count(kind) > 1 else "")
             for i, (sink, kind) in enumerate(zip(self.sinks, kinds, strict=True))
         }
 
     def begin(self, config: Mapping[str, Any], step: int, resumed: int | None, gap: Gap, *, again: bool) -> Start:
-        """Start the run folders, and tell where the run begins.
+        """Start the run folders with a configuration, and tell where the run begins.
 
-        Args:
-            config: what a run folder keeps of the run.
-            step: the number of updates so far.
-            resumed: the step training goes on from, if it was given.
-            gap: least number of steps between probes, by the step of the first.
-            again: whether this is a run of the same monitor, taken up again.
+        It goes on from ``resumed``, if that is given, or ``again`` where the same monitor ended.
         """
         start = Start(step)
         for sink in self.sinks:
             if isinstance(sink, RunFolder):
-                ended = _ended(sink.path)
                 at = max(start.step, sink.begin(config, resumed))
-                probed = _probed(sink.path, gap, ended) if sink.resumed else start.probed
+                probed = start.probed
+                if sink.resumed:
+                    run = Run.open(sink.path)
+                    steps = run.series(PROBED).steps.tolist() if PROBED in run.names else []
+                    probed = last_scheduled(steps, gap, sink.ended)
                 start = Start(at, start.resumed or sink.resumed, probed)
         for sink in self.sinks:
             if isinstance(sink, TensorBoard) and (again or start.resumed or resumed):
                 sink.resume(start.step)
         return start
 
-    def log(self, metrics: Mapping[str, float], step: int) -> None:
-        """Hand metrics to every sink."""
-        for sink in tuple(self.sinks):
-            with self.failures.survived(self._name(sink), step, partial(self._give_up, sink)):
-                sink.log(dict(metrics), step=step)
-
     def log_points(self, points: Mapping[int, Mapping[str, float]]) -> None:
         """Hand the metrics of several steps to every sink; a run folder takes them at once."""
         for sink in tuple(self.sinks):
             for step in points if not isinstance(sink, RunFolder) else list(points)[-1:]:
-                with self.failures.survived(self._name(sink), step, partial(self._give_up, sink)):
+                with self.failures.survived(self._names[id(sink)], step, partial(self._give_up, sink)):
                     if isinstance(sink, RunFolder):
                         sink.log_many(points)
                     else:
@@ -173,12 +158,8 @@ class Outlets:
         """Close the sinks that are ours."""
         for sink in self.sinks:
             if isinstance(sink, RunFolder | TensorBoard):
-                with self.failures.survived(self._name(sink), step):
+                with self.failures.survived(self._names[id(sink)], step):
                     sink.close()
-
-    def _name(self, sink: Any) -> str:
-        """Return what a sink is called, and its failures are counted by: those of one class are told apart."""
-        return self._names.get(id(sink), f"sink {type(sink).__name__}")
 
     def _give_up(self, sink: Any) -> None:
         """Do without a sink."""
@@ -188,10 +169,7 @@ class Outlets:
 def last_scheduled(probed: Iterable[int], gap: Gap, ended: int | None) -> int | None:
     """Return the step from which the next probe is counted, as if the run had not been broken.
 
-    Args:
-        probed: the steps of the probes, in order.
-        gap: least number of steps between probes, by the step of the first.
-        ended: the last step of a run that was closed: it is measured then whatever its number.
+    The last step of a run that was closed is measured whatever its number, so it does not count.
 
     >>> ten = lambda step: 10
     >>> last_scheduled([0, 10, 20, 25], ten, ended=25), last_scheduled([0, 10, 20, 25], ten, ended=None)
@@ -201,19 +179,3 @@ def last_scheduled(probed: Iterable[int], gap: Gap, ended: int | None) -> int | 
     if len(steps) > 1 and steps[-1] == ended and steps[-1] - steps[-2] < gap(steps[-2]):
         return steps[-2]
     return steps[-1] if steps else None
-
-
-def _ended(path: Path) -> int | None:
-    """Return the step at which the run in a folder was closed, if it was."""
-    try:
-        step = json.loads((path / CONFIG).read_text())["ended"]["step"]
-    except (OSError, ValueError, TypeError, KeyError):  # what is wrong with the folder is told when it is begun
-        return None
-    return step if isinstance(step, int) else None
-
-
-def _probed(path: Path, gap: Gap, ended: int | None) -> int | None:
-    """Return the step from which the next probe of the run in a folder is counted."""
-    run = Run.open(path)
-    steps = run.series(PROBED).steps.tolist() if PROBED in run.names else []
-    return last_scheduled(steps, gap, ended)

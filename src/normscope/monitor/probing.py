@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import replace
 from typing import Any
 
 import torch
@@ -23,11 +22,8 @@ from normscope.monitor.view import View
 def probe_inputs(probe: Any, model: nn.Module) -> tuple[ModelInputs, Tensor | None]:
     """Return a probe batch as the model takes it, and its labels; tensors are copies, so the batch stays fixed.
 
-    A model that takes ``labels`` gets them, and may compute its loss itself.
-
-    Args:
-        probe: a batch: a tensor, a pair of inputs and labels, or a mapping.
-        model: the model, unwrapped.
+    The probe is a tensor, a pair of inputs and labels, or a mapping. A model that takes ``labels`` gets them, and may
+    compute its loss itself.
 
     Raises:
         InputError: if there is no batch, or the model does not run on it.
@@ -45,32 +41,21 @@ def probe_inputs(probe: Any, model: nn.Module) -> tuple[ModelInputs, Tensor | No
     labels = inputs.labels
     if labels is None and isinstance(probe, ModelInputs):
         labels = probe.labels
-    takes = "labels" in signature_of(model).keywords
-    kwargs = (
-        {**inputs.kwargs, "labels": labels} if takes and labels is not None and isinstance(probe, Mapping) else None
-    )
-    fixed = ModelInputs(_copied(inputs.args), _copied(inputs.kwargs if kwargs is None else kwargs))
+    kwargs = dict(inputs.kwargs)
+    if labels is not None and isinstance(probe, Mapping) and "labels" in signature_of(model).keywords:
+        kwargs["labels"] = labels
+    fixed = ModelInputs(tuple(map(_copied, inputs.args)), {name: _copied(v) for name, v in kwargs.items()})
     with torch.compiler.set_stance("force_eager"):
         check_runs(model, fixed)
     return fixed, None if labels is None else labels.detach().clone()
 
 
-def _copied(values: Any) -> Any:
-    """Return arguments with every tensor copied."""
-    if isinstance(values, dict):
-        return {name: v.detach().clone() if isinstance(v, Tensor) else v for name, v in values.items()}
-    return tuple(v.detach().clone() if isinstance(v, Tensor) else v for v in values)
+def _copied(value: Any) -> Any:
+    return value.detach().clone() if isinstance(value, Tensor) else value
 
 
 def view_of(model: nn.Module, probe: Any, loss: LossFunction | None, mode: str) -> View:
-    """Return a model and its probe by the captured graph, or by modules where there is none.
-
-    Args:
-        model: the model, unwrapped.
-        probe: the probe batch.
-        loss: the user's loss, if any.
-        mode: what BatchNorm does in the pass over the probe: ``batch`` or ``running``.
-    """
+    """Return a model and its probe by the captured graph, or by modules where there is none."""
     inputs, labels = probe_inputs(probe, model)
     try:
         view = GraphView(model, inputs, labels, loss, mode)
@@ -85,9 +70,6 @@ def view_of(model: nn.Module, probe: Any, loss: LossFunction | None, mode: str) 
 def aside(device: torch.device) -> Iterator[None]:
     """Leave training out of what happens in the block: no autocast, no inference mode, random states put back.
 
-    Args:
-        device: where the model is.
-
     >>> before = torch.get_rng_state()
     >>> with aside(torch.device("cpu")):
     ...     _ = torch.rand(3)
@@ -100,8 +82,3 @@ def aside(device: torch.device) -> Iterator[None]:
             yield
     finally:
         restore_rng(state)
-
-
-def without_labels(inputs: ModelInputs) -> ModelInputs:
-    """Return the arguments without labels, as an analysis takes them."""
-    return replace(inputs, kwargs={name: value for name, value in inputs.kwargs.items() if name != "labels"})

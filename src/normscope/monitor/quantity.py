@@ -16,25 +16,20 @@ PROBE = "the probe batch"
 
 @dataclass(frozen=True)
 class Description:
-    """What a metric is.
+    """What a metric is."""
 
-    Attributes:
-        pattern: its name, a ``*`` standing for the name of a layer, normalizer or activation.
-        kind: what its numbers guarantee.
-        words: what it is.
-        statement: the paper and number it comes from.
-        log10: whether the number is a decimal logarithm.
-        domain: the inputs it is about.
-        signed: whether it may be negative, so that it is no :class:`~normscope.core.value.Value`.
-    """
-
+    #: its name, a ``*`` standing for the name of a layer, normalizer or activation; names of decimal logarithms say so
     pattern: str
-    kind: Kind
-    words: str
-    statement: str = ""
-    log10: bool = False
-    domain: str = PROBE
-    signed: bool = False
+    kind: Kind  #: what its numbers guarantee
+    words: str  #: what it is
+    statement: str = ""  #: the paper and number it comes from
+    domain: str = PROBE  #: the inputs it is about
+    signed: bool = False  #: whether it may be negative, so that it is no :class:`~normscope.core.value.Value`
+
+    @property
+    def log10(self) -> bool:
+        """Tell whether the number is a decimal logarithm."""
+        return "_log10" in self.pattern
 
     def matches(self, name: str) -> bool:
         """Tell whether a metric is described by this.
@@ -49,14 +44,8 @@ class Description:
 
     def to_dict(self) -> dict[str, object]:
         """Return the form kept in a run's configuration."""
-        return {
-            "pattern": self.pattern,
-            "kind": self.kind.value,
-            "words": self.words,
-            "statement": self.statement,
-            "log10": self.log10,
-            "domain": self.domain,
-        }
+        said = {key: getattr(self, key) for key in ("pattern", "words", "statement", "log10", "domain")}
+        return said | {"kind": self.kind.value}
 
     def value(self, number: float) -> Value:
         """Return a number of this metric as a value that says what it is.
@@ -64,7 +53,7 @@ class Description:
         Raises:
             InputError: if the metric may be negative, or the number is none.
 
-        >>> Description("product/folded_log10", Kind.LOWER, "", log10=True).value(2.0).kind.value
+        >>> Description("product/folded_log10", Kind.LOWER, "").value(2.0).kind.value
         'lower'
         """
         if self.signed or math.isnan(number):
@@ -78,22 +67,14 @@ class Description:
 
 
 class Quantity:
-    """One quantity over time; subclasses say what they measure and how.
+    """One quantity over time; subclasses say what they measure and how."""
 
-    Attributes:
-        name: what it is chosen by.
-        describes: its metrics.
-        cost: its place among the others, cheapest first.
-        gradient: whether it needs the gradient on the probe.
-        previous: whether it needs the weights of one update before.
-        spreads: whether a measurement may go on over the next updates, at the weights of its own.
-    """
-
-    name: ClassVar[str] = ""
-    describes: ClassVar[tuple[Description, ...]] = ()
-    cost: ClassVar[int] = 100
-    gradient: ClassVar[bool] = False
-    previous: ClassVar[bool] = False
+    name: ClassVar[str] = ""  #: what it is chosen by
+    describes: ClassVar[tuple[Description, ...]] = ()  #: its metrics
+    cost: ClassVar[int] = 100  #: its place among the others, cheapest first
+    gradient: ClassVar[bool] = False  #: whether it needs the gradient on the probe
+    previous: ClassVar[bool] = False  #: whether it needs the weights of one update before
+    #: whether a measurement may go on over the next updates, at the weights of its own
     spreads: ClassVar[bool] = False
 
     def measure(self, moment: Snapshot) -> dict[str, float]:

@@ -76,7 +76,7 @@ class Run(Shown):
             ) from None
         except OSError as error:
             raise InputError(f"Cannot read {folder / CONFIG}: {error.strerror}.") from None
-        except (ValueError, RecursionError) as error:
+        except ValueError as error:
             raise InputError(f"{folder / CONFIG} is not JSON ({error}); it was not written by a monitor.") from None
         if not isinstance(config, dict) or "format" not in config:
             raise InputError(f"{folder / CONFIG} does not describe a run; it was not written by a monitor.")

@@ -11,25 +11,15 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-#: The largest step: up to it every integer is a number that charts and arrays can carry.
-STEPS = 2**53
-
 
 @dataclass(frozen=True)
 class Point:
-    """What was logged at one step.
+    """What was logged at one step."""
 
-    Attributes:
-        step: number of updates so far.
-        time: seconds since the start of the run.
-        metrics: numbers by name.
-        note: what a reader must know, if anything.
-    """
-
-    step: int
-    time: float
-    metrics: Mapping[str, float] = field(default_factory=dict)
-    note: str = ""
+    step: int  #: number of updates so far
+    time: float  #: seconds since the start of the run
+    metrics: Mapping[str, float] = field(default_factory=dict)  #: numbers by name
+    note: str = ""  #: what a reader must know, if anything
 
 
 def to_line(point: Point) -> bytes:
@@ -53,20 +43,11 @@ def from_line(line: bytes) -> Point | None:
     """
     try:
         body = json.loads(line)
-        metrics = {legible(name): float(value) for name, value in body.get("metrics", {}).items()}
-        point = Point(int(body["step"]), float(body["time"]), metrics, legible(str(body.get("note") or "")))
-    except (ValueError, TypeError, KeyError, AttributeError, OverflowError, RecursionError):
+        metrics = {name: float(value) for name, value in body.get("metrics", {}).items()}
+        point = Point(int(body["step"]), float(body["time"]), metrics, str(body.get("note") or ""))
+    except (ValueError, TypeError, KeyError, AttributeError, OverflowError):
         return None
-    return point if 0 <= point.step <= STEPS and math.isfinite(point.time) else None
-
-
-def legible(text: str) -> str:
-    r"""Return a text that can be written to a file: halves of characters, which JSON can carry, are question marks.
-
-    >>> legible("a\ud800b")
-    'a?b'
-    """
-    return text if text.isascii() else text.encode(errors="replace").decode()
+    return point if point.step >= 0 and math.isfinite(point.time) else None
 
 
 def whole_lines(content: bytes) -> Iterator[bytes]:

@@ -34,9 +34,6 @@ def one_number(value: object) -> float:
 def waiting(value: object) -> Tensor | float:
     """Return a scalar that may be read later: on an accelerator a copy of it, so that nothing waits for that now.
 
-    Raises:
-        InputError: if it holds more than one number, or none.
-
     >>> waiting(3), waiting(torch.tensor([2.0]))
     (3.0, 2.0)
     """
@@ -69,11 +66,7 @@ class UserMetrics:
         return bool(self._waiting)
 
     def keep(self, step: int, metrics: Mapping[str, object]) -> None:
-        """Keep numbers of a step; ``None`` is no number.
-
-        Raises:
-            InputError: if one is not a single real number; then none of them is kept.
-        """
+        """Keep numbers of a step, all or none of them; ``None`` is no number."""
         given = {name: waiting(value) for name, value in metrics.items() if value is not None}
         if given:
             self._waiting.setdefault(step, {}).update(given)

@@ -16,7 +16,6 @@ from normscope.core.errors import NonFiniteError
 from normscope.monitor.view import Layer, Look, MapOf, Normalizer, View
 from normscope.monitor.warm_norms import WarmNorms
 from normscope.operators.normalizer import Constants, site_constants
-from normscope.operators.site import Site
 
 
 class Snapshot:
@@ -117,11 +116,7 @@ class Snapshot:
         return found
 
     def _norm(self, name: str, map_of: MapOf) -> float:
-        """Return the norm of a map from below.
-
-        Raises:
-            NonFiniteError: if it has none, as its weights are not all numbers.
-        """
+        """Return the norm of a map from below."""
         norm = self._norms.measure(name, map_of)
         if not math.isfinite(norm):
             raise NonFiniteError("A layer with NaN or infinite weights has no norm.")
@@ -132,15 +127,20 @@ class Snapshot:
         """Return the constants of every normalizer; with statistics of its input, where they stay above the probe's."""
         found: dict[str, Constants] = {}
         for normalizer in self.normalizers:
-            floor = self.look.floors.get(normalizer.name)
             with self._survived(f"constant/{normalizer.name}"):
-                site = _on_cpu(normalizer.site)
-                found[normalizer.name] = site_constants(site, None if floor is None else floor.cpu(), "running")
+                found[normalizer.name] = self.constants_of(normalizer)
         return found
 
+    def constants_of(self, normalizer: Normalizer, *, scaled: bool = True) -> Constants:
+        """Return the constants of a normalizer, with or without its scale; they are computed on the CPU."""
+        site, floor = normalizer.site, self.look.floors.get(normalizer.name)
+        gamma = site.gamma.cpu() if scaled and site.gamma is not None else None
+        running = None if site.running is None else (site.running[0].cpu(), site.running[1].cpu())
+        site = replace(site, gamma=gamma, running=running)
+        return site_constants(site, None if floor is None else floor.cpu(), "running")
 
-def _on_cpu(site: Site) -> Site:
-    """Return a normalizer with its parameters on the CPU, where constants are computed."""
-    gamma = None if site.gamma is None else site.gamma.cpu()
-    running = None if site.running is None else (site.running[0].cpu(), site.running[1].cpu())
-    return replace(site, gamma=gamma, running=running)
+    @cached_property
+    def updates(self) -> dict[str, tuple[Tensor, Tensor]]:
+        """Return the weight of each layer one update before and now, by its name, where both are of one shape."""
+        pairs = {x.name: (self.previous.get(x.parameter), self.parameters.get(x.parameter)) for x in self.layers}
+        return {n: (a, b) for n, (a, b) in pairs.items() if a is not None and b is not None and a.shape == b.shape}

@@ -8,18 +8,13 @@ import torch
 from torch import nn
 
 from normscope.core.errors import InputError
-
-#: Wrappers that hold the model they wrap as ``module`` and compute the same function.
-WRAPPERS = ("DistributedDataParallel", "DataParallel", "FullyShardedDataParallel", "AveragedModel")
+from normscope.doctor.modules import opened
 
 
 def unwrapped(model: nn.Module) -> nn.Module:
     """Return the module inside ``torch.compile``, ``DistributedDataParallel`` and the like, in any order.
 
     Running it triggers neither compilation nor communication; its parameters are the ones being trained.
-
-    Args:
-        model: the model as it is trained.
 
     Raises:
         InputError: if it is no module, or its parameters are sharded over processes, so that no process holds them.
@@ -30,18 +25,13 @@ def unwrapped(model: nn.Module) -> nn.Module:
     """
     if not isinstance(model, nn.Module):
         raise InputError(f"Expected a torch.nn.Module, got {type(model).__name__}.")
-    while True:
-        kind = type(model).__name__
-        if kind == "FullyShardedDataParallel" or any(type(p).__name__ == "DTensor" for p in model.parameters()):
-            raise InputError(
-                "Sharded models cannot be monitored: use DistributedDataParallel, or analyze a checkpoint with "
-                "normscope.analyze."
-            )
-        name = "_orig_mod" if kind == "OptimizedModule" else "module" if kind in WRAPPERS else ""
-        inner = getattr(model, name, None) if name else None
-        if not isinstance(inner, nn.Module):
-            return model
-        model = inner
+    inner, parallel = opened(model)
+    if parallel == "FullyShardedDataParallel" or any(type(p).__name__ == "DTensor" for p in inner.parameters()):
+        raise InputError(
+            "Sharded models cannot be monitored: use DistributedDataParallel, or analyze a checkpoint with "
+            "normscope.analyze."
+        )
+    return inner
 
 
 def is_first_process() -> bool:
@@ -57,13 +47,9 @@ def is_first_process() -> bool:
 def optimizers_of(optimizer: Any) -> tuple[Any, ...]:
     """Return the optimizers that were given: none, one, or several in a list or tuple.
 
-    Args:
-        optimizer: ``None``, an object with ``param_groups``, or a list or tuple of such.
-
     Raises:
-        InputError: if it is something else.
+        InputError: if one has no ``param_groups``.
 
-    >>> import torch
     >>> layers = nn.Linear(1, 1), nn.Linear(1, 1)
     >>> len(optimizers_of([torch.optim.SGD(layer.parameters(), lr=0.1) for layer in layers]))
     2
@@ -81,15 +67,8 @@ def optimizers_of(optimizer: Any) -> tuple[Any, ...]:
 
 
 def learning_rates(model: nn.Module, optimizer: Any = None, rate: float | None = None) -> dict[str, float]:
-    """Return the learning rate of every parameter by each of its names.
+    """Return the learning rate of every parameter by each of its names: that of its optimizer, or one given for all.
 
-    Args:
-        model: the model.
-        optimizer: where the rates are read, if they are not given: one or several; one without groups of parameters
-            has none.
-        rate: the rate of all parameters, where it is known.
-
-    >>> import torch
     >>> model = nn.Linear(2, 2)
     >>> learning_rates(model, torch.optim.SGD([{"params": [model.bias], "lr": 0.5}], lr=0.1))
     {'bias': 0.5}

@@ -2,109 +2,119 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
-from typing import Any, Protocol
 
 import torch
 from torch import Tensor, nn
 
 from normscope.core.errors import listed
-from normscope.graph.capture import tensors_in
+from normscope.graph.inputs import ModelInputs
+from normscope.graph.objective import LossFunction, probe_loss
 from normscope.operators.linear_map import LinearMap
 from normscope.operators.site import Site
+from normscope.operators.survey import _channel_axis as channel_axis
+from normscope.operators.survey import group_floor
 
 MapOf = Callable[[torch.dtype], LinearMap]
 
 
 @dataclass(frozen=True, eq=False)
 class Layer:
-    """A linear layer as it acts in the network, with the weights of this moment.
+    """A linear layer as it acts in the network, with the weights of this moment."""
 
-    Attributes:
-        name: as in the result of ``analyze``.
-        parameter: the trained parameter behind its weight; of weight normalization the directions.
-        map: the linear map it is, without bias, in a given precision.
-        folded: the same followed by the fixed normalization right after it, if there is one.
-        normalizer: the graph node of that normalization.
-        output_axis: the axis of the parameter that counts outputs.
-    """
-
-    name: str
-    parameter: str
-    map: MapOf
-    folded: MapOf | None = None
-    normalizer: str = ""
-    output_axis: int = 0
+    name: str  #: as in the result of ``analyze``
+    parameter: str  #: the trained parameter behind its weight; of weight normalization the directions
+    map: MapOf  #: the linear map it is, without bias, in a given precision
+    folded: MapOf | None = None  #: the same followed by the fixed normalization right after it, if there is one
+    normalizer: str = ""  #: the graph node of that normalization
+    output_axis: int = 0  #: the axis of the parameter that counts outputs
 
 
 @dataclass(frozen=True, eq=False)
 class Normalizer:
-    """A normalizer with the parameters and statistics of this moment.
+    """A normalizer with the parameters and statistics of this moment."""
 
-    Attributes:
-        name: as in the result of ``analyze``.
-        site: where it stands and what it divides by.
-    """
-
-    name: str
-    site: Site
+    name: str  #: as in the result of ``analyze``
+    site: Site  #: where it stands and what it divides by
 
 
 @dataclass(eq=False)
 class Look:
-    """One pass over the probe batch.
+    """One pass over the probe batch."""
 
-    Attributes:
-        outputs: what the model gave, by name.
-        loss: the loss, if there is one.
-        variances: per-channel variance before each normalizer, by its name.
-        means: per-channel mean there.
-        logits: largest distance of an attention logit from the middle of its row, by layer.
-        floors: least spread of each group before normalizers that use the statistics of their input.
-        activations: per-channel variance before each activation.
-        gradients: of the loss, by parameter; empty if they were not asked for.
-        leaves: the parameters that gradients with a graph are functions of; empty unless such were asked for.
-    """
-
-    outputs: dict[str, Tensor] = field(default_factory=dict)
-    loss: Tensor | None = None
+    outputs: dict[str, Tensor] = field(default_factory=dict)  #: what the model gave, by name
+    loss: Tensor | None = None  #: the loss, if there is one
+    #: per-channel variance before each normalizer, by its name
     variances: dict[str, Tensor] = field(default_factory=dict)
-    means: dict[str, Tensor] = field(default_factory=dict)
+    means: dict[str, Tensor] = field(default_factory=dict)  #: per-channel mean there
+    #: largest distance of an attention logit from the middle of its row, by layer
     logits: dict[str, float] = field(default_factory=dict)
+    #: least spread of each group before normalizers that use the statistics of their input
     floors: dict[str, Tensor] = field(default_factory=dict)
-    activations: dict[str, Tensor] = field(default_factory=dict)
+    activations: dict[str, Tensor] = field(default_factory=dict)  #: per-channel variance before each activation
+    #: of the loss, by parameter; empty if they were not asked for
     gradients: dict[str, Tensor] = field(default_factory=dict)
+    #: the parameters that gradients with a graph are functions of; empty unless such were asked for
     leaves: dict[str, Tensor] = field(default_factory=dict)
 
+    def see(self, name: str, x: Tensor, site: Site | None) -> None:
+        """Note the statistics of what a normalizer reads or, without one, an activation."""
+        mean, variance = channel_moments(x, channel_axis(x, site))
+        if site is None:
+            self.activations[name] = variance
+            return
+        self.means[name], self.variances[name] = mean, variance
+        if site.spread is not None:
+            self.floors[name] = group_floor(x.detach(), site.spread, x.shape[0] / max(site.shape[0], 1))
 
-class View(Protocol):
-    """A model and its probe batch; two kinds: by the captured graph, and by modules."""
 
-    model: nn.Module
+class View(ABC):
+    """A model and its probe batch; two kinds: by the captured graph, and by modules.
+
+    Args:
+        model: the model, unwrapped; its parameters and buffers are read anew at every look.
+        arguments: the probe batch as the model takes it.
+        labels: its labels.
+        loss: the user's loss, if any.
+        mode: what BatchNorm does in the pass over the probe: ``batch`` as in training, or ``running``.
+    """
+
     notes: tuple[str, ...]
-    labels: Tensor | None
     inputs: list[Tensor]
 
+    def __init__(
+        self, model: nn.Module, arguments: ModelInputs, labels: Tensor | None, loss: LossFunction | None, mode: str
+    ) -> None:
+        self.model, self.arguments, self.labels, self.loss, self.mode = model, arguments, labels, loss, mode
+
+    @abstractmethod
     def refresh(self) -> str:
         """Forget what was read of the weights: they have moved. Return what made it another model, if it is one."""
-        ...
 
+    @abstractmethod
     def parameters(self) -> dict[str, Tensor]:
         """Return the live parameters the probe reaches, detached, by name."""
-        ...
 
+    @abstractmethod
     def copied(self) -> dict[str, Tensor]:
         """Return copies of the parameters and buffers that the probe reaches, to look at this moment later."""
-        ...
 
+    @abstractmethod
     def layers(self) -> tuple[Layer, ...]:
         """Return the linear layers in order."""
-        ...
 
+    @abstractmethod
     def normalizers(self) -> tuple[Normalizer, ...]:
         """Return the normalizers in order."""
-        ...
+
+    @abstractmethod
+    def _running(
+        self, look: Look, leaves: dict[str, Tensor], buffers: dict[str, Tensor], *, curved: bool, statistics: bool
+    ) -> AbstractContextManager[dict[str, Tensor]]:
+        """Run the model with some parameters and buffers, note statistics in a look, and give the outputs by name."""
 
     def look(
         self,
@@ -122,7 +132,17 @@ class View(Protocol):
             statistics: also collect variances.
             parameters: values in the place of live ones, also of buffers.
         """
-        ...
+        slopes = gradient or curved
+        wanted = {name for name, p in self.model.named_parameters() if p.requires_grad and slopes}
+        given = dict(parameters or {})
+        leaves = trained({n: given.pop(n, p) for n, p in self.parameters().items()}, wanted)
+        look = Look(leaves=leaves if curved else {})
+        running = self._running(look, leaves, given, curved=curved, statistics=statistics)
+        with torch.set_grad_enabled(slopes), running as found:
+            look.outputs = found
+            look.loss = probe_loss(found, self.labels, self.loss)
+            look.gradients = gradients_of(look.loss, leaves, curved=curved) if slopes else {}
+        return look
 
 
 def linear_map(
@@ -133,13 +153,6 @@ def linear_map(
     device: torch.device | None = None,
 ) -> LinearMap:
     """Return the map of a linear torch function; its adjoint is recorded when it is first asked for, and only then.
-
-    Args:
-        function: a linear function of one tensor.
-        domain: the shape of its argument.
-        range_shape: the shape of its value.
-        dtype: the dtype both work in.
-        device: the device both work on.
 
     >>> linear_map(lambda x: 2 * x[1:], (3,), (2,), torch.float32).adjoint(torch.ones(2)).tolist()
     [0.0, 2.0, 2.0]
@@ -158,32 +171,17 @@ def linear_map(
     return LinearMap(apply, adjoint, domain, range_shape, dtype=dtype, device=device)
 
 
-def channel_variance(x: Tensor, axis: int) -> Tensor:
-    """Return the biased variance of every channel over all samples and places.
+def channel_moments(x: Tensor, axis: int) -> tuple[Tensor, Tensor]:
+    """Return the mean and the biased variance of every channel over all samples and places.
 
-    Args:
-        x: the values before a normalizer or activation.
-        axis: the axis of the channels.
-
-    >>> channel_variance(torch.tensor([[1.0, 0.0], [3.0, 0.0]]), 1).tolist()
-    [1.0, 0.0]
+    >>> [t.tolist() for t in channel_moments(torch.tensor([[1.0, 0.0], [3.0, 0.0]]), 1)]
+    [[2.0, 0.0], [1.0, 0.0]]
     """
     rest = [i for i in range(x.ndim) if i != axis % x.ndim]
+    wide = x.detach() if x.dtype in (torch.float32, torch.float64) else x.detach().float()
     if not rest:
-        return torch.zeros(x.shape[0])
-    wide = x.detach() if x.dtype in (torch.float32, torch.float64) else x.detach().float()
-    return wide.var(dim=rest, correction=0)
-
-
-def channel_mean(x: Tensor, axis: int) -> Tensor:
-    """Return the mean of every channel over all samples and places.
-
-    >>> channel_mean(torch.tensor([[1.0, 0.0], [3.0, 0.0]]), 1).tolist()
-    [2.0, 0.0]
-    """
-    rest = [i for i in range(x.ndim) if i != axis % x.ndim]
-    wide = x.detach() if x.dtype in (torch.float32, torch.float64) else x.detach().float()
-    return wide.mean(dim=rest) if rest else wide
+        return wide, torch.zeros(x.shape[0])
+    return wide.mean(dim=rest), wide.var(dim=rest, correction=0)
 
 
 def trained(parameters: Mapping[str, Tensor], wanted: set[str]) -> dict[str, Tensor]:
@@ -193,11 +191,6 @@ def trained(parameters: Mapping[str, Tensor], wanted: set[str]) -> dict[str, Ten
 
 def gradients_of(loss: Tensor | None, leaves: Mapping[str, Tensor], *, curved: bool = False) -> dict[str, Tensor]:
     """Return the gradient of a loss with respect to leaves; those it does not depend on are left out.
-
-    Args:
-        loss: the loss, or nothing.
-        leaves: the parameters.
-        curved: keep the graph of the gradient.
 
     >>> w = torch.tensor([3.0], requires_grad=True)
     >>> gradients_of((w * w).sum(), {"w": w})["w"].tolist()
@@ -211,24 +204,12 @@ def gradients_of(loss: Tensor | None, leaves: Mapping[str, Tensor], *, curved: b
     return {name: value if curved else value.detach() for name, value in pairs if value is not None}
 
 
-def outputs_of(value: Any) -> list[tuple[str, Tensor]]:
-    """Return the floating tensors of a model's output by name, in order, as a captured graph gives them.
-
-    >>> [key for key, _ in outputs_of({"loss": torch.zeros(()), "more": (torch.ones(2), None)})]
-    ['loss', 'more.0']
-    """
-    return tensors_in(value)
-
-
 #: Of each parameter and buffer by name: the first name of the same tensor, its shape, its dtype and its device.
 Structure = dict[str, tuple[str, tuple[int, ...], str, str]]
 
 
 def structure(model: nn.Module) -> Structure:
     """Return what parameters and buffers a model has, by every name; a tied one also says with which it is tied.
-
-    Args:
-        model: the model.
 
     >>> structure(nn.Linear(2, 1, bias=False))
     {'weight': ('weight', (1, 2), 'torch.float32', 'cpu')}
@@ -240,10 +221,6 @@ def structure(model: nn.Module) -> Structure:
 
 def difference(was: Structure, now: Structure) -> str:
     """Return in words what differs, nothing if nothing does.
-
-    Args:
-        was: what the model was made of.
-        now: what it is made of.
 
     >>> difference(structure(nn.Linear(2, 1)), structure(nn.Linear(3, 1, bias=False)))
     'it no longer has bias; weight differs'

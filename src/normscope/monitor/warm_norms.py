@@ -25,13 +25,8 @@ def followed_norm(map_of: MapOf, start: Tensor | None = None, *, steps: int | No
     r"""Return an attained value of the norm of a map, and the vector that attains it.
 
     A few Lanczos steps in float32 find the vector ``v``; its stretch :math:`\|A v\|/\|v\|` is taken in float64 and
-    lowered by its rounding, so the value is never above the norm.
-
-    Args:
-        map_of: the map in a given precision.
-        start: the vector of the last time, if there is one; it is mixed with a random one.
-        steps: the most Lanczos steps; by default :data:`COLD` without a start and :data:`WARM` with one.
-        seed: of the random vector.
+    lowered by its rounding, so the value is never above the norm. The vector of the last time, if there is one, is
+    mixed with a random one. There are at most :data:`COLD` steps without it and :data:`WARM` with it.
 
     >>> from normscope.operators.linear_map import LinearMap
     >>> A = torch.tensor([[3.0, 0.0], [0.0, 1.0]])
@@ -68,12 +63,7 @@ class WarmNorms:
         self._times: dict[str, int] = {}
 
     def measure(self, name: str, map_of: MapOf) -> float:
-        """Return an attained value of the norm of a map.
-
-        Args:
-            name: what the map is remembered by.
-            map_of: the map as it is now.
-        """
+        """Return an attained value of the norm of a map; its vector is remembered by the name."""
         times = self._times.get(name, 0)
         norm, vector = followed_norm(map_of, self._vectors.get(name), seed=times)
         self._times[name] = times + 1
@@ -94,10 +84,5 @@ class ColdNorms(WarmNorms):
     """
 
     def measure(self, name: str, map_of: MapOf) -> float:
-        """Return an attained value of the norm of a map, from the same random start each time.
-
-        Args:
-            name: of the map; nothing is remembered by it.
-            map_of: the map as it is now.
-        """
+        """Return an attained value of the norm of a map, from the same random start each time."""
         return followed_norm(map_of, steps=ALONE)[0]

@@ -98,11 +98,14 @@ def test_a_resumed_run_is_reset(feed: Feed, tmp_path: Path) -> None:
     assert feed.shape() != shape
 
 
-def test_waiting_wakes_when_there_is_news_and_when_it_ends(feed: Feed, tmp_path: Path) -> None:
+def test_waiting_wakes_when_there_is_news_and_when_it_ends(
+    feed: Feed, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Readers wait without asking again and again."""
     version = feed.wait(-1, 0)
     assert feed.wait(version, 0.01) == version
-    feed.start(interval=0.02)
+    monkeypatch.setattr("normscope.monitor.live.feed.INTERVAL", 0.02)
+    feed.start()
     woken: list[int] = []
     waiter = threading.Thread(target=lambda: woken.append(feed.wait(version, 20)))
     waiter.start()
@@ -127,7 +130,7 @@ def test_new_metrics_make_new_charts(feed: Feed, tmp_path: Path) -> None:
 
 
 @pytest.mark.turns(3)
-@pytest.mark.parametrize("value", [None, 7, [None], {"a": 1}, "\ud800", ["\ud800"], math.nan])
+@pytest.mark.parametrize("value", [None, 7, [None], {"a": 1}, math.nan])
 @pytest.mark.parametrize(
     "key", ["model", "parameters", "commit", "notes", "layers", "normalizers", "metrics", "resumed"]
 )

@@ -15,12 +15,7 @@ PAGE = 1_500_000
 
 
 def still_page(feed: Feed, title: str = "") -> str:
-    """Return the page of some runs as they are now, which needs no server.
-
-    Args:
-        feed: the runs, read.
-        title: of the page; by default the names of the runs.
-    """
+    """Return the page of some runs as they are now, which needs no server; its title is by default their names."""
     state = feed.state()
     lines = sum(len(group["lines"]) for group in state["groups"]) * len(state["runs"])
     room = CHART if feed.numbers() <= PAGE else PAGE // max(1, lines)
@@ -34,14 +29,5 @@ def still_page(feed: Feed, title: str = "") -> str:
 
 
 def export(feed: Feed, path: str | Path, title: str = "") -> Path:
-    """Write the page of some runs as they are now, whole or not at all.
-
-    Args:
-        feed: the runs, read.
-        path: the file.
-        title: of the page.
-
-    Returns:
-        The file.
-    """
+    """Write the page of some runs as they are now, whole or not at all, and return its path."""
     return write_text(path, still_page(feed, title))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import re
 import threading
+import time
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -17,7 +18,6 @@ from normscope.monitor.live.groups import Group, grouped
 from normscope.monitor.live.store import RunStore
 from normscope.monitor.live.thinning import limit_for, thinned
 from normscope.monitor.run import CONFIG
-from normscope.monitor.run_lines import Point, legible
 
 #: Seconds between two looks at the folders.
 INTERVAL = 0.5
@@ -29,9 +29,7 @@ _POSITION = re.compile(r"\d{1,9}\.\d{1,12}(-\d{1,9}\.\d{1,12})*", re.ASCII)
 def run_folders(paths: Sequence[str | Path], *, wait: bool = False) -> list[Path]:
     """Return the folders of runs: those given, or in the place of one that holds runs, the runs.
 
-    Args:
-        paths: run folders, or folders of run folders.
-        wait: accept folders in which there is no run yet.
+    Folders in which there is no run yet are accepted to ``wait`` for one.
 
     Raises:
         InputError: if there is no run.
@@ -84,12 +82,7 @@ def json_line(values: np.ndarray) -> list[float | None]:
 
 
 class Feed:
-    """The runs of a page, read by one thread and asked by many.
-
-    Args:
-        paths: run folders.
-        names: how the page calls them.
-    """
+    """The runs of a page, read by one thread and asked by many."""
 
     def __init__(self, paths: Sequence[str | Path], names: Sequence[str] | None = None) -> None:
         folders = [Path(p) for p in paths]
@@ -101,13 +94,7 @@ class Feed:
         self._groups: tuple[object, list[Group]] = (None, [])
 
     def open(self, asked: Sequence[str | Path] = ()) -> list[InputError]:
-        """Read all runs for the first time, and leave out those that cannot be read.
-
-        Args:
-            asked: folders of runs that must not be left out.
-
-        Returns:
-            What is wrong with those that were left out.
+        """Read all runs for the first time; leave out those that cannot be read, and return what is wrong with them.
 
         Raises:
             InputError: if a run that was asked for cannot be read, or none can.
@@ -141,16 +128,15 @@ class Feed:
                 return True
             return False
 
-    def start(self, interval: float = INTERVAL) -> None:
+    def start(self) -> None:
         """Keep reading beside everything else, until :meth:`close`."""
-        self._thread = threading.Thread(target=self._keep_reading, args=(interval,), daemon=True)
+        self._thread = threading.Thread(target=self._keep_reading, daemon=True)
         self._thread.start()
 
-    def _keep_reading(self, interval: float) -> None:
-        pause = threading.Event()
+    def _keep_reading(self) -> None:
         while not self.closed:
             self.poll()
-            pause.wait(interval)
+            time.sleep(INTERVAL)
 
     def close(self) -> None:
         """Stop reading, and wake everyone who waits."""
@@ -213,16 +199,9 @@ class Feed:
     def series(
         self, key: str, low: float = -math.inf, high: float = math.inf, limit: int | None = None
     ) -> dict[str, Any] | None:
-        """Return the lines of a chart, thinned to what a screen shows.
+        """Return the lines of a chart between two steps, thinned to what a screen shows; ``None`` without such a chart.
 
-        Args:
-            key: of the chart.
-            low: first step wanted.
-            high: last step wanted.
-            limit: most points of a line; by default by the number of lines.
-
-        Returns:
-            The JSON form, or ``None`` if there is no such chart.
+        A line has at most ``limit`` points, by default by the number of lines.
         """
         with self._changed:
             group = next((g for g in self.groups() if g.key == key), None)
@@ -248,8 +227,7 @@ class Feed:
     def since(self, position: str) -> Iterator[tuple[str, dict[str, Any]]]:
         """Yield what happened after a position: ``points`` of a run, or its ``reset`` where it must be read anew.
 
-        Args:
-            position: as :meth:`position` gave it; anything else resets all runs.
+        Anything but what :meth:`position` gave resets all runs.
         """
         known = _POSITION.fullmatch(position)
         parts = [tuple(map(int, part.split("."))) for part in position.split("-")] if known else []
@@ -262,22 +240,16 @@ class Feed:
                 if new is None:
                     events.append(("reset", {"run": index, "generation": run.generation, "count": run.count}))
                 elif new:
-                    rows = [_row(point) for point in new]
+                    rows = [[p.step, {name: json_float(x) for name, x in p.metrics.items()}] for p in new]
                     events.append(("points", {"run": index, "generation": generation, "first": count, "points": rows}))
         yield from events
 
 
-def _row(point: Point) -> list[Any]:
-    """Return a point as it is sent."""
-    return [point.step, {name: json_float(value) for name, value in point.metrics.items()}]
-
-
 def _run_state(run: RunStore) -> dict[str, Any]:
     """Return what the page says about a run, with the last number of each of its metrics."""
-    said = {key: run.config.get(key) for key in ("model", "parameters", "preset", "started", "commit")}
-    facts: dict[str, Any] = {key: legible(value) if isinstance(value, str) else None for key, value in said.items()}
-    facts["parameters"] = said["parameters"] if isinstance(said["parameters"], int) else None
-    notes = [*(legible(str(note)) for note in run.listed("notes")), *run.notes]
+    kinds = {"model": str, "parameters": int, "preset": str, "started": str, "commit": str}
+    facts = {k: value if isinstance(value := run.config.get(k), kind) else None for k, kind in kinds.items()}
+    notes = [*map(str, run.listed("notes")), *run.notes]
     broken = {name: [t.broken, t.broken_at] for name, t in run.tracks.items() if t.broken}
     return {
         "name": run.name,

@@ -7,10 +7,6 @@ from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 from typing import Any
 
-from normscope.monitor.run_lines import legible
-
-#: How the page calls the kinds of numbers.
-_KINDS = {"lower": "attained"}
 #: What is said of a number that the run does not describe.
 OWN = {"kind": "own", "words": "a number logged by the training loop", "statement": "", "domain": "", "log10": False}
 
@@ -66,20 +62,13 @@ _WHOLE = ("product", "certified", "gradient", "landscape-loss", "landscape", "ma
 
 @dataclass
 class Group:
-    """The metrics of one chart.
+    """The metrics of one chart."""
 
-    Attributes:
-        key: its name in requests.
-        title: its heading.
-        scale: ``log`` or ``linear``, as it is first drawn.
-        log10: whether its numbers are decimal logarithms.
-        lines: by the metric's name what is said about it: label, kind, words, statement, domain.
-    """
-
-    key: str
-    title: str
-    scale: str
-    log10: bool
+    key: str  #: its name in requests
+    title: str  #: its heading
+    scale: str  #: ``log`` or ``linear``, as it is first drawn
+    log10: bool  #: whether its numbers are decimal logarithms
+    #: by the metric's name what is said about it: label, kind, words, statement, domain
     lines: dict[str, dict[str, str]] = field(default_factory=dict)
 
     def to_dict(self) -> dict[str, Any]:
@@ -98,14 +87,7 @@ def described(name: str, descriptions: Iterable[Mapping[str, Any]]) -> Mapping[s
 
 
 def grouped(names: Iterable[str], descriptions: Sequence[Mapping[str, Any]]) -> list[Group]:
-    """Return the charts of a page.
-
-    Args:
-        names: of all metrics, in the order of their appearance.
-        descriptions: of the runs' configurations.
-
-    Returns:
-        The groups that have a metric, in the order of the page; metrics of a kind unknown here come last.
+    """Return the charts that have one of these metrics, in the order of the page; unknown metrics come last.
 
     >>> [(g.key, list(g.lines)) for g in grouped(["norm/a", "train/loss", "norm/b"], ())]
     [('loss', ['train/loss']), ('norm', ['norm/a', 'norm/b'])]
@@ -124,15 +106,10 @@ def grouped(names: Iterable[str], descriptions: Sequence[Mapping[str, Any]]) -> 
         _, group = found.setdefault(key, (place, Group(key, title, "log" if log10 else chart.scale, log10)))
         group.lines[name] = {
             "label": _label(name, chart),
-            "kind": _KINDS.get(_said(what, "kind"), _said(what, "kind")),
-            **{key: _said(what, key) for key in ("words", "statement", "domain")},
+            "kind": "attained" if what.get("kind") == "lower" else str(what.get("kind") or ""),
+            **{key: str(what.get(key) or "") for key in ("words", "statement", "domain")},
         }
     return [group for _, group in sorted(found.values(), key=lambda pair: pair[0])]
-
-
-def _said(what: Mapping[str, Any], key: str) -> str:
-    """Return a text of a description, empty where there is none."""
-    return legible(str(what.get(key) or ""))
 
 
 def _all_log10(chart: Chart, descriptions: Sequence[Mapping[str, Any]]) -> bool:

@@ -25,8 +25,8 @@ from normscope.monitor.live.feed import Feed, run_folders
 
 #: Seconds after which a stream without news says that it is still there, and milliseconds until a browser asks again.
 HEARTBEAT, RETRY = 5.0, 1500
-#: Streams at the same time, connections in all, and seconds in which a new one must ask for something.
-STREAMS, CONNECTIONS, IDLE = 32, 64, 10
+#: Seconds in which a new connection must ask for something.
+IDLE = 10
 _HEADERS = {
     "Cache-Control": "no-store",
     "X-Content-Type-Options": "nosniff",
@@ -51,12 +51,10 @@ class WatchServer(ThreadingHTTPServer):
 
     daemon_threads = True
     block_on_close = False
-    request_queue_size = CONNECTIONS  # with the usual five, a page that asks for more waits for seconds
+    request_queue_size = 64  # with the usual five, a page that asks for more waits for seconds
 
     def __init__(self, feed: Feed, host: str = "127.0.0.1", port: int = 0) -> None:
-        self.feed, self.host, self.token = feed, host, new_token()
-        self.streams = threading.BoundedSemaphore(STREAMS)
-        self.connections = threading.BoundedSemaphore(CONNECTIONS)
+        self.feed, self.host, self.token = feed, host, secrets.token_urlsafe(32)
         self._thread: threading.Thread | None = None
         if ":" in host:
             self.address_family = socket.AF_INET6
@@ -72,24 +70,6 @@ class WatchServer(ThreadingHTTPServer):
         self.socket.bind(self.server_address)
         self.server_address = self.socket.getsockname()
         self.server_name, self.server_port = self.host, int(self.server_address[1])
-
-    def process_request(self, request: Any, client_address: Any) -> None:
-        """Answer beside the others, or, where there are too many, hang up: each takes a thread."""
-        if not self.connections.acquire(blocking=False):
-            self.shutdown_request(request)
-            return
-        try:
-            super().process_request(request, client_address)
-        except BaseException:
-            self.connections.release()
-            raise
-
-    def process_request_thread(self, request: Any, client_address: Any) -> None:
-        """Answer, and make room for the next."""
-        try:
-            super().process_request_thread(request, client_address)
-        finally:
-            self.connections.release()
 
     def handle_error(self, request: Any, client_address: Any) -> None:
         """Say nothing about connections that broke off."""
@@ -164,14 +144,10 @@ class _Handler(BaseHTTPRequestHandler):
     def send_error(self, code: int, message: str | None = None, explain: str | None = None) -> None:
         """Answer that something is wrong in one line of text, and end the connection."""
         status = HTTPStatus(code)
-        if status is HTTPStatus.NOT_IMPLEMENTED and getattr(self, "command", None):
-            status = HTTPStatus.METHOD_NOT_ALLOWED  # the library's word for a method nobody wrote
         self.close_connection = True
-        more = {"Connection": "close"}
-        if status is HTTPStatus.METHOD_NOT_ALLOWED:
-            more["Allow"] = "GET, HEAD"
+        body = f"{status.value} {status.phrase}\n".encode()
         with contextlib.suppress(OSError):
-            self._answer(f"{status.value} {status.phrase}\n".encode(), "text/plain; charset=utf-8", status, more)
+            self._answer(body, "text/plain; charset=utf-8", status, {"Connection": "close"})
 
     def do_HEAD(self) -> None:
         """Answer without a body."""
@@ -242,25 +218,18 @@ class _Handler(BaseHTTPRequestHandler):
 
     def _events(self, query: dict[str, str]) -> None:
         """Send what happens, as long as the browser listens."""
-        if not self.server.streams.acquire(blocking=False):
-            self.send_error(HTTPStatus.SERVICE_UNAVAILABLE)
-            return
-        try:
-            self.close_connection = True
-            self._head(HTTPStatus.OK, "text/event-stream", {"Connection": "close"})
-            if self.command != "HEAD":
-                with contextlib.suppress(OSError):  # the browser went away
-                    self._stream(self.headers.get("Last-Event-ID") or query.get("after", ""))
-        finally:
-            self.server.streams.release()
+        self.close_connection = True
+        self._head(HTTPStatus.OK, "text/event-stream", {"Connection": "close"})
+        if self.command != "HEAD":
+            with contextlib.suppress(OSError):  # the browser went away
+                self._stream(self.headers.get("Last-Event-ID") or query.get("after", ""))
 
     def _stream(self, position: str) -> None:
         """Send events after a position until the feed is closed."""
         feed, version, shape = self.server.feed, -1, ""
         self.wfile.write(f"retry: {RETRY}\n\n".encode())
         while not feed.closed:
-            newest = feed.wait(version, HEARTBEAT)
-            version = newest
+            version = feed.wait(version, HEARTBEAT)
             now = feed.position()
             news = [] if now == position else list(feed.since(position))
             for name, data in news:
@@ -288,15 +257,6 @@ def _advanced(now: str, news: list[tuple[str, dict[str, Any]]]) -> str:
     return "-".join(parts)
 
 
-#: Names of this machine that no one else can take.
-LOOPBACK = ("localhost", "127.0.0.1", "::1")
-
-
-def new_token() -> str:
-    """Return a token of 256 random bits."""
-    return secrets.token_urlsafe(32)
-
-
 def host_of(header: str) -> str:
     """Return the name in a Host header, without its port.
 
@@ -315,12 +275,15 @@ def is_loopback(host: str) -> bool:
     >>> is_loopback("127.0.0.1"), is_loopback("0.0.0.0"), is_loopback("example.org")
     (True, False, False)
     """
-    if host.lower() in LOOPBACK:
-        return True
+    address = _address(host)
+    return host.lower() == "localhost" or (address is not None and address.is_loopback)
+
+
+def _address(host: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address | None:
     try:
-        return ipaddress.ip_address(host).is_loopback
+        return ipaddress.ip_address(host)
     except ValueError:
-        return False
+        return None
 
 
 def host_allowed(headers: Sequence[str], bound: str) -> bool:
@@ -328,10 +291,6 @@ def host_allowed(headers: Sequence[str], bound: str) -> bool:
 
     A page of another site can have its own name point to 127.0.0.1 and then read what is served there; its requests
     carry that name. Addresses cannot be pointed elsewhere: they are taken where the server is open to others.
-
-    Args:
-        headers: all Host headers of the request.
-        bound: the name or address the server was told to listen on.
 
     >>> host_allowed(["127.0.0.1:80"], "127.0.0.1"), host_allowed(["evil.example"], "127.0.0.1")
     (True, False)
@@ -343,13 +302,7 @@ def host_allowed(headers: Sequence[str], bound: str) -> bool:
         return True
     if is_loopback(bound):
         return False
-    if host in (bound.lower(), socket.gethostname().lower()):
-        return True
-    try:
-        ipaddress.ip_address(host)
-    except ValueError:
-        return False
-    return True
+    return host in (bound.lower(), socket.gethostname().lower()) or _address(host) is not None
 
 
 def token_fits(query: str, token: str) -> bool:

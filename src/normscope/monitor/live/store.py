@@ -7,6 +7,7 @@ import json
 import math
 import statistics
 import time
+from array import array
 from collections import deque
 from collections.abc import Callable
 from pathlib import Path
@@ -24,31 +25,6 @@ RECENT = 200_000
 QUIET_SECONDS, QUIET_GAPS = 20.0, 10.0
 
 
-class Column:
-    """Numbers that grow at the end; a view stays what it was when it was taken.
-
-    >>> column = Column()
-    >>> for x in range(100):
-    ...     column.append(x)
-    >>> len(column.view()), float(column.view()[-1])
-    (100, 99.0)
-    """
-
-    def __init__(self) -> None:
-        self._buffer, self._size = np.empty(64), 0
-
-    def append(self, x: float) -> None:
-        """Add a number."""
-        if self._size == len(self._buffer):
-            self._buffer = np.concatenate([self._buffer, np.empty(self._size)])
-        self._buffer[self._size] = x
-        self._size += 1
-
-    def view(self) -> np.ndarray:
-        """Return all numbers so far; nothing is copied."""
-        return self._buffer[: self._size]
-
-
 class Track:
     """One metric over time.
 
@@ -60,7 +36,7 @@ class Track:
 
     def __init__(self) -> None:
         self.last, self.broken, self.broken_at = math.nan, 0, 0
-        self._steps, self._values = Column(), Column()
+        self._steps, self._values = array("d"), array("d")
 
     def append(self, step: int, value: float) -> None:
         """Add a number."""
@@ -73,8 +49,8 @@ class Track:
             self.broken += 1
 
     def series(self) -> tuple[np.ndarray, np.ndarray]:
-        """Return the steps and the finite values."""
-        return self._steps.view(), self._values.view()
+        """Return the steps and the finite values so far."""
+        return np.array(self._steps), np.array(self._values)
 
 
 class _Tail(Run):
@@ -138,8 +114,6 @@ class RunStore:
         stamp = self._config_stamp()
         try:
             run = cast(_Tail, _Tail.open(self.path))
-        except RecursionError:
-            raise InputError(f"{self.path / CONFIG} is nested too deeply; it was not written by a monitor.") from None
         except OSError as error:
             raise InputError(f"Cannot read {error.filename or self.path} ({error.strerror or error}).") from None
         self._run, self._stamp, self.config = run, stamp, run.config

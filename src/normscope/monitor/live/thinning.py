@@ -14,17 +14,11 @@ MOST, LEAST, CHART = 2000, 120, 40_000
 
 @dataclass(frozen=True, eq=False)
 class Block:
-    """Lines over common steps.
+    """Lines over common steps."""
 
-    Attributes:
-        steps: in ascending order.
-        lines: one array as long as the steps for each name; ``nan`` where a line has no number.
-        exact: whether these are the points themselves; otherwise the least and the most of each stretch of steps.
-    """
-
-    steps: np.ndarray
-    lines: dict[str, np.ndarray]
-    exact: bool
+    steps: np.ndarray  #: in ascending order
+    lines: dict[str, np.ndarray]  #: one array as long as the steps for each name; ``nan`` where a line has no number
+    exact: bool  #: whether these are the points themselves; otherwise the least and the most of each stretch of steps
 
 
 def limit_for(lines: int) -> int:
@@ -42,16 +36,8 @@ def thinned(
     """Return series over common steps, at most ``limit`` of them.
 
     Where there are more, the steps are cut into stretches of equal length. Of each stretch a line keeps its least and
-    its largest number, in the order in which they came, at the first and the last step of the stretch.
-
-    Args:
-        series: steps and finite values by name.
-        limit: most steps, at least 4.
-        low: first step wanted; one point before it stays, so that a line reaches the edge of a chart.
-        high: last step wanted; one point after it stays.
-
-    Returns:
-        The lines.
+    its largest number, in the order in which they came, at the first and the last step of the stretch. One point before
+    the first step wanted and one after the last stay, so that a line reaches the edges of a chart.
 
     >>> steps = np.arange(1000.0)
     >>> block = thinned({"a": (steps, np.where(steps == 700, 9.0, 0.0))}, 100)
@@ -60,8 +46,12 @@ def thinned(
     """
     cut = {name: _within(*_ordered(steps, values), low, high) for name, (steps, values) in series.items()}
     steps = _union([s for s, _ in cut.values()])
+    lines = {}
     if len(steps) <= limit:
-        return Block(steps, {name: _placed(steps, *pair) for name, pair in cut.items()}, exact=True)
+        for name, (at, values) in cut.items():
+            lines[name] = np.full(len(steps), np.nan)
+            lines[name][np.searchsorted(steps, at)] = values
+        return Block(steps, lines, exact=True)
     stretches = limit // 2
     begin, span = steps[0], steps[-1] - steps[0]
 
@@ -74,7 +64,6 @@ def thinned(
     first, last = np.full(stretches, -1), np.full(stretches, -1)
     number = stretch(steps[starts])
     first[number], last[number] = np.searchsorted(columns, starts), np.searchsorted(columns, ends)
-    lines = {}
     for name, (at, values) in cut.items():
         line = np.full(len(columns), np.nan)
         if len(at):
@@ -111,13 +100,6 @@ def _union(all_steps: Sequence[np.ndarray]) -> np.ndarray:
     if len(different) == 1:
         return different[0]
     return np.unique(np.concatenate(different)) if different else np.empty(0)
-
-
-def _placed(steps: np.ndarray, at: np.ndarray, values: np.ndarray) -> np.ndarray:
-    """Return the values at common steps, ``nan`` elsewhere."""
-    line = np.full(len(steps), np.nan)
-    line[np.searchsorted(steps, at)] = values
-    return line
 
 
 def _starts(stretch: np.ndarray) -> np.ndarray:

@@ -40,10 +40,5 @@ class AngularUpdates(Quantity):
 
     def measure(self, moment: Snapshot) -> dict[str, float]:
         """Return the angle of each layer whose weight of one update before is known, of its shape and not zero."""
-        pairs = {x.name: (moment.previous.get(x.parameter), moment.parameters.get(x.parameter)) for x in moment.layers}
-        found = {
-            f"angle/{name}": angle_between(before, after)
-            for name, (before, after) in pairs.items()
-            if before is not None and after is not None and before.shape == after.shape
-        }
+        found = {f"angle/{name}": angle_between(*pair) for name, pair in moment.updates.items()}
         return {name: angle for name, angle in found.items() if not math.isnan(angle)}

@@ -15,19 +15,13 @@ END_TO_END = {
 }
 DESCRIPTIONS = (
     Description(
-        "certified/norm_log10/*",
-        Kind.CERTIFIED,
-        "norm of a layer, upper bound",
-        "normscope norm",
-        log10=True,
-        domain=ALL_INPUTS,
+        "certified/norm_log10/*", Kind.CERTIFIED, "norm of a layer, upper bound", "normscope norm", domain=ALL_INPUTS
     ),
     Description(
         "certified/global_log10",
         Kind.CERTIFIED,
         "end-to-end constant on all inputs",
         "normscope F10",
-        log10=True,
         domain=ALL_INPUTS,
     ),
     Description(
@@ -35,14 +29,12 @@ DESCRIPTIONS = (
         Kind.CERTIFIED,
         "end-to-end constant where standard deviations before normalizers stay above those of the probe",
         "normscope F10",
-        log10=True,
     ),
     Description(
         "certified/without_normalizers_log10",
         Kind.CERTIFIED,
         "end-to-end constant of the network with its normalizers removed",
         "normscope F10",
-        log10=True,
         domain=ALL_INPUTS,
     ),
     Description(
@@ -50,20 +42,12 @@ DESCRIPTIONS = (
         Kind.LOWER,
         "attained value, on the same domain as certified/floor_log10",
         "normscope Jacobian",
-        log10=True,
     ),
 )
 
 
 def certified_metrics(result: Result) -> dict[str, float]:
-    """Return the metrics of a certified analysis by name.
-
-    Args:
-        result: what ``analyze`` found.
-
-    Returns:
-        Decimal logarithms, rounded to the safe side.
-    """
+    """Return the metrics of a certified analysis by name: decimal logarithms, rounded to the safe side."""
     found = {f"certified/norm_log10/{layer.name}": layer.upper.log10 for layer in result.layers}
     for name, key in END_TO_END.items():
         value = result.end_to_end.get(key)

@@ -24,7 +24,6 @@ class ChainEstimate(Quantity):
             Kind.ESTIMATE,
             "folded norms and normalizer constants multiplied along the network as if it were a chain",
             "normscope F1",
-            log10=True,
         ),
     )
 

@@ -26,7 +26,6 @@ class FoldedNorms(Quantity):
             Kind.LOWER,
             "product of the folded norms, lower bounds; rescaling a weight does not change it",
             "normscope F1",
-            log10=True,
             domain=ALL_INPUTS,
         ),
     )

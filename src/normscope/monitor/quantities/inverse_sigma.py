@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 from normscope.core.value import Kind, Value, product
 from normscope.monitor.quantity import Description, Quantity
 from normscope.monitor.snapshot import Snapshot
-from normscope.operators.normalizer import acts_on_weights, site_constants
-from normscope.operators.site import Site
+from normscope.operators.normalizer import acts_on_weights
 
 #: With fixed statistics this is no restriction.
 ABOVE_PROBE = "inputs whose normalizer stds stay above those on the probe"
@@ -35,14 +32,12 @@ class InverseSigma(Quantity):
             Kind.PRINTED,
             "product of the printed constants; changes with the scale of the weights",
             "than2025 Theorem 9",
-            log10=True,
         ),
         Description(
             "product/inverse_sigma_proved_log10",
             Kind.CERTIFIED,
             "product of the proved constants, including the scale; changes with the scale of the weights",
             "normscope F1",
-            log10=True,
             domain=ABOVE_PROBE,
         ),
         Description(
@@ -50,14 +45,12 @@ class InverseSigma(Quantity):
             Kind.PRINTED,
             "product of the constants as printed on the slides, including the scale",
             "than2025slides BN",
-            log10=True,
         ),
         Description(
             "product/inverse_sigma_unscaled_log10",
             Kind.CERTIFIED,
             "product of the proved constants of the normalizers without their scales",
             "normscope F1",
-            log10=True,
             domain=ABOVE_PROBE,
         ),
     )
@@ -66,8 +59,8 @@ class InverseSigma(Quantity):
         """Return the constants of each normalizer and their products; that of the slides only if all have one."""
         found: dict[str, float] = {}
         values: dict[str, list[Value | None]] = {"printed": [], "proved": [], "slides": [], "unscaled": []}
-        for name, site in {n.name: n.site for n in moment.normalizers}.items():
-            if acts_on_weights(site):
+        for name, normalizer in {n.name: n for n in moment.normalizers}.items():
+            if acts_on_weights(normalizer.site):
                 continue
             constants = moment.constants.get(name)
             if constants is None:  # it could not be told now, so no product is one of all
@@ -79,8 +72,7 @@ class InverseSigma(Quantity):
             if constants.printed is not None:
                 found[f"printed/{name}"] = constants.printed.value
                 values["printed"].append(constants.printed)
-            floor = moment.look.floors.get(name)
-            plain = site_constants(_unscaled(site), None if floor is None else floor.cpu(), "running")
+            plain = moment.constants_of(normalizer, scaled=False)
             values["proved"].append(proved)
             values["slides"].append(constants.slides)
             values["unscaled"].append(plain.on_floor or plain.proved)
@@ -89,9 +81,3 @@ class InverseSigma(Quantity):
             if known and len(known) == len(each):
                 found[f"product/inverse_sigma_{key}_log10"] = product(known).log10
         return found
-
-
-def _unscaled(site: Site) -> Site:
-    """Return a normalizer without its scale, on the CPU, where constants are computed."""
-    running = None if site.running is None else (site.running[0].cpu(), site.running[1].cpu())
-    return replace(site, gamma=None, running=running)

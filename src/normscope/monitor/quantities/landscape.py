@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -22,46 +21,22 @@ RELATIVE = (1e-3, 3e-3, 1e-2, 3e-2)
 Gradient = dict[str, Tensor]
 
 
-@dataclass(frozen=True)
-class Landscape:
-    """What was met along the gradient.
-
-    Attributes:
-        loss_low: least loss.
-        loss_high: largest loss.
-        change_low: least change of the gradient, ``||g(w - s g) - g(w)||``.
-        change_high: largest change of the gradient.
-        smoothness: largest change over length, ``||g(w - s g) - g(w)||/(s ||g||)``.
-    """
-
-    loss_low: float
-    loss_high: float
-    change_low: float
-    change_high: float
-    smoothness: float
-
-
 def along_gradient(
     gradient: Gradient, at: Callable[[float], tuple[float, Gradient]], steps: Sequence[float]
-) -> Landscape | None:
-    r"""Return the ranges of loss and gradient at ``w - s g`` for several step sizes ``s``.
+) -> dict[str, float]:
+    r"""Return what is met at ``w - s g`` for several step sizes ``s``; nothing if ``g`` is zero.
 
-    Args:
-        gradient: ``g = grad L(w)``.
-        at: returns loss and gradient at ``w - s g``.
-        steps: the step sizes ``s > 0``.
-
-    Returns:
-        The ranges, or ``None`` where the gradient is zero.
+    The ranges of the loss and of the change of the gradient ``||g(w - s g) - g(w)||``, and the smoothness, the largest
+    change over the length ``s ||g||``.
 
     >>> half_square = lambda s: ((1.0 - s) ** 2 / 2, {"w": torch.tensor([1.0 - s])})  # L = w^2/2 at w = 1, so g = 1
     >>> found = along_gradient({"w": torch.tensor([1.0])}, half_square, [0.5, 1.0])
-    >>> found.loss_high, found.change_high, found.smoothness
+    >>> found["loss_high"], found["change_high"], found["smoothness"]
     (0.125, 1.0, 1.0)
     """
     length = total_norm(gradient.values())
     if length == 0.0 or not steps:
-        return None
+        return {}
     losses, changes, slopes = [], [], []
     for step in steps:
         loss, other = at(step)
@@ -70,17 +45,10 @@ def along_gradient(
         losses.append(loss)
         changes.append(change)
         slopes.append(change / (step * length))
-    return Landscape(_least(losses), _largest(losses), _least(changes), _largest(changes), _largest(slopes))
-
-
-def _least(values: list[float]) -> float:
-    """Return the minimum, NaN if one of them is."""
-    return math.nan if any(map(math.isnan, values)) else min(values)
-
-
-def _largest(values: list[float]) -> float:
-    """Return the maximum, NaN if one of them is."""
-    return math.nan if any(map(math.isnan, values)) else max(values)
+    # numpy's extremes are NaN if one of the numbers is.
+    low, high = np.min([losses, changes], axis=1), np.max([losses, changes, slopes], axis=1)
+    found = {"loss_low": low[0], "loss_high": high[0], "change_low": low[1], "change_high": high[1]}
+    return {name: float(value) for name, value in (found | {"smoothness": high[2]}).items()}
 
 
 class GradientPredictiveness(Quantity):
@@ -106,7 +74,7 @@ class GradientPredictiveness(Quantity):
         if not gradient or not steps:
             return {}
         found = along_gradient(gradient, lambda step: moment.moved(gradient, -step), steps)
-        return {} if found is None else {f"landscape/{name}": value for name, value in vars(found).items()}
+        return {f"landscape/{name}": value for name, value in found.items()}
 
 
 def _steps(moment: Snapshot) -> list[float]:

@@ -50,10 +50,5 @@ class RadialUpdates(Quantity):
 
     def measure(self, moment: Snapshot) -> dict[str, float]:
         """Return it for each layer whose weight of one update before is known and not zero."""
-        pairs = {x.name: (moment.previous.get(x.parameter), moment.parameters.get(x.parameter)) for x in moment.layers}
-        found = {
-            f"radial/{name}": radial_update(before, after)
-            for name, (before, after) in pairs.items()
-            if before is not None and after is not None and before.shape == after.shape
-        }
+        found = {f"radial/{name}": radial_update(*pair) for name, pair in moment.updates.items()}
         return {name: value for name, value in found.items() if value == value}

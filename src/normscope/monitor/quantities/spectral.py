@@ -36,7 +36,6 @@ class SpectralNorms(Quantity):
             Kind.LOWER,
             "product of the layers' spectral norms, lower bounds",
             "than2025 Lemma 5",
-            log10=True,
             domain=ALL_INPUTS,
         ),
     )

@@ -14,11 +14,7 @@ _STEP = "a plain gradient step on the probe"
 
 
 def theory_metrics(moment: Moment) -> dict[str, float]:
-    """Return the metrics of a moment by name; what is not finite is left out.
-
-    Args:
-        moment: what is proved about the next step.
-    """
+    """Return what is proved about the next step by name; what is not finite is left out."""
     found = {
         "weight_norm/smoothness": moment.certificate.smoothness,
         "weight_norm/predictor_hessian": moment.predictor_hessian,
@@ -60,11 +56,10 @@ class WeightNormTheory(Quantity):
     def measure(self, moment: Snapshot) -> dict[str, float]:
         """Return what is proved at this moment, or nothing where the theory does not apply."""
         view = moment.view
-        model, labels = getattr(view, "model", None), getattr(view, "labels", None)
         inputs = [value for value in view.inputs if value.is_floating_point()]
-        if model is None or labels is None or len(inputs) != 1:
+        if view.labels is None or len(inputs) != 1:
             return {}
         try:
-            return theory_metrics(certify_step(model, inputs[0], labels))
+            return theory_metrics(certify_step(view.model, inputs[0], view.labels))
         except InputError:
             return {}

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from normscope.core.errors import InputError
-from normscope.core.files import replacing
+from normscope.core.files import replacing, write_text
 from normscope.monitor.run import CONFIG, METRICS
 from normscope.monitor.run_lines import Point, from_line, to_line, whole_lines
 
@@ -35,6 +35,7 @@ class RunFolder:
 
     Attributes:
         resumed: whether points of an earlier run were kept, and go on.
+        ended: the step at which that run was closed, if it was.
 
     >>> import tempfile
     >>> with tempfile.TemporaryDirectory() as here:
@@ -49,6 +50,7 @@ class RunFolder:
     def __init__(self, path: str | Path) -> None:
         self.path = Path(path)
         self.resumed = False
+        self.ended: int | None = None
         self._begun = False
         self._start = 0.0
         self._last_step = 0
@@ -87,6 +89,8 @@ class RunFolder:
     def _begin(self, config: Mapping[str, Any], step: int | None) -> int:
         """Write the configuration and the points that are kept, in a folder that is locked."""
         known = self._known(config)
+        ended = (known or {}).get("ended")
+        self.ended = ended.get("step") if isinstance(ended, dict) else None
         at, kept, seconds, self.resumed = self._kept(step)
         if known is None or not self.resumed:  # without a point a run has not begun
             self._write_config({"format": FORMAT, **config})
@@ -97,7 +101,8 @@ class RunFolder:
         self._start = time.time() - seconds
         file = self.path / METRICS
         if not file.exists() or file.read_bytes() != kept:
-            _replace(file, kept)
+            with replacing(file) as temporary:
+                temporary.write_bytes(kept)
         self._begun, self._last_step = True, at
         return at
 
@@ -128,7 +133,7 @@ class RunFolder:
             known = json.loads((self.path / CONFIG).read_text())
         except FileNotFoundError:
             return None
-        except (ValueError, RecursionError) as error:
+        except ValueError as error:
             raise InputError(f"{self.path / CONFIG} is not JSON ({error}). Use another folder.") from None
         if not isinstance(known, dict) or known.get("format") != FORMAT:
             raise InputError(f"{self.path / CONFIG} is not a run of format {FORMAT}. Use another folder.")
@@ -155,29 +160,24 @@ class RunFolder:
 
     def _write_config(self, config: Mapping[str, Any]) -> None:
         """Write the configuration; readers see the old one or the new one, never a part."""
-        _replace(self.path / CONFIG, (json.dumps(config, indent=1) + "\n").encode())
+        write_text(self.path / CONFIG, json.dumps(config, indent=1) + "\n")
 
     def log(self, metrics: Mapping[str, float], step: int, note: str = "") -> None:
-        """Append one point, by one write without a buffer: it is whole, or at worst a torn last line.
-
-        Raises:
-            InputError: if the run was not begun, or is closed.
-            OSError: if the line could not be written as a whole; then nothing of it stays.
-        """
+        """Append one point."""
         self._append([Point(step, time.time() - self._start, dict(metrics), note)])
 
     def log_many(self, points: Mapping[int, Mapping[str, float]]) -> None:
-        """Append points by step, all of them by one write.
+        """Append points by step."""
+        now = time.time() - self._start
+        self._append([Point(step, now, dict(metrics)) for step, metrics in points.items()])
+
+    def _append(self, points: Sequence[Point]) -> None:
+        """Write points by one write without a buffer: they are whole, or at worst end with a torn line.
 
         Raises:
             InputError: if the run was not begun, or is closed.
             OSError: if they could not be written as a whole; then nothing of them stays.
         """
-        now = time.time() - self._start
-        self._append([Point(step, now, dict(metrics)) for step, metrics in points.items()])
-
-    def _append(self, points: Sequence[Point]) -> None:
-        """Write points at the end of the file."""
         if not self._begun:
             raise InputError("Call begin() before writing to a run folder, and do not write after close().")
         line = b"".join(to_line(point) for point in points)
@@ -211,12 +211,6 @@ def _first_difference(was: Any, comes: Any) -> tuple[Any, Any]:
     return was, comes
 
 
-def _replace(file: Path, content: bytes) -> None:
-    """Write a file by replacing it as a whole; where that fails the old one stays, and nothing beside it."""
-    with replacing(file) as temporary:
-        temporary.write_bytes(content)
-
-
 if sys.platform != "win32":
     import fcntl
 
@@ -241,7 +235,7 @@ class FolderLock:
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
-        self._close: weakref.finalize[Any, Any] | None = None
+        self._file: int | None = None
 
     def acquire(self) -> None:
         """Take the lock, if it is not ours already.
@@ -250,25 +244,26 @@ class FolderLock:
             InputError: if someone else has it.
             OSError: if the folder cannot be written.
         """
-        if sys.platform == "win32" or self._close is not None:
+        if sys.platform == "win32" or self._file is not None:
             return
         file = os.open(self.folder / LOCK, os.O_RDWR | os.O_CREAT, 0o666)
+        _HELD.add(self)
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            self._file = file
         except (BlockingIOError, PermissionError):  # the second where locks are kept by a server
             os.close(file)
             raise InputError(f"Another monitor is writing to {self.folder}. Close it, or use another folder.") from None
         except OSError:  # a file system without locks
             os.close(file)
-            return
-        self._close = weakref.finalize(self, os.close, file)
-        _HELD.add(self)
 
     def release(self) -> None:
         """Give the lock back, if it is ours."""
-        if self._close is not None:
-            self._close()
-            self._close = None
+        if self._file is not None:
+            os.close(self._file)
+            self._file = None
+
+    __del__ = release
 
 
 _HELD: weakref.WeakSet[FolderLock] = weakref.WeakSet()
