@@ -44,11 +44,10 @@ def test_the_operation_in_which_samples_meet(name: str) -> None:
     assert companions.begin([batch])
     with torch.no_grad():
         run(captured.graph, captured.tensors, [batch], companions.visit)
-        apart = companions.apart()
-        run(captured.graph, captured.tensors, companions.alone, apart.visit)
+        run(captured.graph, captured.tensors, companions.alone, companions.visit_alone)
         whole, some = model(x), model(x[2:5])
     whole, some = (t[0] if isinstance(t, tuple) else t for t in (whole, some))
-    found = apart.culprit()
+    found = companions.culprit()
     assert ("" if found is None else name_of(found)) == operation
     assert torch.allclose(whole[2:5], some, atol=1e-5) is (operation == "")
 

@@ -11,14 +11,13 @@ import torch
 
 import normscope
 from monitor.moments import batch, small
-from normscope.monitor.facts import commit, run_facts
+from normscope.monitor.monitor import commit, run_facts
 from normscope.monitor.probing import view_of
-from normscope.monitor.quantities import descriptions
 
 
 def test_facts_are_plain_data() -> None:
     model = small()
-    facts = run_facts(model, view_of(model, batch(), None, "batch"), "", descriptions())
+    facts = run_facts(model, view_of(model, batch(), None, "batch"), "")
     assert json.loads(json.dumps(facts)) == facts
     assert facts["model"] == "Small"
     assert facts["probe"] == [[12, 2, 6, 6]]

@@ -68,18 +68,12 @@ def around_data(work: Work, model: nn.Module, data: Any, limit: int | None, ceil
     if cost > CHEAP and (not asked or (options.radii and not any(options.radii))):
         return _at_points(work, points, ceiling, None if asked else max(1.0, 2 * cost / RATE))
     radii = _radii(options.radii or None, points)
-    if not asked:
-        points = points[: _planned(work, cost, len(radii))]
+    if not asked:  # by the size of the network, so that a seed gives the same result
+        each = len(radii) * (OVERHEAD * max(1, len(work.program.atoms)) + cost / RATE)
+        affordable, needed = int(USUAL_SECONDS / each), points_needed(options.share, options.confidence)
+        points = points[: max(1, needed if affordable < needed <= 2 * affordable else affordable)]
     balls, notes = _balls(work, points if timed else points[:POINTS], radii, options.time if timed else math.inf)
     return _stated(work, balls, radii, notes, ceiling)
-
-
-def _planned(work: Work, cost: float, radii: int) -> int:
-    """Return how many points to look at unasked: by the size of the network, so that a seed gives the same result."""
-    each = radii * (OVERHEAD * max(1, len(work.program.atoms)) + cost / RATE)
-    affordable = int(USUAL_SECONDS / each)
-    needed = points_needed(work.options.share, work.options.confidence)
-    return max(1, needed if affordable < needed <= 2 * affordable else affordable)
 
 
 def _at_points(work: Work, points: list[list[Tensor]], ceiling: Value | None, seconds: float | None) -> Around | None:

@@ -228,8 +228,8 @@ def additional_peak(tensors: Iterable[Tensor], graph: Graph | None = None) -> fl
 
     Copies of small models that guard their state and the matrices kept of composed maps stay all the time, and with
     them, once the graph is known, what derivatives of the network keep of its activations. Beside them stands the
-    largest of: all weights in float64 (to differentiate the network), and the largest matrix with its Gram matrix
-    while it is certified.
+    largest of: all weights in float64 (to differentiate the network), and the largest matrix with four copies of its
+    Gram matrix while it is certified.
 
     >>> additional_peak([]) == LIBRARIES
     True
@@ -240,14 +240,10 @@ def additional_peak(tensors: Iterable[Tensor], graph: Graph | None = None) -> fl
     numbers = float(sum(t.numel() for t in floating))
     copies = 2.0 * size if size <= COPY_LIMIT else 0.0
     kept = min(float(KEPT_BYTES), 4.0 * _DOUBLE * numbers)
-    matrices = [(float(t.numel()), float(min(t.shape))) for t in floating if t.ndim == 2]
-    largest = max((_matrix(*matrix) for matrix in matrices), default=0.0)
+    largest = 0.0
+    for matrix in (t for t in floating if t.ndim == 2):
+        copied = float(matrix.numel()) if matrix.numel() <= LARGEST_COPIED else 3.0 * BLOCK_NUMBERS
+        largest = max(largest, _DOUBLE * max(3.0 * copied, 2.0 * copied + 4.0 * float(min(matrix.shape)) ** 2))
     shapes = [node.shape for node in graph or () if not node.target and node.shape is not None]
     activations = ACTIVATIONS * _DOUBLE * sum(math.prod(max(1, side) for side in shape) for shape in shapes)
     return LIBRARIES + EACH_TENSOR * len(tensors) + copies + kept + activations + max(_DOUBLE * numbers, largest)
-
-
-def _matrix(entries: float, side: float) -> float:
-    """Return what certifying the norm of a matrix takes: itself in float64, and its Gram matrix four times."""
-    copied = entries if entries <= LARGEST_COPIED else 3.0 * BLOCK_NUMBERS
-    return _DOUBLE * max(3.0 * copied, 2.0 * copied + 4.0 * side**2)

@@ -163,18 +163,16 @@ def is_checkpoint(text: str) -> bool:
 
 def _headers(files: list[Path]) -> list[TensorEntry]:
     """Return the entries of several files, which together must be one checkpoint: no name comes twice."""
-    headers: list[TensorEntry] = []
     place: dict[str, Path] = {}
-    for file in files:
-        for entry in read_header(file):
-            other = place.setdefault(entry.name, file)
-            if other != file:
-                raise WeightsError(
-                    f"Expected one checkpoint in the directory, but {entry.name} is in {other.name} and in "
-                    f"{file.name}. Name the file."
-                )
-            headers.append(entry)
-    return headers
+    entries = [(file, entry) for file in files for entry in read_header(file)]
+    for file, entry in entries:
+        other = place.setdefault(entry.name, file)
+        if other != file:
+            raise WeightsError(
+                f"Expected one checkpoint in the directory, but {entry.name} is in {other.name} and in {file.name}. "
+                "Name the file."
+            )
+    return [entry for _, entry in entries]
 
 
 def _unmeasured(entry: TensorEntry, tensor: Tensor) -> str:

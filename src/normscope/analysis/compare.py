@@ -21,15 +21,10 @@ Comparable = Result | CheckpointResult
 
 @dataclass(frozen=True)
 class Quantity:
-    """One quantity of every model.
+    """One quantity of every model."""
 
-    Attributes:
-        name: which.
-        values: its value in each model; ``None`` where there is none.
-    """
-
-    name: str
-    values: tuple[Value | None, ...]
+    name: str  #: which
+    values: tuple[Value | None, ...]  #: its value in each model; ``None`` where there is none
 
     @property
     def changes(self) -> tuple[float | None, ...]:
@@ -59,17 +54,11 @@ def _change(first: Value | None, value: Value | None) -> float | None:
 
 @dataclass(frozen=True)
 class Row:
-    """One layer, normalizer or tensor as it is in each model.
+    """One layer, normalizer or tensor as it is in each model."""
 
-    Attributes:
-        names: its name in each model; ``None`` where there is none.
-        kinds: what it is in each.
-        quantities: its numbers.
-    """
-
-    names: tuple[str | None, ...]
-    kinds: tuple[str | None, ...]
-    quantities: tuple[Quantity, ...]
+    names: tuple[str | None, ...]  #: its name in each model; ``None`` where there is none
+    kinds: tuple[str | None, ...]  #: what it is in each
+    quantities: tuple[Quantity, ...]  #: its numbers
 
     @property
     def name(self) -> str:

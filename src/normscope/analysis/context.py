@@ -160,11 +160,7 @@ def uses_batch_statistics(program: Program) -> bool:
 
 
 def refuse_single_values(program: Program) -> None:
-    """Return if every statistic over the batch is of two values or more.
-
-    Raises:
-        InputError: if one is not: a single value has no variance, and torch refuses to train on it.
-    """
+    """Raise if a statistic over the batch is of a single value, which has no variance and torch does not train on."""
     for site in program.sites:
         spread = site.spread
         if spread is not None and 0 in spread.axes and math.prod(spread.view[a] for a in spread.axes) < 2:
@@ -257,10 +253,12 @@ def batches(
     dynamic = captured.graph.batch == "dynamic"
     step = work.stacked if dynamic else int(captured.graph.batch)
     first = True
+    batched = len({t.shape[0] for t in captured.example if t.ndim}) <= 1
+    wanted = [t.shape[batched:] for t in captured.example]  # up to the number of samples, if there is such an axis
     for inputs in iterate(data, model):
         tensors = [v.to(reference.device) for v in (*inputs.args, *inputs.kwargs.values()) if isinstance(v, Tensor)]
         size = tensors[0].shape[0] if tensors and tensors[0].ndim else 1
-        if not _fits(tensors, captured.example):
+        if [t.shape[batched:] for t in tensors] != wanted:
             left_out.other_shapes[shapes_of(tensors)] += size
             left -= size  # what is read counts, so that an endless stream ends
             if left <= 0:
@@ -296,12 +294,6 @@ def _piece(tensors: list[Tensor], start: int, size: int) -> list[Tensor]:
     """Return some samples of a batch; what has another first axis than the first tensor belongs to all of them."""
     length = tensors[0].shape[0] if tensors and tensors[0].ndim else 1
     return [t[start : start + size] if t.ndim and t.shape[0] == length else t for t in tensors]
-
-
-def _fits(tensors: list[Tensor], example: list[Tensor]) -> bool:
-    """Tell whether inputs have the shapes of the example, up to the number of samples if there is such an axis."""
-    batched = len({t.shape[0] for t in example if t.ndim}) <= 1
-    return [t.shape[batched:] for t in tensors] == [t.shape[batched:] for t in example]
 
 
 def shapes_of(tensors: list[Tensor]) -> str:

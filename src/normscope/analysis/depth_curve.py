@@ -87,18 +87,13 @@ def places(program: Program, layers: Sequence[LayerResult], normalizers: Sequenc
     ]
     reached, atoms = {a.id for a in program.atoms}, {a.atom.name: a for a in reversed(program.atoms)}
     for site, row in zip(program.sites, normalizers, strict=True):
-        expr = None if acts_on_weights(site) else _after(program, site.node, atoms.get(site.node))
+        if acts_on_weights(site):
+            continue
+        atom = atoms.get(site.node)
+        expr = program.ends[site.node][1] or (atom and program.scaled.get(site.node, atom))  # with its scale and shift
         if expr is not None and expr.atoms and expr.atoms <= reached:
             found.append(Place(row.name, "normalizer", expr, row.printed, site.node))
     return sorted(found, key=lambda place: place.expr.id)
-
-
-def _after(program: Program, node: str, atom: Expr | None) -> Expr | None:
-    """Return the tensor a normalizer gives, its scale and shift included; its atom is that of its node, if any."""
-    _, out = program.ends[node]
-    if out is not None:
-        return out
-    return atom and program.scaled.get(node, atom)
 
 
 def _elsewhere(place: Place, program: Program, layers: Mapping[str, Expr]) -> Expr | None:

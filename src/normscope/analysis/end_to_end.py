@@ -105,10 +105,9 @@ def end_to_end(
     if attained.failure:
         told.append(f"no attained value: {attained.failure}")
     floor = out["variance_floor"]
-    out["lower"] = (
-        _lower(attained.everywhere, whole, mode) if floor is None else _lower(attained.on_floor, floor.domain, mode)
-    )
-    out["lower_everywhere"] = _lower(attained.everywhere, whole, mode)
+    out["lower"] = out["lower_everywhere"] = _lower(attained.everywhere, whole, mode)
+    if floor is not None:
+        out["lower"] = _lower(attained.on_floor, floor.domain, mode)
     out["jacobian"] = _lower(attained.jacobian, "these data points" if data is not None else "random points", mode)
     stacked = step("the bound on a stacked batch", lambda: _stacked(work, model, data), (None, None))
     out["stacked_batch"], out["stacked_batch_lower"] = stacked

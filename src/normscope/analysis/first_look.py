@@ -27,7 +27,7 @@ from normscope.analysis.options import Options
 from normscope.core.depth_curve import Depth
 from normscope.core.errors import STOPPED, attempt
 from normscope.core.result import Result, Rows
-from normscope.core.value import Kind, Value
+from normscope.core.value import Kind
 from normscope.lipschitz.composition import Composition
 from normscope.lipschitz.cost import forward_cost
 from normscope.lipschitz.glance import glance
@@ -77,19 +77,15 @@ def first_look(
     sites = normalizers(work, rows)
     found = functools.partial(glance, captured, program, work.candidates[0], options.seed)
     whole = end_to_end(work, rows, sites, model, data, limit, search=found)
-    constants = {key: _assuming(value) for key, value in whole.constants.items()}
+    constants = dict(whole.constants)
+    for key, value in whole.constants.items():
+        if value is not None and value.kind is Kind.CERTIFIED:
+            constants[key] = replace(value, assumptions=(*value.assumptions, ASSUMPTION))
     if most < math.inf:  # what papers print is about norms, not about what bounds them
         constants |= {k: None for k, v in constants.items() if v is not None and v.kind is Kind.PRINTED}
     result = gathered(work, model, name, data is not None, rows, sites, constants)
     curves = attempt("the table along depth", lambda: depth(work, rows, sites, whole), Depth(), work.messages)
     return replace(result, model=result.model | {"fast": True}, depth=curves, messages=tuple(messages(work)))
-
-
-def _assuming(value: Value | None) -> Value | None:
-    """Return a bound with what it takes for granted."""
-    if value is None or value.kind is not Kind.CERTIFIED:
-        return value
-    return replace(value, assumptions=(*value.assumptions, ASSUMPTION))
 
 
 def completed(result: Result, first: Result) -> Result:

@@ -151,13 +151,12 @@ def _within_ranges(work: Work, found: Found) -> None:
 
 def _jointly(found: Found, table: Sequence[WeightRow], batch: Stacked | None) -> dict[str, Value]:
     """Return the constants in all weights together: ``sqrt(sum L_i^2)``, and the norm of the whole Jacobian."""
-    out: dict[str, Value] = {}
     if not found.samples:
-        return out
+        return {}
     log = joint_constant([INF if row.best is None else row.best.log for row in table])
     domain = "these data points, at these weights"
     mode = found.mode
-    out["certified"] = Value(log, Kind.CERTIFIED, domain, mode, "normscope Proposition W-6", (MEASURED,))
+    out = {"certified": Value(log, Kind.CERTIFIED, domain, mode, "normscope Proposition W-6", (MEASURED,))}
     norms = [n.jointly for n in found.norms if n.jointly is not None]
     if norms:
         where = "these data points"
@@ -169,10 +168,8 @@ def _jointly(found: Found, table: Sequence[WeightRow], batch: Stacked | None) ->
 
 def _more(found: Found, samples: list[list[Tensor]]) -> list[str]:
     """Return what a reader must know about the weights."""
-    said = []
     unknown = [u for u in found.weights.uses if u.kind == "unknown"]
-    for use in unknown[:8]:
-        said.append(f"{found.weights.leaves[use.leaf].name}: no bound, {use.reason}")
+    said = [f"{found.weights.leaves[use.leaf].name}: no bound, {use.reason}" for use in unknown[:8]]
     if any(leaf.effective for leaf in found.weights.leaves):
         said.append("constants of parametrized weights are with respect to the effective weight")
     if not samples:

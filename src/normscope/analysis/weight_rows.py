@@ -110,13 +110,6 @@ def _conditions(found: Found, key: str, leaf: int, *, small: bool, data: bool) -
     return f"{inputs}, at these weights" if small else inputs
 
 
-def _pair(found: Found, key: str, leaf: int, uses: Sequence[int]) -> tuple[list[float], list[float] | None]:
-    """Return the constants of the uses of a weight on a domain: for small changes, and for changes of any size."""
-    outputs = found.outputs[key]
-    whole = outputs.any_size[leaf]
-    return [outputs.small[i] for i in uses], None if whole is None else list(whole)
-
-
 def _both(key: str, small: float, whole: float | None) -> Iterable[tuple[str, float, bool]]:
     """Yield what is worth reporting of a pair: name, logarithm, and whether it speaks of small changes only."""
     if whole is not None:
@@ -128,10 +121,11 @@ def _both(key: str, small: float, whole: float | None) -> Iterable[tuple[str, fl
 def _outputs(found: Found, leaf: int, uses: Sequence[int]) -> dict[str, Value]:
     """Return ``||h, y||`` on every domain, y the stacked results of the uses."""
     out = {}
-    for key in found.outputs:
-        logs, whole = _pair(found, key, leaf, uses)
-        stack = [None if item is None else log_sum((2 * x for x in item), INF) / 2 for item in (logs, whole)]
-        for name, log, small in _both(key, stack[0] if stack[0] is not None else INF, stack[1]):
+    for key, outputs in found.outputs.items():
+        whole = outputs.any_size[leaf]
+        stacked = log_sum((2 * outputs.small[i] for i in uses), INF) / 2
+        any_size = None if whole is None else log_sum((2 * x for x in whole), INF) / 2
+        for name, log, small in _both(key, stacked, any_size):
             domain = _conditions(found, key, leaf, small=small, data=False)
             out[name] = Value(log, Kind.CERTIFIED, domain, found.mode, "normscope F13", (EXACT,))
     return out
@@ -142,8 +136,8 @@ def _constants(found: Found, leaf: int, uses: Sequence[int]) -> dict[str, Value]
     out: dict[str, Value] = {}
     if not found.samples:
         return out
-    for key in found.outputs:
-        logs, whole = _pair(found, key, leaf, uses)
+    for key, outputs in found.outputs.items():
+        logs, whole = [outputs.small[i] for i in uses], outputs.any_size[leaf]
         factors = [[sample[i] for i in uses] for sample in found.factors]
         small = max(weight_constant(logs, f) for f in factors)
         large = None if whole is None else max(weight_constant(whole, f) for f in factors)
@@ -220,9 +214,8 @@ def _notes(found: Found, leaf: int, uses: Sequence[int], site: Site | None) -> I
         yield "effective weight: constants are with respect to the result of the parametrization"
     if site is not None:
         mode = "" if site.spread is not None else " in training"
-        end = (
-            "only eps keeps a bound over all its values finite" if site.eps > 0 else "no bound holds for all its values"
-        )
+        kept = "only eps keeps a bound over all its values finite"
+        end = kept if site.eps > 0 else "no bound holds for all its values"
         yield f"scale-invariant{mode}: at c W the derivative is 1/c times that at W, so {end}"
     shared = len(uses) > 1 and all(o.any_size[leaf] is None for o in found.outputs.values())
     if shared and not any(weights.uses[i].reason for i in uses):

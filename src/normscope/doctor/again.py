@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from normscope.core.errors import NormscopeError
-from normscope.doctor.companions import ALONE, Apart, Companions
+from normscope.doctor.companions import ALONE, Companions
 from normscope.doctor.precision import Beside
 from normscope.doctor.singular import may_be_singular
 from normscope.graph.capture import Captured, capture
@@ -27,13 +27,13 @@ LARGE = 5_000_000
 class Again:
     """Where samples that are alone give something else, and what the precision lost, as far as could be seen."""
 
-    apart: Apart | None = None
+    apart: Companions | None = None
     beside: Beside | None = None
 
 
 def again(captured: Captured, companions: Companions, batch: list[Tensor] | None) -> Again:
     """Run some samples again: those of ``companions`` alone or, where they cannot be, a batch."""
-    apart = companions.apart() if companions.inputs else None
+    apart = companions if companions.inputs else None
     inputs = companions.alone if companions.inputs else batch
     if inputs is None:
         return Again()
@@ -42,15 +42,16 @@ def again(captured: Captured, companions: Companions, batch: list[Tensor] | None
     beside: Beside | None = Beside(captured.graph)
     if large and not Beside(captured.graph).short and not any(map(may_be_singular, captured.graph)):
         beside = None
-    looks = [look for look in (beside, apart) if look is not None]
 
     def visit(node: Node, value: Any, values: Mapping[str, Any]) -> None:
-        for look in looks:
-            look.visit(node, value, values)
+        if beside is not None:
+            beside.visit(node, value, values)
+        if apart is not None:
+            apart.visit_alone(node, value, values)
 
     try:
         with torch.no_grad():
-            run(captured.graph, captured.tensors, inputs, visit if looks else None)
+            run(captured.graph, captured.tensors, inputs, visit)
     except (RuntimeError, ValueError):  # a batch of one with one value per channel
         return Again()
     return Again(apart, beside)

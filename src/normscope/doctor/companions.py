@@ -24,10 +24,14 @@ JOINS = (
 
 @dataclass(eq=False)
 class Companions:
-    """What some samples of the first batch give in company; :meth:`visit` is called at each node of that run."""
+    """Some samples of the first batch, run in company and alone.
 
-    graph: Graph
-    inputs: list[Tensor] = field(default_factory=list)
+    :meth:`visit` is called at each node of the first run, :meth:`visit_alone` at each node of the second.
+    """
+
+    graph: Graph  #: what is run
+    inputs: list[Tensor] = field(default_factory=list)  #: the first batch
+    differ: list[str] = field(default_factory=list)  #: the nodes at which they give something else alone, in order
     _kept: dict[str, Tensor] = field(default_factory=dict)
 
     def begin(self, batch: Sequence[Tensor]) -> bool:
@@ -64,28 +68,12 @@ class Companions:
             if part is not None:
                 self._kept[node.name] = part
 
-    def apart(self) -> Apart:
-        """Return what compares a run of these samples alone with this one."""
-        if self.graph.batch == "dynamic":
-            return Apart(self.graph, self._kept, self.count, 0, self.count)
-        return Apart(self.graph, self._kept, self.inputs[0].shape[0], self.start, self.count)
-
-
-@dataclass(eq=False)
-class Apart:
-    """Where samples that are run alone give something else; :meth:`visit` is called at each node of that run."""
-
-    graph: Graph  #: what is run
-    kept: Mapping[str, Tensor]  #: some entries of what they gave in company, by node
-    size: int  #: of the batch that is run now
-    start: int  #: the first of its samples that is compared
-    count: int  #: how many of them are
-    differ: list[str] = field(default_factory=list)  #: the nodes at which they differ, in order
-
-    def visit(self, node: Node, value: Any, values: Mapping[str, Any]) -> None:
-        """Compare a value with what was kept of it."""
-        before = self.kept.get(node.name)
-        part = None if before is None else _part(self.graph, node, value, self.size, self.start, self.count)
+    def visit_alone(self, node: Node, value: Any, values: Mapping[str, Any]) -> None:
+        """Compare what these samples give alone with what was kept."""
+        dynamic = self.graph.batch == "dynamic"
+        size, start = (self.count, 0) if dynamic else (self.inputs[0].shape[0], self.start)
+        before = self._kept.get(node.name)
+        part = None if before is None else _part(self.graph, node, value, size, start, self.count)
         if before is not None and part is not None and _differ(before, part):
             self.differ.append(node.name)
 

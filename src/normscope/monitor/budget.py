@@ -63,12 +63,7 @@ class Budget:
         return (self.spent + more) / elapsed if elapsed > 0 else 0.0
 
     def allows(self, part: float = 1.0, cost: float | None = None) -> bool:
-        """Tell whether something may be done now.
-
-        Args:
-            part: the part of the budget that may be used for it.
-            cost: its expected cost in seconds; by default that of a probe.
-        """
+        """Tell whether something of a cost in seconds, by default a probe, fits into a part of the budget now."""
         expected = self.expected if cost is None else cost
         planned = PLANNED * part * self.share * self.elapsed()
         # What is being spent at this moment is not yet in the account.

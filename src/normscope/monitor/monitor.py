@@ -5,9 +5,12 @@ from __future__ import annotations
 import contextlib
 import logging
 import math
+import platform
+import subprocess
 import time
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
+from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -21,7 +24,6 @@ from normscope.core.value import Value, json_number
 from normscope.graph.objective import LossFunction
 from normscope.monitor.budget import PRESETS, Budget, gap_after
 from normscope.monitor.check_run import Watcher, samples
-from normscope.monitor.facts import run_facts
 from normscope.monitor.outlets import Outlets
 from normscope.monitor.probing import aside, probe_inputs, view_of
 from normscope.monitor.quantities import QUANTITIES, descriptions
@@ -151,7 +153,7 @@ class Monitor:
         start = time.perf_counter()
         with aside(self._device()):
             view = view_of(self.model, self._probe, self._loss, self.mode)
-            self._config = run_facts(self.model, view, self.name, descriptions()) | {
+            self._config = run_facts(self.model, view, self.name) | {
                 "preset": self.preset,
                 "mode": self.mode,
                 "budget": json_number(self.budget.share),
@@ -460,3 +462,31 @@ def _wait_for_training() -> None:
     """Wait for what training left to do on an accelerator: that is not the probe's time."""
     if torch.accelerator.is_available():
         torch.accelerator.synchronize()
+
+
+def run_facts(model: nn.Module, view: View, name: str) -> dict[str, Any]:
+    """Return the facts of a run that hold from its start."""
+    from normscope import __version__
+
+    return {
+        "model": name or type(model).__name__,
+        "parameters": sum(p.numel() for p in model.parameters()),
+        "probe": [list(t.shape) for t in view.inputs],
+        "labelled": view.labels is not None,
+        "layers": [layer.name for layer in view.layers()],
+        "normalizers": [{"name": n.name, "kind": n.site.kind} for n in view.normalizers()],
+        "notes": list(view.notes),
+        "metrics": [d.to_dict() for d in descriptions()],
+        "versions": {"normscope": __version__, "torch": torch.__version__, "python": platform.python_version()},
+        "commit": commit(),
+        "started": datetime.now(UTC).isoformat(timespec="seconds"),
+    }
+
+
+def commit() -> str | None:
+    """Return the git commit of the working directory, or ``None`` outside of a repository."""
+    try:
+        done = subprocess.run(["git", "rev-parse", "HEAD"], capture_output=True, text=True, timeout=5, check=True)
+    except (OSError, subprocess.SubprocessError):
+        return None
+    return done.stdout.strip() or None

@@ -51,10 +51,7 @@ class Failures:
     def survived(self, what: str, step: int, give_up: Callable[[], None] | None = None) -> Iterator[None]:
         """Go on after the block whatever fails in it; only an interrupt or an exit gets through.
 
-        Args:
-            what: the part of the monitor that works in the block; failures are counted by it.
-            step: the number of updates so far.
-            give_up: called once after :data:`PATIENCE` failures in a row.
+        Failures are counted by ``what`` works in the block; after :data:`PATIENCE` in a row it is given up, once.
         """
         try:
             yield
@@ -92,18 +89,10 @@ class Start:
 
 
 class Outlets:
-    """The sinks of a monitor, each with its own failures.
-
-    Args:
-        run: a folder to write the run to.
-        sinks: objects with ``log(dict, step=...)``.
+    """The sinks of a monitor that are not given up, the run folder first, each with its own failures.
 
     Raises:
-        InputError: if one of them cannot log.
-
-    Attributes:
-        sinks: those that are not given up, the run folder first.
-        failures: where what fails is told.
+        InputError: if one of them has no ``log(dict, step=...)``.
     """
 
     def __init__(self, run: str | Path | None, sinks: Iterable[Any]) -> None:

@@ -19,17 +19,11 @@ CONFIG, METRICS = "config.json", "metrics.jsonl"
 
 @dataclass(frozen=True, eq=False)
 class Series:
-    """One metric over time.
+    """One metric over time."""
 
-    Attributes:
-        steps: numbers of updates.
-        times: seconds since the start.
-        values: the numbers.
-    """
-
-    steps: np.ndarray
-    times: np.ndarray
-    values: np.ndarray
+    steps: np.ndarray  #: numbers of updates
+    times: np.ndarray  #: seconds since the start
+    values: np.ndarray  #: the numbers
 
     def __len__(self) -> int:
         return len(self.steps)

@@ -38,12 +38,7 @@ _HEADERS = {
 
 
 class WatchServer(ThreadingHTTPServer):
-    """Serves a feed.
-
-    Args:
-        feed: the runs; the server keeps it reading and closes it.
-        host: the address to listen on.
-        port: 0 for any free one.
+    """Serves a feed, which it keeps reading and closes, at a port of a host: 0 for any free one.
 
     Raises:
         InputError: if it cannot listen there.

@@ -171,10 +171,9 @@ class RunStore:
         """Sort points into their metrics."""
         for point in points:
             for name, value in point.metrics.items():
-                track = self.tracks.get(name)
-                if track is None:
-                    track = self.tracks[name] = Track()
-                track.append(point.step, value)
+                if name not in self.tracks:
+                    self.tracks[name] = Track()
+                self.tracks[name].append(point.step, value)
             if point.note:
                 self.notes[point.note] = None
             self._recent.append((self.count, point))

@@ -6,19 +6,10 @@ from normscope.core.lazy import modules_in
 from normscope.monitor.quantities.certified import DESCRIPTIONS
 from normscope.monitor.quantity import Description, Quantity
 
+_MEMBERS = [member for module in modules_in(__name__) for member in vars(module).values() if isinstance(member, type)]
+_KINDS = {kind for kind in _MEMBERS if issubclass(kind, Quantity) and kind.name}
 #: Every quantity of this folder, by the name it is chosen by, cheapest first.
-QUANTITIES: dict[str, type[Quantity]] = {
-    kind.name: kind
-    for kind in sorted(
-        {
-            kind
-            for module in modules_in(__name__)
-            for kind in vars(module).values()
-            if isinstance(kind, type) and issubclass(kind, Quantity) and kind.name
-        },
-        key=lambda kind: (kind.cost, kind.name),
-    )
-}
+QUANTITIES: dict[str, type[Quantity]] = {k.name: k for k in sorted(_KINDS, key=lambda k: (k.cost, k.name))}
 
 
 def descriptions() -> tuple[Description, ...]:

@@ -107,11 +107,7 @@ class RunFolder:
         return at
 
     def _known(self, config: Mapping[str, Any]) -> dict[str, Any] | None:
-        """Return the configuration of the run in the folder, if there is one.
-
-        Raises:
-            InputError: if the folder holds something else, or a run that ``config`` does not continue.
-        """
+        """Return the configuration of the run in the folder, if there is one that ``config`` may continue."""
         known = self._configuration()
         if known is None:
             if (self.path / METRICS).exists():
@@ -140,11 +136,7 @@ class RunFolder:
         return known
 
     def _kept(self, step: int | None) -> tuple[int, bytes, float, bool]:
-        """Return where the run goes on, the lines that stay, the seconds it has lasted, and whether numbers stay.
-
-        Raises:
-            InputError: if training starts, and the run is past its start.
-        """
+        """Return where the run goes on, the lines that stay, the seconds it has lasted, and whether numbers stay."""
         file = self.path / METRICS
         pairs = [(line, from_line(line)) for line in whole_lines(file.read_bytes() if file.exists() else b"")]
         points = [(line, point) for line, point in pairs if point is not None]
@@ -242,7 +234,6 @@ class FolderLock:
 
         Raises:
             InputError: if someone else has it.
-            OSError: if the folder cannot be written.
         """
         if sys.platform == "win32" or self._file is not None:
             return
