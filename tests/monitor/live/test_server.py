@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import socket
+import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -14,7 +15,7 @@ import pytest
 from monitor.live.runs import begin, written
 from normscope.core.errors import InputError
 from normscope.monitor.live.feed import Feed
-from normscope.monitor.live.server import WatchServer, host_allowed, token_fits
+from normscope.monitor.live.server import CONNECTIONS, WatchServer, host_allowed, token_fits
 
 
 @pytest.fixture
@@ -248,6 +249,27 @@ def test_where_it_listens(tmp_path: Path) -> None:
     wide.close()
 
 
+def test_idle_connections_are_few(server: WatchServer) -> None:
+    """Beyond a number the server hangs up at once, and once they are gone it answers again."""
+    before = threading.active_count()
+    idle = [socket.create_connection(("127.0.0.1", server.server_port), timeout=10) for _ in range(CONNECTIONS + 40)]
+    closed = 0
+    for connection in idle[CONNECTIONS:]:
+        closed += connection.recv(1) == b""
+    assert closed == 40
+    assert threading.active_count() - before <= CONNECTIONS + 1
+    for connection in idle:
+        connection.close()
+    address = urlsplit(server.url)
+    for _ in range(200):
+        try:
+            if code(ask(server, f"{address.path}?{address.query}")) == 200:
+                return
+        except (OSError, IndexError):
+            time.sleep(0.05)
+    raise AssertionError("the server does not answer again")
+
+
 @pytest.mark.parametrize(
     "header", ["localhost", "LOCALHOST:1", "127.0.0.1:8080", "127.0.0.5", "[::1]:8080", "[::1]", " 127.0.0.1 "]
 )
@@ -276,10 +298,13 @@ def test_a_server_open_to_others_takes_addresses_and_its_own_name() -> None:
     assert not host_allowed(["evil.example"], "0.0.0.0")
 
 
-def test_tokens() -> None:
+def test_tokens(server: WatchServer) -> None:
     """Two are never alike; one fits only whole and only once, in whatever bytes it comes."""
-    token = "a" * 43
+    token = server.token
     assert len(token) >= 43
+    other = WatchServer(Feed([]))
+    assert token != other.token
+    other.server_close()
     assert token_fits(f"a=b&token={token}", token)
     many = "&".join(f"a{i}=1" for i in range(100))
     for query in ("", "token=", f"token={token[:-1]}", f"token={token}x", f"token={token}&token={token}", token,
