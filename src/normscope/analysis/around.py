@@ -18,7 +18,7 @@ from normscope.graph.interpreter import run
 from normscope.lipschitz.chains.join import SECONDS
 from normscope.lipschitz.climb import batched_norms
 from normscope.lipschitz.cost import forward_cost, overhead
-from normscope.lipschitz.local.balanced_channels import with_balanced_channels
+from normscope.lipschitz.local.balanced_channels import channel_scales, with_balanced_channels
 from normscope.lipschitz.local.ball import TRIES, Ball, on_balls
 from normscope.lipschitz.local.share import covered_share, covering_value, points_needed
 from normscope.lipschitz.local.steps import Steps
@@ -119,7 +119,7 @@ def _balls(
     work: Work, points: list[list[Tensor]], radii: tuple[float, ...], seconds: float
 ) -> tuple[list[list[Ball]], list[str]]:
     """Return for each point that was finished its balls, and what to say about those that were not."""
-    steps, program = Steps(work.norms), None
+    program = None
     most = BALL_WORK if work.options.radius is None else ASKED_BALL_WORK
     start, done, notes = time.process_time(), [], []
     tokens = any(b.kind != "input" for b in work.program.blocks)
@@ -134,7 +134,7 @@ def _balls(
             work.say(f"around the data: point {number + 1} of {len(points)}{left}")
             if program is None or tokens:
                 program = build_program(captured.graph, captured.tensors, point)
-                steps = Steps(work.norms) if tokens else steps
+                steps = Steps(work.norms, channel_scales(captured, program))
             given, sketched = _blocks(work, program, point), work.options.sketch
             done.append(on_balls(program, steps, given, radii, work=most, tries=BALL_TRIES, sketched=sketched))
     except KeyboardInterrupt:

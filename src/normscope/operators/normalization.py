@@ -236,4 +236,7 @@ def fixed_statistics(
     bias = -mean * scale
     if beta is not None:
         bias = bias + beta.to(torch.float64)
-    return scaled(call, x, scale, bias)
+    found = scaled(call, x, scale, bias)
+    if found.op is not None and found.op.kind == "diagonal":
+        found.op.data["statistics"] = (mean, var, eps, gamma, beta)  # what its rounded factors are made of
+    return found

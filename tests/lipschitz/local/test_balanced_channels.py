@@ -12,7 +12,7 @@ from torch import Tensor, nn
 import normscope
 from networks import Lambda, captured_of, points, seeded
 from normscope.graph.capture import Captured
-from normscope.lipschitz.local.balanced_channels import with_balanced_channels
+from normscope.lipschitz.local.balanced_channels import channel_scales, with_balanced_channels
 from normscope.lipschitz.local.ball import on_balls
 from normscope.lipschitz.local.steps import Steps
 from normscope.lipschitz.segments import Effort, SegmentNorms
@@ -160,25 +160,95 @@ def test_constants_around_the_data_do_not_move() -> None:
         assert row.constants == same.constants
 
 
-@pytest.mark.parametrize("seed", range(3))
-def test_factors_that_are_no_powers_of_two_hardly_move_them(seed: int) -> None:
-    """Scaled over six orders of magnitude and permuted: within 1e-3; some slopes change on the balls."""
-    model = seeded(nn.Sequential(nn.Linear(8, 16), nn.ReLU(), nn.Linear(16, 16), nn.ReLU(), nn.Linear(16, 4)), seed)
-    model, x, other = model.double().eval(), points(3, 8).double(), copy.deepcopy(model).double().eval()
-    generator = torch.Generator().manual_seed(seed)
+def _rescaled(writers: list[nn.Module], readers: list[nn.Module], factor: Tensor, order: Tensor) -> None:
+    """Multiply channels and put them into another order: all layers that write them, and all that read them."""
     with torch.no_grad():
-        for first, second in ((other[0], other[2]), (other[2], other[4])):
-            factor = 10.0 ** (6 * torch.rand(16, generator=generator, dtype=torch.float64) - 3)
-            order = torch.randperm(16, generator=generator)
-            first.weight.copy_((factor[:, None] * first.weight)[order])
-            first.bias.copy_((factor * first.bias)[order])
-            second.weight.copy_((second.weight / factor)[:, order])
-    assert torch.allclose(other(x), model(x), rtol=1e-12)
+        for layer in writers:
+            for tensor in (
+                layer.weight,
+                layer.bias,
+                *(getattr(layer, n, None) for n in ("running_mean", "running_var")),
+            ):
+                if tensor is None:
+                    continue
+                own = tensor is layer.weight or tensor is layer.bias  # statistics are in the scale of the input
+                wide = factor.reshape(-1, *(1,) * (tensor.ndim - 1)) if own else 1.0
+                tensor.copy_((wide * tensor)[order])
+        for layer in readers:
+            weight = layer.weight.reshape(layer.weight.shape[0], len(factor), -1)
+            layer.weight.copy_((weight / factor[:, None])[:, order].reshape(layer.weight.shape))
+
+
+def _drawn(count: int, generator: torch.Generator) -> tuple[Tensor, Tensor]:
+    factor = 10.0 ** (4 * torch.rand(count, generator=generator, dtype=torch.float64) - 2)
+    return factor, torch.randperm(count, generator=generator)
+
+
+def _dense_rescaled(model: nn.Module, generator: torch.Generator) -> None:
+    for first, second in ((model[0], model[2]), (model[2], model[4])):
+        _rescaled([first], [second], *_drawn(first.out_features, generator))
+
+
+def _convolutional_rescaled(model: nn.Module, generator: torch.Generator) -> None:
+    for first, second in ((model[0], model[2]), (model[2], model[6])):
+        _rescaled([first], [second], *_drawn(first.out_channels, generator))
+
+
+def _residual_rescaled(model: nn.Module, generator: torch.Generator) -> None:
+    """Move the channels inside the blocks, and those of the stream: the second block adds one below and one above."""
+    one, two = model[3], model[4]
+    for block in (one, two):
+        factor, order = _drawn(block.n.num_features, generator)
+        with torch.no_grad():  # BatchNorm reads each channel alone: what is before it keeps its scale
+            block.a.weight.copy_(block.a.weight[order])
+        _rescaled([block.n], [block.b], factor, order)
+    narrow, order = _drawn(4, generator)
+    wide = torch.cat([narrow.new_tensor([0.02]), narrow, narrow.new_tensor([30.0])])
+    behind = torch.cat([torch.tensor([0]), 1 + order, torch.tensor([5])])
+    with torch.no_grad():
+        model[0].weight.copy_(model[0].weight[order])
+        model[0].bias.copy_(model[0].bias[order])
+        one.b.weight.copy_(one.b.weight[order])
+        one.b.bias.copy_(one.b.bias[order])
+        two.b.weight.copy_(two.b.weight[behind])
+        two.b.bias.copy_(two.b.bias[behind])
+    _rescaled([model[1], one.m], [one.a, two.a], narrow, order)
+    _rescaled([two.m], [model[8]], wide, behind)
+
+
+MOVED: dict[str, tuple[Callable[[int], nn.Module], Callable[[nn.Module, torch.Generator], None], tuple[int, ...]]] = {
+    "dense": (
+        lambda seed: nn.Sequential(nn.Linear(8, 16), nn.ReLU(), nn.Linear(16, 16), nn.LeakyReLU(), nn.Linear(16, 4)),
+        _dense_rescaled,
+        (8,),
+    ),
+    "convolutional": (
+        lambda seed: nn.Sequential(
+            *(nn.Conv2d(2, 5, 3, padding=1), nn.ReLU(), nn.Conv2d(5, 6, 3, 2), nn.ReLU(), nn.MaxPool2d(2)),
+            *(nn.Flatten(), nn.Linear(6, 3)),
+        ),
+        _convolutional_rescaled,
+        (2, 6, 6),
+    ),
+    "residual": (lambda seed: _residual(pads=True), _residual_rescaled, (2, 8, 8)),
+}
+
+
+@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("name", MOVED)
+def test_factors_that_are_no_powers_of_two_hardly_move_them(name: str, seed: int) -> None:
+    """Scaled over four orders of magnitude and permuted: within 1e-3; some slopes change on the balls."""
+    build, move, shape = MOVED[name]
+    model = seeded(build(seed), seed).double().eval()
+    generator = torch.Generator().manual_seed(seed)
+    other, x = copy.deepcopy(model), points(2, *shape)
+    move(other, generator)
+    assert torch.allclose(other(x), model(x), rtol=1e-10)
     found = []
     for network in (model, other):
         balanced = with_balanced_channels(captured_of(network, x))
         program = build_program(balanced.graph, balanced.tensors, balanced.at_batch(1))
-        steps = Steps(SegmentNorms(Effort(1e-2, 1e-9, 0)))
+        steps = Steps(SegmentNorms(Effort(1e-2, 1e-9, 0)), channel_scales(balanced, program))
         found.append([ball for point in x.split(1) for ball in on_balls(program, steps, [point], [0.05, 0.3])])
     assert max(ball.units for ball in found[0]) > 2
     for ball, same in zip(*found, strict=True):

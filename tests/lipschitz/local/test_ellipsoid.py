@@ -17,7 +17,7 @@ def _grown(seed: int, blocks: tuple[int, ...] = (3, 2)) -> tuple[Ellipsoid, list
         generator = torch.Generator().manual_seed(seed + k)
         centre = torch.rand(size, generator=generator, dtype=torch.float64) - 0.5
         radius = torch.rand(size, generator=generator, dtype=torch.float64) / 3 + 0.01
-        body.grow(raw, centre, radius, torch.arange(len(body), len(body) + size), 0.0)
+        body.grow(raw, centre, radius, 0.0)
         made.append((raw, centre, radius))
     return body, made
 
@@ -57,12 +57,6 @@ def test_without_units_it_is_the_norm_of_the_row() -> None:
     radii = Ellipsoid(4).radii(rows, 0.0)
     torch.testing.assert_close(radii, rows.norm(dim=1), rtol=1e-6, atol=0.0)
     assert bool((radii >= rows.norm(dim=1)).all())
-
-
-def test_groups_of_rows_have_the_norm_of_their_matrix() -> None:
-    rows = points(6, 4)
-    expected = torch.stack([torch.linalg.matrix_norm(rows[:3], 2), torch.linalg.matrix_norm(rows[3:], 2)])
-    torch.testing.assert_close(Ellipsoid(4).group_radii(rows, 2, 0.0), expected, rtol=1e-6, atol=0.0)
 
 
 def test_an_error_of_the_rows_widens_the_ranges_and_uses_up_the_room() -> None:

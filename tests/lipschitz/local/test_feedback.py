@@ -26,7 +26,7 @@ def _system(
     generator = torch.Generator().manual_seed(seed)
     centre = torch.rand(m, generator=generator, dtype=torch.float64) - 0.5
     radius = torch.rand(m, generator=generator, dtype=torch.float64) / 2 + 0.05
-    rest = (N, centre, radius, torch.arange(m), pairs)
+    rest = (N, centre, radius, pairs)
     return Feedback(
         points(outputs, inputs, seed=seed + 1),
         points(outputs, m, seed=seed + 2),
@@ -65,13 +65,13 @@ def test_without_units_it_is_the_norm_of_the_matrix() -> None:
 
 def test_a_matrix_of_zeros_has_gain_about_zero() -> None:
     f = _system(0, blocks=())
-    zero = Feedback(0 * f.A, f.G, f.B, f.N, f.centre, f.radius, f.unit, f.blocks, error=1e-12)
+    zero = Feedback(0 * f.A, f.G, f.B, f.N, f.centre, f.radius, f.blocks, error=1e-12)
     assert 1e-12 <= gain(zero).value < 1e-10
 
 
 def test_an_error_of_the_matrices_is_part_of_the_bound() -> None:
     f = _system(0)
-    wrong = Feedback(f.A, f.G, f.B, f.N, f.centre, f.radius, f.unit, f.blocks, error=1e-3)
+    wrong = Feedback(f.A, f.G, f.B, f.N, f.centre, f.radius, f.blocks, error=1e-3)
     assert gain(wrong).value >= gain(f).value + 1e-3
 
 
@@ -89,19 +89,6 @@ def test_the_transposed_system_has_the_same_gain() -> None:
     assert _closed(back, slopes.flip(0)) == pytest.approx(_closed(f, slopes), rel=1e-12)
 
 
-def test_units_of_several_entries_hold_for_any_matrix_of_their_norm() -> None:
-    f = _system(3, blocks=(2, 2))
-    unit = torch.tensor([0, 0, 1, 1])
-    radius = torch.tensor([0.4, 0.4, 0.3, 0.3], dtype=torch.float64)
-    g = Feedback(f.A, f.G, f.B, f.N, torch.zeros(4, dtype=torch.float64), radius, unit, f.blocks)
-    bound = gain(g).value
-    for seed in range(200):
-        first, second = (torch.linalg.qr(points(2, 2, seed=9 * seed + k))[0] for k in (0, 1))
-        D = torch.block_diag(0.4 * first, 0.3 * second)
-        inner = torch.linalg.solve(torch.eye(4, dtype=torch.float64) - f.N @ D, f.B)
-        assert spectral_norm(f.A + f.G @ D @ inner) <= bound
-
-
 def test_a_search_in_single_precision_proves_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
     system = _system(0)
     plain = gain(system).value
@@ -109,5 +96,6 @@ def test_a_search_in_single_precision_proves_the_same(monkeypatch: pytest.Monkey
     assert gain(system).value == pytest.approx(plain, rel=1e-3)
     monkeypatch.setattr(feedback, "SINGLE_SLACK", -0.5)  # half of it cannot be proved: it is computed in double
     assert gain(system).value == pytest.approx(plain, rel=1e-3)
-    monkeypatch.setattr(feedback, "_confirmed", lambda *given: None)  # what was found bounds nothing: all over again
+    confirmed, results = feedback._confirmed, iter([None])  # what was found first bounds nothing: all over again
+    monkeypatch.setattr(feedback, "_confirmed", lambda *given: next(results, confirmed(*given)))
     assert gain(system).value == plain

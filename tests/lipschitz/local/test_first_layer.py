@@ -71,13 +71,13 @@ def _system(seed: int, blocks: tuple[int, ...] = (6, 3), outputs: int = 2, input
         points(outputs, m, seed=seed + 2),
         points(m, inputs, seed=seed + 3),
     )
-    return Feedback(*matrices, N, centre, radius, torch.arange(m), pairs)
+    return Feedback(*matrices, N, centre, radius, pairs)
 
 
 def _attained(f: Feedback) -> float:
     """Return the largest gain over all corners of the slopes, by dense solves."""
-    one = torch.eye(len(f.unit), dtype=torch.float64)
-    corners = itertools.product((-1.0, 1.0), repeat=len(f.unit))
+    one = torch.eye(f.units, dtype=torch.float64)
+    corners = itertools.product((-1.0, 1.0), repeat=f.units)
     slopes = (f.centre + f.radius * torch.tensor(s, dtype=torch.float64) for s in corners)
     return max(spectral_norm(f.A + (f.G * s) @ torch.linalg.solve(one - f.N * s, f.B)) for s in slopes)
 

@@ -24,7 +24,7 @@ def _mlp() -> nn.Module:
 def test_at_the_point_the_system_is_the_jacobian(walk_of: Make) -> None:
     model, x = _mlp(), points(1, 4)
     system = walk_of(model, x, 0.0).run()
-    assert len(system.unit) == 0
+    assert system.units == 0
     torch.testing.assert_close(system.A, jacobian(model, x), rtol=1e-12, atol=1e-12)
 
 
@@ -76,7 +76,7 @@ def test_a_kink_at_the_point_opens_its_unit(walk_of: Make) -> None:
         model[0].weight.copy_(torch.eye(2))
         model[0].bias.zero_()
     system = walk_of(model, torch.tensor([[0.0, 1.0]], dtype=torch.float64), 0.0).run()
-    assert len(system.unit) == 1
+    assert system.units == 1
 
 
 def test_residual_networks_and_several_outputs(walk_of: Make) -> None:

@@ -1,4 +1,4 @@
-"""A network with its channels scaled by powers of two, so that bounds do not depend on how they came."""
+"""A network with its channels balanced, so that bounds do not depend on how they were scaled."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ from normscope.core.statement import statement
 from normscope.graph.capture import Captured
 from normscope.graph.ir import SOURCES, Graph, Node, Ref, references
 from normscope.graph.recognise import name_of
+from normscope.operators.program import Program
 
 #: Operations that treat channels one by one and commute with positive factors.
 _CHANNELWISE = (
@@ -44,7 +45,7 @@ def with_balanced_channels(captured: Captured) -> Captured:
     channels = _Channels(captured.graph)
     if not channels.layers:
         return captured
-    exponents = channels.exponents(captured)
+    exponents = channels.exponents(captured).round()
     tensors = dict(captured.tensors)
     for layer in channels.layers:
         for name, factor in layer.factors(exponents):
@@ -54,6 +55,23 @@ def with_balanced_channels(captured: Captured) -> Captured:
             if not torch.equal(tensors[name] / power, tensor):  # beyond the range of its numbers
                 return captured
     return replace(captured, tensors=tensors)
+
+
+def channel_scales(captured: Captured, program: Program) -> dict[int, Tensor]:
+    """Return what the channels of each atom are to be multiplied by to be balanced, not rounded, by the atom's id.
+
+    In units of these scales nothing depends on how the channels came.
+
+    Args:
+        captured: the model.
+        program: made of it.
+    """
+    channels = _Channels(captured.graph)
+    if not channels.layers:
+        return {}
+    factors = torch.exp2(channels.exponents(captured))
+    named = {atom.id: program.nodes.get(atom.id, "") for atom in program.atoms}
+    return {key: factors[channels.numbers(name)] for key, name in named.items() if channels.numbers(name) is not None}
 
 
 @dataclass(frozen=True, eq=False)
@@ -117,8 +135,12 @@ class _Channels:
                 self._of[node.name] = self._after(node)
         self.layers = [replace(x, reads=self._roots(x.reads), writes=self._roots(x.writes)) for x in self.layers]
 
+    def numbers(self, name: str) -> Tensor | None:
+        """Return the numbers of the channels of what a node computes, if they are known."""
+        return self._roots(torch.tensor(self._of[name])) if self._of.get(name) else None
+
     def exponents(self, captured: Captured) -> Tensor:
-        """Return for every number the power of two its channel is multiplied by."""
+        """Return for every number the power of two its channel is multiplied by to be balanced, not rounded."""
         squares = [layer.squares(captured.tensors) for layer in self.layers]
         free = torch.ones(len(self._same), dtype=torch.bool)
         free[[self._root(i) for i in self._fixed]] = False
@@ -132,11 +154,11 @@ class _Channels:
                 out.index_add_(0, layer.reads, scaled.sum(0))
                 turn[layer.writes] |= number % 2 == sweep % 2  # neighbours that moved at once would pass each other
             moved = free & turn & (into > 0) & (out > 0)
-            found[moved] += ((out[moved] / into[moved]).log2() / 4).round()
+            found[moved] += (out[moved] / into[moved]).log2() / 4
         return torch.where(found.abs() <= LARGEST_EXPONENT, found, 0.0)
 
     def _as_read(self, squares: Sequence[Tensor], free: Tensor) -> Tensor:
-        """Return the exponents that bring what reads each channel to a norm between one and two, the last one first.
+        """Return the exponents that bring what reads each channel to a norm of one, the last one first.
 
         They do not depend on how the channels came: what is balanced starts from here.
         """
@@ -146,7 +168,7 @@ class _Channels:
             for number, size in zip(layer.reads.tolist(), sizes.tolist(), strict=True):
                 if number not in known and size > 0:
                     known.add(number)
-                    found[number] = math.floor(math.log2(size) / 2)
+                    found[number] = math.log2(size) / 2
         return found
 
     def _after(self, node: Node) -> list[int]:

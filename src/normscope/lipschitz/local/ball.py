@@ -174,7 +174,7 @@ class _Ways:
         try:
             system = walk.run()
             affordable = max(LEAST_TRIES, (work - walk.spent) / system.work) if system.work else self.tries
-            units, bound = len(system.unit), gain(system, steps=int(min(self.tries, affordable))).value
+            units, bound = system.units, gain(system, steps=int(min(self.tries, affordable))).value
             why = "" if math.isfinite(bound) else "no multipliers were found"
         except RoundingError:
             raise

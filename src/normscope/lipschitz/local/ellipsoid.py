@@ -46,11 +46,11 @@ class Ellipsoid:
         self.first: FirstLayer | None = None  # units that became inputs
         empty = torch.zeros(0, dtype=dtype)
         self.rows = torch.zeros(0, inputs, dtype=dtype)  # q of every unit's entries, over (x, w)
-        self.centre, self.radius, self.t = empty, empty, empty
-        self.unit = torch.zeros(0, dtype=torch.long)
+        self.centre, self.radius, self.t, self.scale = empty, empty, empty, empty
         self.factor = torch.zeros(0, 0, dtype=dtype)
         self.gram = torch.zeros(0, 0, dtype=dtype)  # of the parts of the rows that belong to x
         self.blocks: list[tuple[int, int]] = []  # of entries that do not feed one another, but all later ones
+        self._errors: list[float] = []  # of the rows of each block and of those before it
         self._size = 0.0  # Frobenius norm of the rows
         self._raised, self._carried = _Sums(), _Sums()  # of the rows times the middles, on either side
         self.error = self.raw_error = 0.0  # Frobenius norm of the error of the rows, and of the raw ones
@@ -103,21 +103,6 @@ class Ellipsoid:
         """
         return _above(self._squares(rows, across), error * self._stretch())
 
-    def group_radii(self, rows: Tensor, groups: int, error: float) -> Tensor:
-        """Return bounds of the norms of (a_i (x, w)) over groups of as many consecutive rows each."""
-        if not rows.numel():
-            return rows.new_zeros(groups)
-        scaled = torch.cat([rows[:, : self.inputs], rows[:, self.inputs :] * self.t.sqrt()], 1)
-        parts = scaled.reshape(groups, -1, scaled.shape[1])
-        gram = parts @ parts.transpose(1, 2)
-        if len(self):
-            solved = torch.linalg.solve_triangular(self.factor, self._through(rows), upper=False).T
-            more = solved.reshape(groups, -1, len(self))
-            gram = gram + more @ more.transpose(1, 2)
-        gram = (gram + gram.transpose(1, 2)) / 2
-        slack = 1e-12 * gram.shape[-1] * gram.diagonal(dim1=-2, dim2=-1).sum(-1)
-        return _above(torch.linalg.eigvalsh(gram)[:, -1].clamp_min(0) + slack, error * self._stretch())
-
     def _stretch(self) -> float:
         """Return a bound on the square root of the norm of the matrix of the ellipsoid."""
         return max(1.0, float(self.t.max()) ** 0.5 if len(self) else 1.0) * (ROOM**-0.5 if len(self) else 1.0)
@@ -154,22 +139,29 @@ class Ellipsoid:
         return plain + rows[:, self.inputs :].square() @ self.t + solved.square().sum(0)
 
     def grow(
-        self, raw: Tensor, centre: Tensor, radius: Tensor, unit: Tensor, error: float, asked: Tensor | None = None
+        self,
+        raw: Tensor,
+        centre: Tensor,
+        radius: Tensor,
+        error: float,
+        scale: Tensor | None = None,
+        asked: Tensor | None = None,
     ) -> None:
-        """Add entries with their rows, secant sectors and units.
+        """Add units with their rows and secant sectors.
 
         Args:
             raw: their inputs over (x, e).
             centre: middle of each sector.
             radius: half of its width.
-            unit: number of the unit of each entry, counted on from those there are.
             error: Frobenius norm of the error of the raw rows.
+            scale: what each unit is multiplied by to be balanced with the others.
             asked: rows over (x, e) whose ranges come next: for them a large first layer is taken into the input.
         """
         u, old = len(raw), len(self)
-        if not u or (asked is not None and self._took_in(raw, centre, radius, error, asked)):
+        if not u:
             return
-        unit = unit if self.first is None else unit - self.first.units
+        if asked is not None and self._took_in(raw, centre, radius, error, asked):
+            return
         raw, error = self._taken(raw, error)
         rows, self.error = self._centred(raw, error)
         self.raw_error = math.hypot(self.raw_error, error)
@@ -183,24 +175,18 @@ class Ellipsoid:
             across = torch.linalg.solve_triangular(self.factor, self._through(m, over_x * radius), upper=False).T
             P = P + across @ across.T
         P = (P + P.T) / 2
-        root = P.diagonal().clamp_min(0).sqrt()
-        share = 0.5 * root * root.sum() + 0.5 * P.abs().sum(1) + 1e-30
-        # Units that hardly move get a share as well: rounding is relative to those that do.
-        share = torch.maximum(share, (1e-3 * radius * float(rows.norm(dim=1).max())).square())
-        first = int(unit.min())
-        sums = torch.zeros(int(unit.max()) - first + 1, dtype=self.dtype)
-        counts = torch.zeros_like(sums).index_add_(0, unit - first, torch.ones_like(share))
-        share = (sums.index_add_(0, unit - first, share) / counts)[unit - first]
-        side = share.sqrt()
-        t = share * (largest(P / side[:, None] / side) / FILL + 1e-30)
+        f = torch.ones_like(radius) if scale is None else scale
+        least = (1e-3 * radius * float((f * rows.norm(dim=1)).max())).square()
+        t = _shares(f[:, None] * P * f, least) / f.square()
         block = -P
         block.diagonal().add_((1 - ROOM) * t)
         lower = torch.linalg.cholesky(block)
         self.factor = _stacked(old + u, self.factor, torch.cat([-across, lower], 1))
         self.rows = _stacked(self.inputs + old + u, self.rows, rows)
         self.centre, self.radius = torch.cat([self.centre, centre]), torch.cat([self.radius, radius])
-        self.t, self.unit = torch.cat([self.t, t]), torch.cat([self.unit, unit])
+        self.t, self.scale = torch.cat([self.t, t]), torch.cat([self.scale, f])
         self.blocks.append((old, old + u))
+        self._errors.append(self.error)
         self.gram = _stacked(old + u, self.gram, torch.cat([over_x.T, own], 1))
         self.gram[:old, old:] = over_x
         self._size = math.hypot(self._size, float(rows.norm()))
@@ -212,6 +198,8 @@ class Ellipsoid:
         if self.first is not None or len(self) or not is_large(len(raw), self.inputs):
             return False
         asked = padded(asked, self.inputs + len(raw))
+        along = asked[:, : self.inputs].norm(dim=1, keepdim=True)  # what counts is the change relative to it
+        asked = torch.where(along > 0, asked / along, 0.0)
         guess = first_guess(raw, radius, asked, centre)
         self.first = FirstLayer.of(raw, centre, radius, guess, error)
         if self.first is None:
@@ -225,11 +213,13 @@ class Ellipsoid:
         if not len(self):
             return 0.0
         m = self.radius[:, None] * self.rows
-        most = max(1.0, float(self.t.max()) ** 0.5)
-        moved = 2.1 * float((self.radius / self.t.sqrt()).max()) * self.error * most
+        root, moved = self.t.sqrt(), 0.0
+        for (i, j), error in zip(self.blocks, self._errors, strict=True):  # each reads the input and those before it
+            most = max(1.0, float(root[:i].max()) if i else 1.0)
+            moved = math.hypot(moved, float((self.radius / root)[i:j].max()) * error * most)
         size = float((m * torch.cat([m.new_ones(self.inputs), self.t.sqrt()]) / self.t.sqrt()[:, None]).square().sum())
         rounding = gamma(m.shape[1] + len(self) + 16) * (size + 3 * len(self))
-        return (moved + rounding) / ROOM
+        return (2.1 * moved + rounding) / ROOM
 
     def refactored(self, t: Tensor) -> bool:
         """Take other shares if the form stays definite, and tell whether it does."""
@@ -257,17 +247,15 @@ class Ellipsoid:
         if across is None or not len(rows):
             return best
         level, kept = float(best.log().mean()), (self.t, self.factor)
-        units = int(self.unit.max()) + 1
         for _ in range(rounds):
             solved = torch.linalg.solve_triangular(self.factor, self._through(rows, across), upper=False)
             back = self.radius[:, None] * torch.linalg.solve_triangular(self.factor.T, solved, upper=True)
             scale = best.clamp_min(1e-300)
             w = self.t[:, None] * (rows[:, self.inputs :].T + self._back(back)) / scale
             q = self.radius[:, None] * ((across + self.gram @ back) / scale + self._onward(w))
-            free = torch.zeros(units, dtype=self.dtype).index_add_(0, self.unit, w.square().sum(1))
-            held = torch.zeros(units, dtype=self.dtype).index_add_(0, self.unit, q.square().sum(1))
+            free, held = ((self.scale[:, None] * v).square().sum(1) for v in (w, q))
             floor = 1e-6 * (held.mean() + free.mean()) + 1e-300  # what neither does stays as it is
-            move = ((held + floor) / (free + floor)).clamp(0.05, 20.0).sqrt()[self.unit]
+            move = ((held + floor) / (free + floor)).clamp(0.05, 20.0).sqrt()
             if not self.refactored(self.t * move):
                 break
             radii = self.radii(rows, error, across)
@@ -279,6 +267,19 @@ class Ellipsoid:
                 break
         self.t, self.factor = kept
         return best
+
+
+def _shares(P: Tensor, least: Tensor) -> Tensor:
+    """Return shares of new units: the more they read, the larger.
+
+    Args:
+        P: the form of what they read; its diagonal has the squares.
+        least: shares that units have however little they read: rounding is relative to those that read more.
+    """
+    root = P.diagonal().clamp_min(0).sqrt()
+    share = torch.maximum(0.5 * root * root.sum() + 0.5 * P.abs().sum(1) + 1e-30, least)
+    side = share.sqrt()
+    return share * (largest(P / side[:, None] / side) / FILL + 1e-30)
 
 
 def _stacked(columns: int, above: Tensor, below: Tensor) -> Tensor:

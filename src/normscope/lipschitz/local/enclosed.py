@@ -174,6 +174,16 @@ class Enclosed(Lean):
             return raw, error
         return self._backwards(below, entries)
 
+    def _ends(self, raw: Tensor, error: float) -> tuple[Tensor, Tensor]:
+        """Return the zonotope of entries as their own rows give it, which are more precise than the others."""
+        units, read = self.units, raw[:, self.inputs :]
+        middle = read @ units.middle[: read.shape[1]]
+        spread = raw[:, : self.inputs].norm(dim=1) + read.abs() @ units.weight[: read.shape[1]]
+        pad = error * (1 + float(units.weight.norm()) + float(units.middle.norm()))
+        moved = 1e-12 * raw.shape[1] * (spread + read.abs() @ units.middle[: read.shape[1]].abs())
+        spread = self.radius * (spread + moved + 1.01 * pad)
+        return self.radius * middle - spread, self.radius * middle + spread
+
     def _is_precise(self, error: float, rows: Tensor) -> bool:
         """Tell whether rows made forward are as they are needed."""
         return error <= PRECISE * size_of([rows])

@@ -35,9 +35,8 @@ LAYERS = 2
 class Feedback:
     r"""The map :math:`x \mapsto y = A x + G w` with :math:`q = B x + N w` and :math:`w_u = \Delta_u q_u` per unit u.
 
-    A unit is one entry with :math:`\Delta \in [c - \rho, c + \rho]`, or several with :math:`c = 0` and
-    :math:`\|\Delta_u\| \le \rho_u`. N is strictly lower triangular, blocks of units that do not feed one another
-    standing together.
+    Every :math:`\Delta_u \in [c_u - \rho_u, c_u + \rho_u]`. N is strictly lower triangular, blocks of units that do not
+    feed one another standing together.
 
     Attributes:
         A: (outputs, inputs).
@@ -46,9 +45,9 @@ class Feedback:
         N: (m, m).
         centre: (m,), c.
         radius: (m,), :math:`\rho > 0`.
-        unit: (m,), the unit of each entry, 0, 1, ...
-        blocks: (start, end) of entries that do not feed one another.
+        blocks: (start, end) of units that do not feed one another.
         error: bound on the Frobenius norm of the error of the matrix ``[[A, G], [B, N]]``.
+        scale: what each unit is multiplied by to be balanced with the others; all one if not given.
     """
 
     A: Tensor
@@ -57,26 +56,25 @@ class Feedback:
     N: Tensor
     centre: Tensor
     radius: Tensor
-    unit: Tensor
     blocks: tuple[tuple[int, int], ...]
     error: float = 0.0
+    scale: Tensor | None = None
 
     @property
     def units(self) -> int:
         """Return the number of units."""
-        return int(self.unit.max()) + 1 if len(self.unit) else 0
+        return len(self.centre)
 
     @property
     def work(self) -> float:
         """Return the multiplications that trying one set of multipliers takes, about."""
-        return 2.0 * (len(self.unit) - self.first) ** 3
+        return 2.0 * (self.units - self.first) ** 3
 
     @property
     def first(self) -> int:
         """Return how many units of a large first layer can be taken into the input."""
         count = self.blocks[0][1] if self.blocks else 0
-        single = self.units == len(self.unit) and self.A.shape[0] <= self.A.shape[1]
-        return count if single and is_large(count, self.A.shape[1]) else 0
+        return count if self.A.shape[0] <= self.A.shape[1] and is_large(count, self.A.shape[1]) else 0
 
     def rest(self) -> Tensor:
         """Return the rows of all but a first layer over the input and all units."""
@@ -90,11 +88,12 @@ class Feedback:
         blocks = tuple((i - u, j - u) for i, j in self.blocks[1:])
         error = layer.error_of(raw, rows, self.error)
         matrices = (A.contiguous(), G.contiguous(), B.contiguous(), N.contiguous())
-        return Feedback(*matrices, self.centre[u:], self.radius[u:], self.unit[u:] - u, blocks, error)
+        scale = None if self.scale is None else self.scale[u:]
+        return Feedback(*matrices, self.centre[u:], self.radius[u:], blocks, error, scale)
 
     def transposed(self) -> Feedback:
         """Return the system of the transposed map, which has the same norm, its entries in reverse order."""
-        m = len(self.unit)
+        m = self.units
         back = torch.arange(m - 1, -1, -1)
         blocks = tuple((m - j, m - i) for i, j in reversed(self.blocks))
         return Feedback(
@@ -104,10 +103,17 @@ class Feedback:
             self.N[back][:, back].T.contiguous(),
             self.centre[back],
             self.radius[back],
-            self.unit[back],
             blocks,
             self.error,
+            None if self.scale is None else self.scale[back].reciprocal(),
         )
+
+    def balanced(self) -> Feedback:
+        """Return the system with its units multiplied by their scales, rounded: for a search."""
+        if self.scale is None:
+            return self
+        f, g = self.scale[:, None], self.scale.reciprocal()
+        return replace(self, G=self.G * g, B=f * self.B, N=f * self.N * g, scale=None)
 
     def single(self) -> Feedback:
         """Return the system in float32, for a search."""
@@ -187,7 +193,7 @@ def gain(feedback: Feedback, *, steps: int = 40) -> Bound:
         steps: most multipliers to try; more where there are few units.
 
     >>> one = torch.ones(1, 1, dtype=torch.float64)
-    >>> f = Feedback(one, one, one, 0 * one, 0.5 * one[0], 0.5 * one[0], torch.zeros(1, dtype=torch.long), ((0, 1),))
+    >>> f = Feedback(one, one, one, 0 * one, 0.5 * one[0], 0.5 * one[0], ((0, 1),))
     >>> round(gain(f).value, 3)  # 1 + s with s in [0, 1]
     2.0
     """
@@ -206,7 +212,7 @@ def _behind_first_layer(feedback: Feedback, steps: int) -> Bound:
     weight = (does * (does + feedback.A.norm() / (feedback.B.norm(dim=1) + 1e-300))).sqrt()
     matter = torch.cat([does.new_ones(len(feedback.A)), weight[count:]])
     T = first_guess(given[0], given[2], matter[:, None] * feedback.rest(), given[1])
-    large = len(feedback.unit) - count >= SINGLE_FROM
+    large = feedback.units - count >= SINGLE_FROM
     for _ in range(1 if large else LAYERS):
         layer = FirstLayer.of(*given, T, feedback.error)
         if layer is None:
@@ -223,39 +229,37 @@ def _behind_first_layer(feedback: Feedback, steps: int) -> Bound:
 
 def _gain(feedback: Feedback, steps: int) -> Bound:
     """Return a bound with one multiplier for each unit."""
-    if not len(feedback.unit):
+    if not feedback.units:
         T = feedback.A.new_zeros(0)
         return Bound(proved(feedback, T, _norm(feedback.A)), 0, T)
-    single = len(feedback.unit) >= SINGLE_FROM
-    steps = steps * MORE_STEPS if len(feedback.unit) <= FEW else steps
-    found, tried = search(feedback.single() if single else feedback, steps)
-    if found is not None and single:
-        T, level = found[0].double(), found[1] * (1 + SINGLE_SLACK)
-        if _holds(feedback, T[feedback.unit], level):
-            return Bound(level * (1 + 2.0**-50), tried, T)
-        found = _confirmed(feedback, T)
-    if found is None and single:
-        found, tried = search(feedback, steps)
-    if found is None:
-        return Bound(math.inf, tried)
-    T, level = found
-    return Bound(proved(feedback, T[feedback.unit], level), tried, T)
+    single = feedback.units >= SINGLE_FROM
+    steps = steps * MORE_STEPS if feedback.units <= FEW else steps
+    balanced = feedback.balanced()
+    weight = 1.0 if feedback.scale is None else feedback.scale.square().reciprocal()
+    found, tried = search(balanced.single() if single else balanced, steps)
+    if found is not None and single and _holds(feedback, weight * found[0].double(), found[1] * (1 + SINGLE_SLACK)):
+        return Bound(found[1] * (1 + SINGLE_SLACK) * (1 + 2.0**-50), tried, weight * found[0].double())
+    best = _confirmed(feedback, weight * found[0].double()) if found is not None else None
+    if best is None and single:
+        found, tried = search(balanced, steps)
+        best = _confirmed(feedback, weight * found[0]) if found is not None else None
+    return Bound(math.inf, tried) if best is None else replace(best, steps=tried)
 
 
-def _confirmed(feedback: Feedback, T: Tensor) -> tuple[Tensor, float] | None:
-    """Return multipliers that were found in single precision with the bound they give in double, if any."""
-    for room in (0.0, 1e-4, 1e-2):
+def _confirmed(feedback: Feedback, T: Tensor) -> Bound | None:
+    """Return what multipliers prove, raised a little where rounding asks for it, if they prove anything."""
+    for room in (0.0, 1e-4, 1e-2, 0.3):
         # Units that are fed by others are raised more: what they add to those stays below.
         raised = T * (1 + room) ** torch.linspace(0.0, 1.0, len(T), dtype=T.dtype)
-        tangent = _step(feedback, raised[feedback.unit])
-        if tangent is not None:
-            return raised, tangent[0]
+        peak = _peak(feedback, raised, SMOOTH)
+        value = math.inf if peak is None else proved(feedback, raised, peak[0])
+        if math.isfinite(value):
+            return Bound(value, multipliers=raised)
     return None
 
 
 def search(feedback: Feedback, steps: int) -> tuple[tuple[Tensor, float] | None, int]:
     """Return multipliers (one per unit) and the bound they give, not proved yet, and the number of steps taken."""
-    unit, units = feedback.unit, feedback.units
     log = first_multipliers(feedback).log()
     best: Tensor | None = None
     level, damping = math.inf, 0.9
@@ -267,22 +271,21 @@ def search(feedback: Feedback, steps: int) -> tuple[tuple[Tensor, float] | None,
         tried = step + 1
         log = torch.maximum(log, log.max() - SPREAD)
         late = min(1.0, 3 * (1 - step / steps))  # falls to zero over the last third
-        tangent = _step(feedback, log.exp()[unit], SMOOTH * max(late, 0.02))
+        tangent = _step(feedback, log.exp(), SMOOTH * max(late, 0.02))
         if tangent is None:  # not a bound: go back towards the best
             if best is None:
                 if step == 8:
                     break
-                log = log + 4 * torch.linspace(0.0, 1.0, units, dtype=log.dtype)
+                log = log + 4 * torch.linspace(0.0, 1.0, len(log), dtype=log.dtype)
                 continue
             log, damping = (log + best.log()) / 2, 0.8 * damping
             momentum.zero_()
             continue
         value, free, bound = tangent
-        free = torch.zeros_like(log).index_add_(0, unit, free)
-        bound = torch.zeros_like(log).index_add_(0, unit, bound)
         if value < level:
             level, best = value, log.exp()
         if step < fixed:
+            free, bound = free * log.exp(), bound * log.exp()  # in the unit of each: its scale does not matter
             floor = 1e-12 * (free.mean() + bound.mean()) + torch.finfo(log.dtype).tiny
             log = log + 0.5 * damping * ((free + floor) / (bound + floor)).log().clamp(-3, 3)
         else:
@@ -339,7 +342,7 @@ def first_multipliers(feedback: Feedback) -> Tensor:
     col = (Mw.square().sum(0) + out[:, n:].square().sum(0)).sqrt()
     row = M.square().sum(1).sqrt()
     col, row = (v.clamp_min(1e-4 * float(v.max()) + 1e-30) for v in (col, row))  # some read or do next to nothing
-    shape = _per_unit((row / col).log(), f.unit, f.units).exp()[f.unit]
+    shape = row / col
     T = torch.zeros_like(f.radius)
     for i, j in f.blocks:
         if i == j:
@@ -358,13 +361,7 @@ def first_multipliers(feedback: Feedback) -> Tensor:
             H = T[i:j].sqrt()[:, None] * after.T
             Q[j:, j:] += Y.T @ Y + H.T @ H
     # The form is that of the transposed system with w scaled by its radius.
-    return _per_unit((T / f.radius.square()).log(), f.unit, f.units).exp()
-
-
-def _per_unit(values: Tensor, unit: Tensor, units: int) -> Tensor:
-    """Return the mean over the entries of each unit."""
-    count = torch.zeros(units, dtype=values.dtype).index_add_(0, unit, torch.ones_like(values))
-    return torch.zeros(units, dtype=values.dtype).index_add_(0, unit, values) / count
+    return T / f.radius.square()
 
 
 def proved(feedback: Feedback, T: Tensor, level: float) -> float:

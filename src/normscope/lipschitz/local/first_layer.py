@@ -123,6 +123,7 @@ class FirstLayer:
         q = self.rows @ torch.linalg.solve_triangular(self.factor.T, inputs[:n], upper=True)
         free = (inputs[n:] / self.multipliers.sqrt()[:, None]).square().sum(1)
         held = (self.radius[:, None] * q).square().sum(1)
+        free, held = free * self.multipliers, held * self.multipliers  # in the unit of each
         floor = 1e-6 * (free.mean() + held.mean()) + 1e-300
         return self.multipliers * ((free + floor) / (held + floor)).clamp(0.05, 20.0) ** 0.35
 
@@ -142,8 +143,8 @@ def first_guess(rows: Tensor, radius: Tensor, raw: Tensor, centre: Tensor) -> Te
     """
     n, end = rows.shape[1], rows.shape[1] + len(rows)
     does, reads = raw[:, n:end].norm(dim=0), radius * rows.norm(dim=1)
-    does, reads = (v.clamp_min(1e-4 * float(v.max()) + 1e-30) for v in (does, reads))
-    d = does / reads
+    size, reads = does * reads, reads.clamp_min(1e-30)
+    d = size.clamp_min(1e-4 * float(size.max()) + 1e-30) / reads.square()
     top = _fill(rows, radius, d)
     plain = float((raw[:, :n] + (raw[:, n:end] * centre) @ rows).norm())
     moved = float((raw[:, n:end] / d.sqrt()).norm()) * top**0.5

@@ -171,9 +171,8 @@ class Probed(Lean):
             added[:, open_] = new
             pair = pair.plus(Pair.of(added))
             if self.radius > 0:
-                middle = (sectors.remainder[0] + sectors.remainder[1])[open_] / (2 * self.radius)
                 spread = torch.zeros_like(pair.high)
-                spread[:, open_] = middle
+                spread[:, open_] = self.units.middle[before:]
                 pair = pair.plus(Pair.of(self._gaussian[:, :1].expand_as(spread).contiguous()).times(spread))
         steepest = float(sectors.nominal.abs().max()) if len(width) else 0.0
         error = steepest * self._flow.error + 2.0**-90 * size_of([pair.high])

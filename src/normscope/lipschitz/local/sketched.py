@@ -76,14 +76,3 @@ class Sketched(Enclosed):
 
     def _is_precise(self, error: float, rows: Tensor) -> bool:
         return self._sketch is None and super()._is_precise(error, rows)
-
-    def _ends(self, middle: Tensor, raw: Tensor, error: float) -> tuple[Tensor, Tensor] | None:
-        """Return the zonotope of entries, as their own rows give it."""
-        if self._sketch is None or self._now is None:
-            return None
-        n, weight = self.inputs, self.units.weight
-        spread = raw[:, :n].norm(dim=1) + raw[:, n:].abs() @ weight
-        (below,) = self._now.atom.inputs
-        pad = error * (1 + float(weight.norm())) + self.errors[below.id].inputs
-        spread = self.radius * (spread * (1 + 1e-12 * raw.shape[1]) + 1.01 * pad + 1e-12 * middle.abs())
-        return self.radius * middle - spread, self.radius * middle + spread

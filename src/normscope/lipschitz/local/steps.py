@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 import torch
@@ -61,10 +61,11 @@ class Steps:
 
     Args:
         norms: where certified norms come from.
+        scales: what the channels of each atom are multiplied by to be balanced, by the atom's id.
     """
 
-    def __init__(self, norms: SegmentNorms) -> None:
-        self.norms = norms
+    def __init__(self, norms: SegmentNorms, scales: Mapping[int, Tensor] | None = None) -> None:
+        self.norms, self._scales = norms, scales or {}
         self._known: dict[int, Step] = {}
         self._segments: dict[int, Segment | None] = {}
         self.probing = False  # once norms were multiplied in vain
@@ -74,6 +75,13 @@ class Steps:
         if expr.id not in self._known:
             self._known[expr.id] = self._measured(expr)
         return self._known[expr.id]
+
+    def scale(self, atom: Expr) -> Tensor:
+        """Return what every entry of an atom is multiplied by to be balanced."""
+        scale = self._scales.get(atom.id)
+        if scale is None:
+            return torch.ones(atom.numel, dtype=torch.float64)
+        return scale.reshape(1, -1, *(1,) * (len(atom.shape) - 2)).expand(atom.shape).flatten()
 
     def reach(self, source: Expr, expr: Expr) -> float:
         """Return a bound on the norm of the linear map from an atom."""

@@ -10,13 +10,13 @@ import torch
 from torch import Tensor
 
 from normscope.linalg.matrix_rounding import UNIT_ROUNDOFF, gamma
-from normscope.linalg.pairs import Pair, product
+from normscope.linalg.pairs import Pair, product, two_product, two_sum
 from normscope.lipschitz.local.moving import UnboundedError
 from normscope.lipschitz.local.point import Nominal
 from normscope.lipschitz.local.slopes import scalar_of
 from normscope.lipschitz.local.steps import Steps, apply, size_of
 from normscope.operators.convolution import convolved_stack
-from normscope.operators.expression import Expr
+from normscope.operators.expression import Expr, LinearOp
 from normscope.operators.nonlinear import Input
 from normscope.operators.program import Program
 
@@ -74,8 +74,13 @@ def passed(expr: Expr, steps: Steps, below: list[Flow], *, sources: dict[int, fl
         for flow in below[1:]:
             pair = pair.plus(flow.pair)
     elif op.kind == "diagonal" and expr.inputs[0].shape == expr.shape:
-        pair = first.times(op.data["scale"].to(torch.float64).expand(expr.shape))
-        own += 0.0 if given else gamma(step.roundings) * size_of([pair.high])
+        factor = op.data["scale"].to(torch.float64).expand(expr.shape)
+        pair = first.times(factor)
+        exact = None if given else exact_factors(op)
+        if exact is not None:
+            pair = pair.plus(Pair.of(first.high * exact[0].low.expand(expr.shape)))
+        elif not given:
+            own += gamma(step.roundings) * size_of([pair.high])
     elif len(below) == 1 and (op.kind in ("isometry", "embedding") or op.data.get("coordinate")):
         pair = first.mapped(lambda z: apply(expr, [z]))
     elif op.kind == "convolution" and not op.data["transposed"]:
@@ -98,6 +103,49 @@ def passed(expr: Expr, steps: Steps, below: list[Flow], *, sources: dict[int, fl
             source = next(i for i in source.inputs if i.atoms)
         error = min(error, fresh + steps.reach(source, expr) * sources.get(key, 0.0))
     return Flow(pair, error, fresh)
+
+
+def exact_factors(op: LinearOp) -> tuple[Pair, Pair, Tensor] | None:
+    r"""Return the factor and the shift of normalization by fixed statistics, up to ``2^-98``, and what the shift sums.
+
+    With y the factor in float64, :math:`s = \gamma / \sqrt{v + \epsilon}` is
+    :math:`y + (\gamma^2 - y^2 (v + \epsilon)) / (2 y (v + \epsilon))` up to a part :math:`(1 - y/s)^2` of it.
+
+    Args:
+        op: a factor for each channel.
+
+    Returns:
+        The factor, the shift, and the magnitudes of its terms; nothing where there are no statistics.
+    """
+    if "statistics" not in op.data:
+        return None
+    mean, var, eps, gamma_, beta = op.data["statistics"]
+    y = op.data["scale"].to(torch.float64)
+    weight = torch.ones_like(y) if gamma_ is None else gamma_.to(torch.float64).expand(y.shape)
+    total = Pair(*two_sum(var, torch.full_like(var, eps)))
+    square, wanted = Pair(*two_product(y, y)), Pair(*two_product(weight, weight))
+    made = Pair(*two_product(square.high, total.high))
+    rest = (wanted.high - made.high) + (wanted.low - made.low - square.low * total.high - square.high * total.low)
+    low = torch.where(y == 0, 0.0, rest / (2 * y * total.high))
+    near = low.abs() <= 2.0**-48 * y.abs()
+    usual = (y.abs() > 1e-100) & (y.abs() < 1e100) | (weight == 0)
+    if not bool((near & usual).all()):
+        return None
+    taken = Pair(*two_product(-mean.expand_as(y), y)).plus(Pair.of(-mean * low))
+    added = torch.zeros_like(y) if beta is None else beta.to(torch.float64).expand(y.shape)
+    return Pair(y, low), taken.plus(Pair.of(added)), (mean * y).abs() + added.abs()
+
+
+def _bias(op: LinearOp, shape: tuple[int, ...], *, given: bool) -> tuple[Pair, float]:
+    """Return what an operation adds, and a bound on its error: shifts of normalizers are rounded unless given."""
+    found = Pair.of(op.bias.to(torch.float64))  # type: ignore[union-attr]
+    exact = None if given or op.kind != "diagonal" else exact_factors(op)
+    if exact is not None:
+        found = exact[1]
+    found = Pair(found.high.expand(shape).unsqueeze(0), found.low.expand(shape).unsqueeze(0))
+    if exact is not None:
+        return found, 2.0**-98 * size_of([exact[2].expand(shape)])
+    return found, 0.0 if given or op.kind != "diagonal" else gamma(8) * size_of([found.high])
 
 
 def _convolved(data: dict[str, Any], weight: Tensor, z: Tensor, expr: Expr) -> Tensor:
@@ -127,8 +175,7 @@ def precise_values(order: list[Expr], steps: Steps, point: list[Tensor], *, give
             flow = _activated(expr, flows[expr.atom.inputs[0].id])
             sources[expr.id] = flow.error
         if expr.op is not None and expr.op.bias is not None:
-            bias = Pair.of(expr.op.bias.to(torch.float64).expand(expr.shape).unsqueeze(0))
-            made = 0.0 if given or expr.op.kind != "diagonal" else gamma(8) * size_of([bias.high])
+            bias, made = _bias(expr.op, expr.shape, given=given)
             flow = replace(flow, pair=flow.pair.plus(bias), error=flow.error + made, fresh=flow.fresh + made)
         flows[expr.id] = flow
         value = flow.pair.high[0]

@@ -48,7 +48,9 @@ class Units:
         centre: middle of the tangent sector of each.
         radius: half of its width.
         blocks: (start, end) of the entries of each operation.
-        weight: half width of each remainder, in units of the radius of the ball.
+        middle: middle of each remainder, in units of the radius of the ball.
+        weight: half width of each remainder, in the same units.
+        scale: what each is multiplied by to be balanced with the others.
         error: bound on the Frobenius norm of the error of all rows.
     """
 
@@ -56,7 +58,9 @@ class Units:
     centre: list[Tensor] = field(default_factory=list)
     radius: list[Tensor] = field(default_factory=list)
     blocks: list[tuple[int, int]] = field(default_factory=list)
+    middle: Tensor = field(default_factory=lambda: torch.zeros(0, dtype=torch.float64))
     weight: Tensor = field(default_factory=lambda: torch.zeros(0, dtype=torch.float64))
+    scale: Tensor = field(default_factory=lambda: torch.zeros(0, dtype=torch.float64))
     error: float = 0.0
 
     def __len__(self) -> int:
@@ -121,9 +125,10 @@ class Walk:
         self.inputs = self.along = sum(p.numel() for p in self.point)  # entries, and tangents along them
         self.units = Units()
         self.ellipsoid = Ellipsoid(self.inputs)
-        self._waiting: list[tuple[Tensor, Tensor, Tensor, Tensor, float]] = []  # units for the ellipsoid, once asked
+        self._waiting: tuple[Tensor, Tensor, Tensor, float, Tensor] | None = None  # units for the ellipsoid, once asked
         self.known: dict[int, Rows] = {}
         self._label = ""
+        self._passed: Expr | None = None
         self._last: dict[int, int] = {}
         self.nominal: dict[int, Nominal] = nominal or {}
         atoms = [a.numel for a in program.atoms if not isinstance(a.atom, Input)]
@@ -217,7 +222,7 @@ class Walk:
             rows = self._directions(first, expr.numel).reshape(-1, *expr.shape)
             return Rows(rows, 0.0, carried=None if self.sources is None else rows[:0])
         operands = [Moving(self.nominal[e.id], self.known[e.id]) for e in rule.inputs]
-        self._label = named(rule)
+        self._label, self._passed = named(rule), expr
         return known(expanded(rule, operands, Algebra(self._entrywise)).rows)
 
     def _directions(self, first: int, count: int) -> Tensor:
@@ -237,7 +242,7 @@ class Walk:
             raise UnboundedError(f"the slopes of more than {self.limit} units may change on the ball")
         raw, error = self._raw(x, open_)
         if len(open_) and self.radius > 0:
-            ends = self._ends(flat[0, open_], raw, error)
+            ends = self._ends(raw, error)
             if ends is not None:
                 low[open_], high[open_] = torch.maximum(low[open_], ends[0]), torch.minimum(high[open_], ends[1])
             bound = self.radius * self._ranges(raw, error)
@@ -249,15 +254,21 @@ class Walk:
         kept = (width * sizes)[open_] > floor
         return self._closed(x, sectors, Opened(open_[kept], raw[kept], error), sizes)
 
-    def _ends(self, middle: Tensor, raw: Tensor, error: float) -> tuple[Tensor, Tensor] | None:
+    def _ends(self, raw: Tensor, error: float) -> tuple[Tensor, Tensor] | None:
         """Return the least and the largest deviation of entries by rows of their own, if these say more."""
         return None
 
+    def _scale(self, rows: Tensor) -> Tensor:
+        """Return what the entries of the atom that is passed are multiplied by to be balanced."""
+        if self._passed is None or self._passed.shape != tuple(rows.shape[1:]):
+            return torch.ones(rows[0].numel(), dtype=torch.float64)
+        return self.steps.scale(self._passed)
+
     def _ranges(self, raw: Tensor, error: float) -> Tensor:
         """Return bounds of rows on the ellipsoid of all units so far, in units of the radius."""
-        for units in self._waiting:
-            self.ellipsoid.grow(*units, asked=raw)
-        self._waiting.clear()
+        if self._waiting is not None:
+            self.ellipsoid.grow(*self._waiting, asked=raw)
+            self._waiting = None
         wide, count = self.inputs + len(self.units), len(self.ellipsoid)
         once = count * (count * count + 2 * wide * len(raw))
         rounds = self.rounds if once <= LONGEST_ROUND else 0
@@ -315,12 +326,13 @@ class Walk:
         rows[len(flat) :] = 0.0
         if u:
             self._note(opened, sectors)
+            self.units.scale = torch.cat([self.units.scale, self._scale(x.rows)[open_]])
             if self.radius > 0:
                 middle = (sectors.secant[0] + sectors.secant[1])[open_] / 2
                 half = (sectors.secant[1] - sectors.secant[0])[open_] / 2
                 half = half * (1 + 1e-12) + 2.0**-50 * (1 + middle.abs())
-                self._waiting.append((opened.rows, middle, half, torch.arange(before, before + u), opened.error))
-                rows[0, open_] += (sectors.remainder[0] + sectors.remainder[1])[open_] / (2 * self.radius)
+                self._waiting = (opened.rows, middle, half, opened.error, self.units.scale[before:])
+                rows[0, open_] += self.units.middle[before:]
             rows[old + torch.arange(u), open_] = 1.0
         steepest = float(sectors.nominal.abs().max()) if len(width) else 0.0
         made = 2 * UNIT_ROUNDOFF * float(sizes.norm()) + small + left_out * x.error
@@ -344,9 +356,11 @@ class Walk:
         units.radius.append(torch.where(exact, half, half + 2.0**-50 * (low.abs() + high.abs())))
         units.blocks.append((before, before + len(open_)))
         units.error = math.hypot(units.error, opened.error)
-        width = (sectors.remainder[1] - sectors.remainder[0])[open_]
-        weight = width / (2 * self.radius) * (1 + 1e-12) if self.radius > 0 else torch.zeros_like(width)
-        units.weight = torch.cat([units.weight, weight])
+        least, most = (
+            side[open_] / (2 * self.radius) if self.radius > 0 else 0 * side[open_] for side in sectors.remainder
+        )
+        units.middle = torch.cat([units.middle, least + most])
+        units.weight = torch.cat([units.weight, (most - least) * (1 + 1e-12)])
 
     def _system(self, outputs: list[Rows]) -> Feedback:
         """Return the system of the stacked outputs."""
@@ -358,8 +372,8 @@ class Walk:
         if self.ellipsoid.room_needed() > 1.0:
             raise UnboundedError("rounding is too large for a range on the ball: the weights are badly scaled")
         error = math.hypot(units.error, *(o.error for o in outputs))
-        unit, blocks = torch.arange(len(units)), tuple(units.blocks)
-        return Feedback(out[:, :n], out[:, n:], rows[:, :n], rows[:, n:], centre, radius, unit, blocks, error)
+        blocks = tuple(units.blocks)
+        return Feedback(out[:, :n], out[:, n:], rows[:, :n], rows[:, n:], centre, radius, blocks, error, units.scale)
 
 
 def column_squares(rows: Tensor) -> Tensor:
