@@ -37,7 +37,8 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument(
         "--only",
         default="",
-        help="networks to measure (convolutions, analyze, bounds, large, generalization), split by commas",
+        help="networks (convolutions, analyze, bounds, large, generalization) or parts (curvature) to measure, split "
+        "by commas",
     )
     parser.add_argument("--missing", action="store_true", help="measure only what results.json does not have yet")
     given = parser.parse_args(arguments)
@@ -56,6 +57,8 @@ def main(arguments: list[str] | None = None) -> int:
         if name in ("convolutions", "analyze", "bounds", "large", "generalization"):
             known = [row["name"] for row in earlier.get("rows", ())] if given.missing else ()
             settings = replace(settings, only=tuple(filter(None, given.only.split(","))), known=tuple(known))
+        if name == "curvature":
+            settings = replace(settings, only=tuple(filter(None, given.only.split(","))))
         print(f"== {name}", flush=True)
         for found in module.run(settings, lambda line: print(line, flush=True)):
             results[name] = _merged(earlier, found) if given.only or given.missing else found
@@ -77,7 +80,9 @@ def _earlier(out: Path | None) -> dict:
 
 
 def _merged(earlier: dict, found: dict) -> dict:
-    """Return a section with the rows measured before and not again."""
+    """Return a section with the rows, or the tables, measured before and not again."""
+    if "rows" not in found:
+        return earlier | found | {"several_runs": True}
     again = {row["name"] for row in found["rows"]}
     kept = [row for row in earlier.get("rows", ()) if row["name"] not in again]
     return found | {"rows": kept + found["rows"], "several_runs": bool(kept)}

@@ -31,7 +31,7 @@ from normscope.curvature.symmetries import directions_of
 from normscope.curvature.trace import Part, moments
 from normscope.geometry.discover import symmetry
 from normscope.graph.guard import same_bits
-from normscope.linalg.thick_restart import eigenpairs, orthogonality, rayleigh
+from normscope.linalg.thick_restart import eigenpairs, rayleigh
 from normscope.zoo import catalogue as zoo
 from normscope.zoo.networks.mlp import relu10
 from normscope.zoo.randomness import seeded
@@ -63,6 +63,7 @@ class Settings:
         data_root: folder of CIFAR-10, if it is there (NORMSCOPE_DATA); otherwise the images are random.
         seeds: runs of the trace.
         small: width of the networks with a dense truth.
+        only: parts to measure: top, modes, small, dual, gaps, monitor, followed; all if empty.
     """
 
     width: int = 512
@@ -76,6 +77,7 @@ class Settings:
     data_root: Path | None = field(default_factory=lambda: _named("NORMSCOPE_DATA"))
     seeds: int = 200
     small: int = 32
+    only: tuple[str, ...] = ()
 
 
 QUICK = Settings(width=8, features=16, samples=16, timed=16, images=0, steps=2, readings=3, seeds=5, small=6)
@@ -84,35 +86,34 @@ QUICK = Settings(width=8, features=16, samples=16, timed=16, images=0, steps=2, 
 def run(settings: Settings, say: Say) -> Iterator[dict[str, Any]]:
     """Measure products, eigenvalues, training mode, trace, density, condition number and the monitor."""
     section: dict[str, Any] = {"environment": environment(), "peers": {name: version(name) for name in PEERS}}
-    section["cost"], section["top"] = [], []
+    images = settings.data_root if settings.images else None
+    parts: dict[str, Callable[[], Iterator[tuple[str, Any]]]] = {
+        "top": lambda: _products_and_eigenvalues(settings, say),
+        "modes": lambda: (("modes", row) for row in _peers_in_training_mode(say)),
+        "small": lambda: iter([("small", _small(settings, say))]),
+        "dual": lambda: (("dual", _dual(settings, norm, say)) for norm in (False, True)),
+        "gaps": lambda: (("gaps", row) for row in gaps(settings.weights, images, say)),
+        "monitor": lambda: (("monitor", row) for row in overheads(settings.steps, settings.weights, images, say)),
+        "followed": lambda: (("followed", row) for row in followed(images, settings.readings, say)),
+    }
+    for name, part in parts.items():
+        if (settings.only and name not in settings.only) or (name in ("gaps", "monitor") and not settings.images):
+            continue
+        for table, row in part():
+            if table == "small":
+                section[table] = row
+            else:
+                section.setdefault(table, []).append(row)
+            yield section
+
+
+def _products_and_eigenvalues(settings: Settings, say: Say) -> Iterator[tuple[str, Any]]:
+    """Yield rows of the tables of products, of eigenvalues and of training mode."""
     for name, model, data, timed in _cases(settings):
         for mode in ("running", "batch"):
-            section["cost"].append(_cost(name.split(",")[0], model, timed, mode, say))
-            yield section
-        for row in _top(name, model, data, say):
-            section["top"].append(row)
-            yield section
-        section.setdefault("training", []).append(_training(name, model, data, say))
-        yield section
-    section["modes"] = _peers_in_training_mode(say)
-    yield section
-    section["small"] = _small(settings, say)
-    yield section
-    section["dual"] = [_dual(settings, norm, say) for norm in (False, True)]
-    yield section
-    section["gaps"] = []
-    for row in gaps(settings.weights, settings.data_root, say) if settings.images else ():
-        section["gaps"].append(row)
-        yield section
-    if settings.images:
-        section["monitor"] = []
-        for row in overheads(settings.steps, settings.weights, settings.data_root, say):
-            section["monitor"].append(row)
-            yield section
-    section["followed"] = []
-    for row in followed(settings.data_root if settings.images else None, settings.readings, say):
-        section["followed"].append(row)
-        yield section
+            yield "cost", _cost(name.split(",")[0], model, timed, mode, say)
+        yield from (("top", row) for row in _top(name, model, data, say))
+        yield "training", _training(name, model, data, say)
 
 
 def _cases(settings: Settings) -> Iterator[tuple[str, nn.Module, tuple[Tensor, Tensor], tuple[Tensor, Tensor]]]:
@@ -273,9 +274,11 @@ def _training(name: str, model: nn.Module, data: tuple[Tensor, Tensor], say: Say
         cpu = time.process_time() - begin
         _, residuals = rayleigh(products, found.vectors)
     assert found.basis is not None
+    basis = found.basis.double()
     return {
         "case": name, "values": found.values.tolist(), "residual": float((residuals / np.abs(found.values)).max()),
-        "products": found.products, "cpu": cpu, "orthogonality": orthogonality(found.basis),
+        "products": found.products, "cpu": cpu,
+        "orthogonality": float((basis @ basis.mT - torch.eye(len(basis))).abs().max()),
         "untouched": model.training and all(same_bits(v, before[n]) for n, v in model.state_dict().items()),
     }  # fmt: skip
 

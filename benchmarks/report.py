@@ -419,7 +419,7 @@ def curvature(section: Section) -> str:
     if "monitor" in section:
         rows = [
             [f"{m['case']}, {m['batch']}, {m['probe']}", seconds(m["step"]), str(m["readings"]), f"{m['products']:.1f}",
-             seconds(m["reading"]), f"{100 * m['overhead']:.1f} %",
+             f"{m['updates']:.1f}", seconds(m["reading"]), f"{100 * m['overhead']:.1f} %", f"{math.ceil(m['every'])}",
              "yes" if m["identical"] else "no"]
             for m in section["monitor"]
         ]  # fmt: skip
@@ -428,8 +428,10 @@ def curvature(section: Section) -> str:
             "step, CPU s",
             "readings",
             "products, mean",
+            "updates, mean",
             "reading, CPU s",
             "one in 100 steps",
+            "5 % at one in ... steps",
             "bitwise the same",
         ]
         parts.append(table(head, rows))
@@ -445,22 +447,21 @@ def _followed(rows: list[Section]) -> str:
         "every ... updates, after",
         "readings",
         "products, mean (most)",
+        "over updates, mean (most)",
         "median error (worst)",
         "of the estimate",
         "above 1 %",
         "not converged, marked",
         "above 1 % unmarked",
-        "4 products of Lanczos from the last exact eigenvector: median (worst)",
-        "above 1 %",
     ]
 
     def share(median: float, worst: float) -> str:
-        return f"{100 * median:.2f} % ({100 * worst:.1f} %)"
+        return f"{100 * median:.1g} % ({100 * worst:.1g} %)"
 
     cells = [
         [r["case"], f"{r['every']}, {r['after']}", str(r["readings"]), f"{r['products']:.1f} ({r['most']})",
-         share(r["median"], r["worst"]), share(r["estimate"], r["worst_estimate"]), str(r["above"]),
-         str(r["unconverged"]), str(r["above_converged"]), share(r["floor"], r["worst_floor"]), str(r["above_floor"])]
+         f"{r['updates']:.1f} ({r['most_updates']})", share(r["median"], r["worst"]),
+         share(r["estimate"], r["worst_estimate"]), str(r["above"]), str(r["unconverged"]), str(r["above_converged"])]
         for r in rows
     ]  # fmt: skip
     return table(head, cells)
