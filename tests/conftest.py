@@ -19,7 +19,7 @@ from normscope.lipschitz.chains import join
 
 # Short searches: tests of a search itself say how long they want.
 join.SECONDS = 0.05
-climb.CLIMB_WORK = 3e8
+climb.CLIMB_WORK = 5e7
 
 from normscope.analysis import around  # noqa: E402  (it reads the number above)
 

@@ -14,10 +14,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from normscope.core.display import Saved
 from normscope.core.errors import InputError, NonFiniteError, WeightsError, listed
 from normscope.core.files import user_path
 from normscope.core.result import SCHEMA_VERSION, from_plain, to_plain
-from normscope.core.shown import Saved
 from normscope.core.value import Kind, Value, product
 from normscope.graph.checkpoint import INDICES, Role, TensorEntry, checkpoint_files, iterate_tensors, read_header
 from normscope.graph.safe_load import PICKLED, SAFETENSORS, holds_tensors

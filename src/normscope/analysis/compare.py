@@ -10,10 +10,10 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from normscope.analysis.checkpoint import CheckpointResult
+from normscope.core.display import Saved
 from normscope.core.errors import InputError
 from normscope.core.finding import Finding, order
 from normscope.core.result import SCHEMA_VERSION, Result
-from normscope.core.shown import Saved
 from normscope.core.value import LN10, Value, json_number
 
 Comparable = Result | CheckpointResult

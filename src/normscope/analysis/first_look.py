@@ -30,8 +30,8 @@ from normscope.core.result import Result, Rows
 from normscope.core.value import Kind
 from normscope.lipschitz.composition import Composition
 from normscope.lipschitz.cost import forward_cost
-from normscope.lipschitz.glance import glance
-from normscope.lipschitz.quick import QuickNorms, Roughly, affordable
+from normscope.lipschitz.quick_lower import glance
+from normscope.lipschitz.quick_norms import QuickNorms, Roughly, affordable
 from normscope.lipschitz.segments import Effort
 
 #: Samples of the data that are looked at: so many multiplications, and at most so many.

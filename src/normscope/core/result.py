@@ -9,11 +9,11 @@ from typing import Any, Protocol, SupportsIndex, TypeVar, overload
 
 from normscope.core.around import Around
 from normscope.core.depth_curve import Depth
+from normscope.core.display import Saved, frame
 from normscope.core.errors import listed
 from normscope.core.finding import Finding
 from normscope.core.gap import Gap
 from normscope.core.lazy import late
-from normscope.core.shown import Saved, frame
 from normscope.core.value import Value, json_number
 
 

@@ -10,8 +10,8 @@ from torch.nn import functional as F
 from torch.overrides import TorchFunctionMode
 
 from normscope.core.errors import InputError
+from normscope.graph.batch_norm_derivatives import applies, batch_normalized
 from normscope.graph.grouped_products import call_in_float64
-from normscope.graph.normalized import applies, batch_normalized
 
 #: The three modes: they are three different functions of the weights, with three different Hessians.
 MODES = ("batch", "running", "frozen-batch")

@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, fields
 from typing import Any
 
+from normscope.core.display import Saved
 from normscope.core.result import Rows, from_plain, to_plain
-from normscope.core.shown import Saved
 
 SCHEMA_VERSION = 1
 

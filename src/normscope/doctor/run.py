@@ -12,9 +12,9 @@ import torch
 from torch import nn
 
 from normscope.analysis.context import Prepared
+from normscope.core.display import Saved
 from normscope.core.errors import InputError
 from normscope.core.finding import FINDINGS_VERSION, Finding, Severity, grouped, order
-from normscope.core.shown import Saved
 from normscope.doctor.catalogue import RULES
 from normscope.doctor.history import History
 from normscope.doctor.settings import Settings, read_baseline

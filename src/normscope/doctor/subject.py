@@ -22,15 +22,15 @@ from normscope.core.errors import (
     RandomError,
     StatefulError,
 )
-from normscope.doctor.again import Again, again, in_precision
-from normscope.doctor.companions import Companions
-from normscope.doctor.earlier import Earlier, look_back
+from normscope.doctor.earlier_version import Earlier, look_back
 from normscope.doctor.fault import told
 from normscope.doctor.features import channel_axis, feature_axes
+from normscope.doctor.infinite_derivative import Singularities
 from normscope.doctor.modules import opened
 from normscope.doctor.neighbours import reach, reads
 from normscope.doctor.probe import Probe, Statistics, batch_statistics
-from normscope.doctor.singular import Singularities
+from normscope.doctor.sample_dependence import Companions
+from normscope.doctor.second_run import Again, again, in_precision
 from normscope.doctor.state import changed_by_forward, random_part
 from normscope.doctor.structure import Structure
 from normscope.graph.capture import Captured, capture
@@ -44,7 +44,7 @@ from normscope.graph.statefulness import evaluating
 from normscope.graph.weights_validation import STATISTICS, all_finite, check_model, count_non_finite, named_tensors
 from normscope.lipschitz.composition import Composition, Domain
 from normscope.lipschitz.cost import forward_cost
-from normscope.lipschitz.quick import FiniteNorms, Roughly
+from normscope.lipschitz.quick_norms import FiniteNorms, Roughly
 from normscope.lipschitz.segments import Effort, SegmentNorms
 from normscope.operators.normalizer import acts_on_weights
 from normscope.operators.program import Program, build_program

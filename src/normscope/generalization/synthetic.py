@@ -13,8 +13,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from normscope.core.display import Shown
 from normscope.core.errors import InputError
-from normscope.core.shown import Shown
 from normscope.core.statement import statement
 from normscope.generalization.decomposition import Decomposition, decompose
 

@@ -11,9 +11,9 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from normscope.core.display import Saved
 from normscope.core.errors import InputError
 from normscope.core.result import to_plain
-from normscope.core.shown import Saved
 from normscope.geometry.candidates.biases import Absorber, Biases, find_biases
 from normscope.geometry.candidates.columns import column_groups, offset_groups
 from normscope.geometry.candidates.gains import Gains

@@ -14,8 +14,8 @@ from torch.nn import functional as F
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils import checkpoint
 
-from normscope.graph.convolved import quick
-from normscope.graph.normalized import applies, batch_normalized
+from normscope.graph.batch_norm_derivatives import applies, batch_normalized
+from normscope.graph.convolution_derivatives import quick
 
 
 @contextlib.contextmanager

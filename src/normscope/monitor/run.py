@@ -10,8 +10,8 @@ from typing import Any
 
 import numpy as np
 
+from normscope.core.display import Shown, frame
 from normscope.core.errors import InputError, listed
-from normscope.core.shown import Shown, frame
 from normscope.monitor.run_lines import Point, from_line, whole_lines
 
 CONFIG, METRICS = "config.json", "metrics.jsonl"

@@ -11,9 +11,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from normscope.core.display import Shown
 from normscope.core.errors import InputError, listed
 from normscope.core.files import Saved
-from normscope.core.shown import Shown
 from normscope.core.statement import PAPERS, Statement
 from normscope.core.statement import statements as registered
 from normscope.core.value import json_number

@@ -13,9 +13,9 @@ from typing import Any
 
 import torch
 
+from normscope.core.display import Shown
 from normscope.core.errors import InputError, listed
 from normscope.core.files import Saved
-from normscope.core.shown import Shown
 from normscope.core.statement import PAPERS
 from normscope.papers.claim import Claim, Claims, Outcome, Verdict
 

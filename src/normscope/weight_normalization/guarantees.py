@@ -10,10 +10,10 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from normscope.core.display import Shown
 from normscope.core.files import Saved
 from normscope.core.number_text import number_text
 from normscope.core.result import from_plain, to_plain
-from normscope.core.shown import Shown
 from normscope.core.value import Kind, Value
 from normscope.weight_normalization.chain import Chain, in_float64, read_chain
 from normscope.weight_normalization.measure import (

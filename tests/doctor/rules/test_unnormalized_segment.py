@@ -12,7 +12,7 @@ from checking import found, noise
 from normscope.core.finding import Severity
 from normscope.doctor.rules.unnormalized_segment import stretches
 from normscope.doctor.subject import examine
-from normscope.lipschitz.quick import RoughNorms
+from normscope.lipschitz.quick_norms import RoughNorms
 
 
 def _chain(norm: float, depth: int, normalizer: bool = False) -> nn.Module:

@@ -6,11 +6,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from normscope.core.display import Shown
 from normscope.core.files import Saved
 from normscope.core.lazy import late
 from normscope.core.number_text import number_text
 from normscope.core.result import Rows, from_plain, to_plain
-from normscope.core.shown import Shown
 from normscope.core.value import Kind, Value
 
 #: What a row may be.

@@ -14,9 +14,9 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from normscope.core.display import Saved
 from normscope.core.errors import CaptureError, InputError, NonFiniteError
 from normscope.core.files import replacing
-from normscope.core.shown import Saved
 from normscope.doctor.fixes.balance import balance_pairs
 from normscope.doctor.fixes.cancelled_bias import drop_biases
 from normscope.doctor.fixes.change import Change, Draft, Fix, Refusal

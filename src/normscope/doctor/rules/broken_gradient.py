@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from normscope.core.errors import listed
 from normscope.core.finding import Certainty, Finding, Severity
+from normscope.doctor.infinite_derivative import Singularities, Singularity
 from normscope.doctor.rule import Findings, Rule
-from normscope.doctor.singular import Singularities, Singularity
 from normscope.doctor.subject import Subject
 from normscope.graph.recognise import name_of
 

@@ -7,9 +7,9 @@ import math
 import torch
 
 from normscope.core.finding import Certainty, Finding, Severity
-from normscope.doctor.again import precision_run
 from normscope.doctor.precision import Loss
 from normscope.doctor.rule import Findings, Rule
+from normscope.doctor.second_run import precision_run
 from normscope.doctor.subject import Subject
 from normscope.graph.ir import Graph
 from normscope.graph.recognise import name_of

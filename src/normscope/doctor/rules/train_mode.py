@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from normscope.core.finding import Certainty, Severity
-from normscope.doctor.companions import JOINS
 from normscope.doctor.modules import batch_norms
 from normscope.doctor.neighbours import reach
 from normscope.doctor.rule import Findings, Rule
+from normscope.doctor.sample_dependence import JOINS
 from normscope.doctor.subject import Subject, place_of
 from normscope.graph.ir import Graph, Node
 from normscope.graph.recognise import name_of

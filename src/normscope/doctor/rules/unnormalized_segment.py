@@ -11,7 +11,7 @@ from normscope.doctor.rule import Findings, Rule
 from normscope.doctor.structure import below, reached
 from normscope.doctor.subject import Subject, place_of
 from normscope.lipschitz.composition import Domain
-from normscope.lipschitz.quick import QuickNorms, Roughly, RoughNorms
+from normscope.lipschitz.quick_norms import QuickNorms, Roughly, RoughNorms
 from normscope.lipschitz.segments import SegmentNorms
 from normscope.operators.expression import Expr
 from normscope.operators.nonlinear import Input, Lip

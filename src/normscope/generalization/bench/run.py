@@ -10,10 +10,10 @@ from typing import Any
 import numpy as np
 from scipy.stats import binomtest
 
+from normscope.core.display import Shown
 from normscope.core.errors import InputError
 from normscope.core.files import Saved
 from normscope.core.numbers import check_count, check_fraction
-from normscope.core.shown import Shown
 from normscope.core.statement import statement
 from normscope.generalization.bench.contestants import CONTESTANTS, Bound, Contestant
 from normscope.generalization.bench.problems import PROBLEMS

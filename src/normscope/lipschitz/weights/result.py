@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field, fields
 from typing import Any
 
+from normscope.core.display import Saved
 from normscope.core.result import SCHEMA_VERSION, to_plain
-from normscope.core.shown import Saved
 from normscope.core.value import Value
 
 

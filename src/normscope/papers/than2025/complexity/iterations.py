@@ -8,9 +8,9 @@ from typing import Any
 
 from normscope.analysis import analyze
 from normscope.analysis.weight_lipschitz import weight_lipschitz
+from normscope.core.display import Shown
 from normscope.core.errors import InputError
 from normscope.core.result import Result
-from normscope.core.shown import Shown
 from normscope.core.statement import statement
 from normscope.core.value import Value, product
 from normscope.lipschitz.loss import loss_constant

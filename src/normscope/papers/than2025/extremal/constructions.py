@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import softplus
 
-from normscope.core import shown
+from normscope.core import display
 from normscope.core.errors import InputError
 from normscope.core.statement import statement
 from normscope.core.value import Kind, Value
@@ -51,7 +51,7 @@ class Settings:
 
 
 @dataclass(frozen=True, repr=False)
-class Shown(shown.Shown):
+class Shown(display.Shown):
     """What a construction shows.
 
     Attributes:

@@ -10,8 +10,8 @@ import torch
 from torch import nn
 
 import normscope
+from normscope.core.display import cells, frame
 from normscope.core.errors import MissingDependencyError
-from normscope.core.shown import cells, frame
 from normscope.core.value import Kind, Value
 from report.samples import result
 

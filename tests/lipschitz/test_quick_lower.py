@@ -10,8 +10,8 @@ from torch import nn
 
 from normscope.graph.capture import capture
 from normscope.graph.inputs import ModelInputs
-from normscope.lipschitz import glance as place
-from normscope.lipschitz.glance import glance
+from normscope.lipschitz import quick_lower as place
+from normscope.lipschitz.quick_lower import glance
 from normscope.operators.program import build_program
 
 

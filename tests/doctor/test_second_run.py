@@ -10,8 +10,8 @@ from torch import Tensor, nn
 
 from checking import initialized, noise
 from networks import Lambda
-from normscope.doctor.again import again, in_precision, precision_run
-from normscope.doctor.companions import ALONE
+from normscope.doctor.sample_dependence import ALONE
+from normscope.doctor.second_run import again, in_precision, precision_run
 from normscope.doctor.subject import examine
 
 
@@ -57,7 +57,7 @@ def test_a_model_that_cannot_be_copied_is_left_alone() -> None:
 
 def test_a_wide_run_of_a_large_network_only_where_something_can_be_lost(monkeypatch: pytest.MonkeyPatch) -> None:
     """Torch's own layers, and a quotient."""
-    monkeypatch.setattr("normscope.doctor.again.LARGE", 1)
+    monkeypatch.setattr("normscope.doctor.second_run.LARGE", 1)
     for forward, told in ((lambda s, x: s.fc(x), False), (lambda s, x: s.fc(x) / (1 + s.fc(x).abs()), True)):
         subject = examine(Lambda(forward, fc=nn.Linear(6, 2)), noise(8, 6))
         assert (subject.again.beside is not None) is told

@@ -11,9 +11,9 @@ import torch
 from torch import Tensor, nn
 
 from normscope.core.errors import NormscopeError
-from normscope.doctor.companions import ALONE, Companions
+from normscope.doctor.infinite_derivative import may_be_singular
 from normscope.doctor.precision import Beside
-from normscope.doctor.singular import may_be_singular
+from normscope.doctor.sample_dependence import ALONE, Companions
 from normscope.graph.capture import Captured, capture
 from normscope.graph.inputs import ModelInputs
 from normscope.graph.interpreter import as_floating, run

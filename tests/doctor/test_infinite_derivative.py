@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from checking import noise
 from networks import Lambda
-from normscope.doctor.singular import Singularities
+from normscope.doctor.infinite_derivative import Singularities
 from normscope.doctor.subject import examine
 from normscope.graph.interpreter import run
 

@@ -10,7 +10,7 @@ from torch import nn
 
 from checking import noise
 from normscope import check
-from normscope.doctor.earlier import look_back
+from normscope.doctor.earlier_version import look_back
 from normscope.doctor.subject import examine
 
 

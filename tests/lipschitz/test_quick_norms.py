@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from checking import initialized, noise
 from networks import Lambda, jacobian, program_of, spectral_norm
-from normscope.lipschitz.quick import FiniteNorms, QuickNorms, affordable, frobenius_norm, gram_cost
+from normscope.lipschitz.quick_norms import FiniteNorms, QuickNorms, affordable, frobenius_norm, gram_cost
 from normscope.operators.expression import Expr
 
 

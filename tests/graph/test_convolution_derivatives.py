@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from normscope.graph.convolved import quick
+from normscope.graph.convolution_derivatives import quick
 
 CASES = {
     "plain": (2, {}, (3, 2, 5, 4), (4, 2, 3, 3), True),

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from checking import noise
 from networks import Lambda
-from normscope.doctor.companions import Companions
+from normscope.doctor.sample_dependence import Companions
 from normscope.doctor.subject import examine
 from normscope.graph.interpreter import run
 from normscope.graph.recognise import name_of
