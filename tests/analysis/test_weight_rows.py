@@ -62,6 +62,17 @@ def test_the_constants_of_a_chain() -> None:
         assert row.best.value == pytest.approx(activation * after, rel=FINE)
 
 
+def test_the_printed_constant_holds_the_normalizer_behind_the_layer() -> None:
+    """The product of Theorem 12 runs over normalizers from the layer's own on."""
+    model = seeded(nn.Sequential(nn.Linear(4, 6), nn.LayerNorm(6), nn.ReLU(), nn.Linear(6, 3)))
+    printed = _rows(model)["0.weight"].printed
+    normalizer = normscope.analyze(model, X, stacked=False).normalizers[0].printed
+    assert normalizer is not None
+    assert printed is not None
+    expected = NORM * spectral_norm(model[3].weight.detach()) * normalizer.value
+    assert printed.value == pytest.approx(expected, rel=FINE)
+
+
 def test_attained_is_the_largest_jacobian_in_the_weight() -> None:
     """Dense, at every sample."""
     model = _chain()

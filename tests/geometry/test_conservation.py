@@ -51,12 +51,13 @@ def test_nothing_to_conserve_and_wrong_use() -> None:
         conservation(found(), law="adam")
 
 
-def test_angle_at_equilibrium() -> None:
-    """A network with BatchNorm trained on noise with decay turns by sqrt(2 eta lambda) a step, within 3 %."""
+@pytest.mark.parametrize("momentum", [0.0, 0.5])
+def test_angle_at_equilibrium(momentum: float) -> None:
+    """A network with BatchNorm trained on noise with decay turns by sqrt(2 eta lambda/(1 + mu)) a step, within 3 %."""
     torch.manual_seed(0)
     rate, decay, generator = 0.1, 0.05, torch.Generator().manual_seed(0)
     w = torch.randn(8, 16, dtype=torch.float64, requires_grad=True)
-    turned = []
+    turned, speed = [], torch.zeros_like(w)
     for step in range(1500):
         x = torch.randn(32, 16, generator=generator, dtype=torch.float64)
         y = torch.randn(32, 8, generator=generator, dtype=torch.float64)
@@ -64,9 +65,10 @@ def test_angle_at_equilibrium() -> None:
         z = (z - z.mean(0)) / z.std(0, correction=0)
         (gradient,) = torch.autograd.grad((z - y).square().sum() / 32, w)
         with torch.no_grad():
-            moved = (1 - rate * decay) * w - rate * gradient
+            speed = momentum * speed + gradient + decay * w  # as torch.optim.SGD
+            moved = w - rate * speed
             if step >= 500:
                 turned.append(torch.cosine_similarity(w, moved, dim=-1).arccos().square().mean())
             w = moved.requires_grad_()
     measured = float(torch.stack(turned).mean().sqrt())
-    assert measured == pytest.approx(equilibrium_angle(rate, decay), rel=0.03)
+    assert measured == pytest.approx(equilibrium_angle(rate, decay, momentum), rel=0.03)

@@ -141,6 +141,19 @@ def test_replaced_memory_comes_back_without_a_copy(monkeypatch: pytest.MonkeyPat
     assert fingerprint(model) == before
 
 
+def test_another_part_of_the_same_memory_comes_back() -> None:
+    """Of the same shape, at another place or with its axes exchanged."""
+    base = torch.arange(6.0)
+    model = nn.Module()
+    model.register_buffer("part", base[:3])
+    model.square = nn.Parameter(torch.arange(4.0).reshape(2, 2))
+    with untouched(model):
+        model.part.data = base[3:]
+        model.square.data = model.square.data.t()
+    assert model.part.tolist() == [0.0, 1.0, 2.0]
+    assert model.square.tolist() == [[0.0, 1.0], [2.0, 3.0]]
+
+
 @pytest.mark.parametrize(
     "overwrite",
     [

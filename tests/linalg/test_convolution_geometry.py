@@ -93,6 +93,16 @@ def test_extensions_copy_what_torch_copies() -> None:
         assert extended(axis).output_size == axis.output_size
 
 
+def test_extensions_by_as_much_as_there_is() -> None:
+    """A circle can be gone round once, and a reflection needs one entry more than it copies."""
+    for mode, p in (("circular", 3), ("reflect", 2)):
+        axis = convolution_axes([3], [3], [1], [p], [1])[0]
+        expected = nn.functional.pad(torch.arange(3.0)[None, None], (p, p), mode=mode)[0, 0]
+        assert torch.arange(3.0)[extension_sources(axis, mode)].tolist() == expected.tolist()
+        with pytest.raises(InputError, match=mode):
+            extension_sources(convolution_axes([3], [3], [1], [p + 1], [1])[0], mode)
+
+
 def test_what_cannot_be_is_refused() -> None:
     """A reflection beyond the signal, a kernel beyond the input, 'same' with a stride, an unknown word."""
     with pytest.raises(InputError, match="reflect"):

@@ -48,6 +48,11 @@ SEGMENTS: dict[str, tuple[Model, tuple[int, ...]]] = {
         lambda: Lambda(lambda s, x: torch.einsum("ntj,tij->nti", x, s.w) + x, w=nn.Parameter(_noise(7, 4, 4))),
         (7, 4),
     ),
+    "powers of two around a matrix": (lambda: Lambda(lambda s, x: s.a(4 * x) * 8, a=nn.Linear(5, 4)), (5,)),
+    "powers of two around a permutation": (
+        lambda: Lambda(lambda s, x: s.a((4 * x).flip(1) * 2), a=nn.Linear(5, 4)),
+        (5,),
+    ),
     "x + x": (lambda: Lambda(lambda s, x: x + x), (5,)),
     "side by side": (
         lambda: Lambda(lambda s, x: torch.cat([s.a(x), s.b(x)], -1), a=nn.Linear(5, 4), b=nn.Linear(5, 3)),

@@ -82,17 +82,18 @@ def equilibrium_norm(step: float, decay: float, spherical_gradient: float) -> fl
 
 
 @statement(
-    "normscope", "Equilibrium angle", holds="decoupled weight decay at equilibrium, to first order in eta lambda"
+    "normscope", "Equilibrium angle", holds="decay added to the gradient, at equilibrium, to first order in eta lambda"
 )
 def equilibrium_angle(step: float, decay: float, momentum: float = 0.0) -> float:
     r"""Return the angle by which a scale-invariant weight turns at equilibrium: ``sqrt(2 eta lambda/(1 + mu))``.
 
     At equilibrium the growth ``eta^2 ||grad||^2`` makes up for the decay ``2 eta lambda ||w||^2``, and the angle of one
-    step is ``eta ||grad||/||w||``.
+    step is ``eta ||grad||/||w||``. With momentum the decay is part of what is accumulated, as in ``torch.optim.SGD``; a
+    decay that is applied to the weights apart from it gives ``sqrt(2 eta lambda (1 - mu)/(1 + mu))``.
 
     Args:
         step: the learning rate ``eta``.
-        decay: the weight decay ``lambda``.
+        decay: the weight decay ``lambda``, added to the gradient.
         momentum: ``mu`` of the heavy ball.
 
     >>> round(equilibrium_angle(0.1, 0.05), 6)

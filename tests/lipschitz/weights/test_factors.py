@@ -28,6 +28,7 @@ CASES: dict[str, tuple[Callable[[], nn.Module], Tensor]] = {
     "linear on a vector": (lambda: nn.Linear(4, 3), _normal(1, 4)),
     "linear on tokens": (lambda: nn.Linear(4, 3), _normal(1, 5, 4)),
     "convolution": (lambda: nn.Conv2d(4, 6, 3, stride=2, padding=1, groups=2), _normal(1, 4, 5, 6)),
+    "one stride an axis": (lambda: nn.Conv2d(2, 3, 3, stride=(2, 1), padding=(0, 1)), _normal(1, 2, 6, 5)),
     "dilated": (lambda: nn.Conv2d(2, 3, 2, dilation=2), _normal(1, 2, 5, 5)),
     "depthwise": (lambda: nn.Conv2d(6, 6, 3, padding=1, groups=6), _normal(1, 6, 4, 4)),
     "same padding": (lambda: nn.Conv2d(2, 3, 3, padding="same", dilation=2), _normal(1, 2, 4, 4)),

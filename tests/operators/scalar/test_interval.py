@@ -59,6 +59,15 @@ def test_value_and_derivatives_lie_inside(name: str) -> None:
                     assert jet.low[0] - slack <= true <= jet.high[0] + slack, (name, order, t)
 
 
+def test_the_inverse_of_negative_numbers() -> None:
+    """Its second derivative 2/t^3 is negative there."""
+    value, slope, bend = FUNCTIONS["inverse"](Interval.of(-2.0, -1.0))
+    for t in (-2.0, -1.5, -1.0):
+        assert value.low[0] <= 1 / t <= value.high[0]
+        assert slope.low[0] <= -1 / t**2 <= slope.high[0]
+        assert bend.low[0] <= 2 / t**3 <= bend.high[0]
+
+
 def test_intervals_are_narrow() -> None:
     """At a point the enclosures are as wide as rounding, not more."""
     for name, (_, low, high) in TRUTH.items():
