@@ -142,16 +142,23 @@ def test_replaced_memory_comes_back_without_a_copy(monkeypatch: pytest.MonkeyPat
 
 
 def test_another_part_of_the_same_memory_comes_back() -> None:
-    """Of the same shape, at another place or with its axes exchanged."""
+    """Of the same shape and strides, at another place of its storage."""
     base = torch.arange(6.0)
-    model = nn.Module()
+    model = nn.Linear(2, 2)
     model.register_buffer("part", base[:3])
-    model.square = nn.Parameter(torch.arange(4.0).reshape(2, 2))
     with untouched(model):
         model.part.data = base[3:]
-        model.square.data = model.square.data.t()
-    assert model.part.tolist() == [0.0, 1.0, 2.0]
-    assert model.square.tolist() == [[0.0, 1.0], [2.0, 3.0]]
+    assert model.part.data_ptr() == base.data_ptr()
+    assert base.tolist() == [0.0, 1.0, 2.0, 3.0, 4.0, 5.0]
+
+
+def test_exchanged_axes_come_back() -> None:
+    """The same memory with other strides."""
+    model = nn.Linear(2, 2)
+    before = model.weight.tolist()
+    with untouched(model):
+        model.weight.data = model.weight.data.t()
+    assert model.weight.tolist() == before
 
 
 @pytest.mark.parametrize(
