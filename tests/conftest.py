@@ -8,7 +8,7 @@ import time
 import zlib
 from collections import Counter
 
-import hypothesis  # noqa: F401  (loaded before objects are frozen: it looks at who refers to its generators)
+import hypothesis  # loaded before objects are frozen: it looks at who refers to its generators
 import pytest
 import torch
 
@@ -26,6 +26,10 @@ from normscope.analysis import around  # noqa: E402  (it reads the number above)
 around.USUAL_SECONDS = 0.2
 around.BALL_WORK = 5e9
 around.BALL_TRIES = 8
+
+# A busy machine is slow; no example says anything about time.
+hypothesis.settings.register_profile("no deadline", deadline=None)
+hypothesis.settings.load_profile("no deadline")
 
 #: Days since 1970, unless the environment says otherwise; workers take it from the process that started them.
 SEED = int(os.environ.setdefault("NORMSCOPE_SEED", str(int(time.time() // 86400))))

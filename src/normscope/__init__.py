@@ -3,8 +3,6 @@
 The names below are loaded when they are first used, so that ``import normscope`` stays quick and does not import torch.
 """
 
-from __future__ import annotations
-
 from normscope.core.lazy import lazy_names
 
 __version__ = "0.1.0"

@@ -1,7 +1,5 @@
 """Around the data: certified constants on balls around data points, and statements about most inputs like them."""
 
-from __future__ import annotations
-
 import math
 import time
 from collections.abc import Sequence

@@ -1,7 +1,5 @@
 """``analyze``: from a model and some data to a capacity report, one function per step."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Iterable
 from dataclasses import replace

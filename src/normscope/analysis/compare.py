@@ -1,7 +1,5 @@
 """``compare``: results of several models, aligned by layer; what changed, and which findings are new."""
 
-from __future__ import annotations
-
 import difflib
 import json
 import math

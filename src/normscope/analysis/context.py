@@ -1,7 +1,5 @@
 """What an analysis starts from: the captured model, its program, the data."""
 
-from __future__ import annotations
-
 import functools
 import math
 from collections import Counter

@@ -1,7 +1,5 @@
 """Consistency of results: an upper bound below its own attained value is removed and reported."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterable, Mapping
 from dataclasses import replace

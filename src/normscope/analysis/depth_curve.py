@@ -5,8 +5,6 @@ place. The lower curve is attained: for a direction v of the input, one product 
 all places gives ``||J_k v||`` at every place k at once.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """End to end: the constant of the whole network on every domain, printed, certified and attained."""
 
-from __future__ import annotations
-
 import functools
 import math
 from collections.abc import Callable, Iterator

@@ -1,7 +1,5 @@
 """Everything around the numbers: coverage, input, statistics, what the normalizers change, messages."""
 
-from __future__ import annotations
-
 import itertools
 import math
 from collections.abc import Iterable, Mapping

@@ -1,7 +1,5 @@
 """The first look at a network, within seconds: its parts, looser certified bounds, attained values."""
 
-from __future__ import annotations
-
 import functools
 import math
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """Inputs that are not numbers: masks and positions, kept fixed while the numbers vary."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 

@@ -6,8 +6,6 @@ gap; the path taken is the one on which it is largest at every junction. Up to t
 what multiplier chains take off the end, and what a search beyond the data adds from below, are shares of their own.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping, Sequence
 

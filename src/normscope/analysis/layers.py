@@ -1,7 +1,5 @@
 """Layer by layer: the norm of every linear map, the constants of every normalizer."""
 
-from __future__ import annotations
-
 import functools
 import math
 from collections.abc import Sequence

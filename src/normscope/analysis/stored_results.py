@@ -1,7 +1,5 @@
 """Results in files: what ``analyze`` wrote, read back."""
 
-from __future__ import annotations
-
 import dataclasses
 import json
 import os

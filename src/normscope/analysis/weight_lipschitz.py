@@ -1,7 +1,5 @@
 """``weight_lipschitz``: how much a change of each weight changes the output, exact at data points and certified."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any

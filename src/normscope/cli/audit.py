@@ -1,7 +1,5 @@
 """``normscope audit``: every claim of the papers, checked now."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Annotated
 

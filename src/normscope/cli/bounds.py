@@ -1,7 +1,5 @@
 """``normscope bounds``: every generalization bound of a classifier next to its true gap."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Annotated
 

@@ -1,7 +1,5 @@
 """``normscope decompose``: where the error of a trained model comes from, on a problem whose truth is known."""
 
-from __future__ import annotations
-
 import json as json_module
 from typing import Annotated
 

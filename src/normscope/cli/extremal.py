@@ -1,7 +1,5 @@
 """``normscope extremal``: networks that attain or break the bounds, with exploding and vanishing gradients."""
 
-from __future__ import annotations
-
 import json as json_module
 import sys
 from pathlib import Path

@@ -1,7 +1,5 @@
 """The command line: one verb, one file. Nothing heavy is imported before a verb needs it."""
 
-from __future__ import annotations
-
 import atexit
 import errno
 import gc

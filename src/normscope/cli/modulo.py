@@ -1,7 +1,5 @@
 """``normscope compare --modulo symmetries``: are two sets of weights the same network?"""
 
-from __future__ import annotations
-
 import json as json_module
 from collections.abc import Sequence
 from dataclasses import replace

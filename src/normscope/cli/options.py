@@ -1,7 +1,5 @@
 """Options shared by several verbs, each declared once."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Annotated
 

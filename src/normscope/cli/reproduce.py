@@ -1,7 +1,5 @@
 """``normscope reproduce``: reproduce a figure or an experiment of a paper, and compare its claims with measurements."""
 
-from __future__ import annotations
-
 import contextlib
 import json as json_module
 import sys

@@ -1,7 +1,5 @@
 """Parsing of command line texts: a model with arguments, a path to write to."""
 
-from __future__ import annotations
-
 import ast
 import contextlib
 import itertools

@@ -1,7 +1,5 @@
 """``normscope statements``: which numbered statement is computed by which function, and when it holds."""
 
-from __future__ import annotations
-
 import json as json_module
 from dataclasses import asdict
 from typing import Annotated

@@ -1,7 +1,5 @@
 """``normscope weights``: how much a change of each weight can change the output."""
 
-from __future__ import annotations
-
 import functools
 from typing import Annotated
 

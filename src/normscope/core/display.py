@@ -1,7 +1,5 @@
 """What every result can do in Python: print itself, show itself in a notebook, become a table."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Mapping
 from dataclasses import fields, is_dataclass
 from enum import Enum

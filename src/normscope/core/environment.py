@@ -1,7 +1,5 @@
 """The global state of a process that running a model can move: torch's settings and the random generators."""
 
-from __future__ import annotations
-
 import contextlib
 import functools
 import random

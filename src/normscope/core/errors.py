@@ -1,7 +1,5 @@
 """Errors a user can cause, one small class per mistake: what was expected, what was found, what to do."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any, TypeVar
 

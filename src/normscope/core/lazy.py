@@ -1,7 +1,5 @@
 """Public names of a package that are imported when they are first used, so that the package itself loads at once."""
 
-from __future__ import annotations
-
 import ast
 import contextlib
 import importlib

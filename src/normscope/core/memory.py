@@ -1,7 +1,5 @@
 """How much memory this process holds, and how much it may still take before the machine swaps or ends it."""
 
-from __future__ import annotations
-
 import math
 import sys
 from pathlib import Path

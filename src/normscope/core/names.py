@@ -1,7 +1,5 @@
 """Unique names."""
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Iterable
 

@@ -1,7 +1,5 @@
 """Numbers of any size as text: four digits, and words for what is not a number."""
 
-from __future__ import annotations
-
 import math
 
 #: Decimal logarithm from which on (and below whose negative) a number is written as a power of ten.

@@ -1,7 +1,5 @@
 """Numbers a user sets, checked: the same ranges in Python and on the command line."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from numbers import Integral, Real

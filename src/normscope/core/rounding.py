@@ -4,8 +4,6 @@ Every certified constant of this package is computed in float64 and then moved u
 unit roundoff is ``u = 2^-53``; one operation has relative error at most ``u``.
 """
 
-from __future__ import annotations
-
 import math
 from fractions import Fraction
 

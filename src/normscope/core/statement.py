@@ -1,7 +1,5 @@
 """The statement registry: which function implements which numbered statement of which paper."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TypeVar

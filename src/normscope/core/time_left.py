@@ -1,7 +1,5 @@
 """How long a series of steps will take, estimated from the finished ones."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Callable, Sequence
 

@@ -1,7 +1,5 @@
 """The words that results and reports use, and what they mean: one place for ``explain``, the page and the docs."""
 
-from __future__ import annotations
-
 #: What stands beside a number: what it guarantees.
 KINDS = {
     "certified": ("an upper bound in exact real arithmetic for the stored weights, including our own rounding errors"),

@@ -1,7 +1,5 @@
 """``assert_healthy``: a check that raises, for tests and training loops."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import torch

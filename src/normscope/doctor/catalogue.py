@@ -1,7 +1,5 @@
 """Every rule, by code: one file in the folder of rules each, registered by being there."""
 
-from __future__ import annotations
-
 from normscope.core.lazy import modules_in
 from normscope.doctor.rule import Rule
 

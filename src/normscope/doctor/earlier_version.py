@@ -1,7 +1,5 @@
 """An earlier version of the model: its normalizers, its effective weights, and the distance of its outputs."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any

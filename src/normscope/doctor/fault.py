@@ -1,7 +1,5 @@
 """Why a value is not finite: the operation that made it, its inputs, and the tensor of the model behind them."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any

@@ -1,7 +1,5 @@
 """Which axes of a tensor hold features: the outputs of the layer that made it, followed through views."""
 
-from __future__ import annotations
-
 import math
 from collections import ChainMap
 from collections.abc import Mapping

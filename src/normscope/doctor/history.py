@@ -1,7 +1,5 @@
 """What a training run recorded, as the rules read it: numbers by name, step by step."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field

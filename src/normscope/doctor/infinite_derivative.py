@@ -1,7 +1,5 @@
 """Where a derivative is not finite although the values are: a root at zero, an arc cosine at one."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any

@@ -1,7 +1,5 @@
 """What modules show without being run: which ones normalize, by class, and how channels are listed."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterable, Iterator
 

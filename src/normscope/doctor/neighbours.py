@@ -1,7 +1,5 @@
 """Which operation comes before which in a captured graph: what a normalizer reads, through pass-through operations."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Iterator, Mapping
 
 from normscope.graph.ir import Graph, Node

@@ -1,7 +1,5 @@
 """One page of documentation for each rule, generated from the rule."""
 
-from __future__ import annotations
-
 import os
 import textwrap
 from pathlib import Path

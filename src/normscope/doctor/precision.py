@@ -1,7 +1,5 @@
 """A graph in its own precision and in a wider one, node by node: where numbers are lost."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field

@@ -1,7 +1,5 @@
 """What a small batch shows inside a network: batch statistics, attention logits, the first value that is not finite."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any

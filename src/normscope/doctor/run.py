@@ -1,7 +1,5 @@
 """``check``: run every rule over one model."""
 
-from __future__ import annotations
-
 import contextlib
 from collections import Counter
 from collections.abc import Callable, Iterable

@@ -1,7 +1,5 @@
 """Whether the output for a sample depends on the others of its batch: samples run together and alone."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any

@@ -1,7 +1,5 @@
 """A second run of a few samples: alone instead of in a batch, in a wider or in a narrower precision."""
 
-from __future__ import annotations
-
 import copy
 from collections.abc import Mapping
 from dataclasses import dataclass

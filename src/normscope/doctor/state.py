@@ -1,7 +1,5 @@
 """What a forward pass in evaluation mode changes in a model, and which part of it draws random numbers."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import torch

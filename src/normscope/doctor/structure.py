@@ -1,7 +1,5 @@
 """Which layer feeds which in a program: linear paths into normalizers, and what a normalizer does with them."""
 
-from __future__ import annotations
-
 import functools
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace

@@ -1,7 +1,5 @@
 """What the rules check: a model captured once, its program, statistics of the data, its optimizer."""
 
-from __future__ import annotations
-
 import functools
 from collections import Counter
 from collections.abc import Callable, Mapping

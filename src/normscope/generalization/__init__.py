@@ -1,7 +1,5 @@
 """Generalization: where the error of a trained model comes from, and which guarantees hold for it."""
 
-from __future__ import annotations
-
 from normscope.core.lazy import lazy_names
 
 __getattr__, __dir__, __all__ = lazy_names(__name__, __file__)

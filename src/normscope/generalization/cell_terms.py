@@ -3,8 +3,6 @@
 The constant of the ramp loss is zero wherever the margin cannot reach the ramp.
 """
 
-from __future__ import annotations
-
 import math
 
 import torch

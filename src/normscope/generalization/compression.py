@@ -1,7 +1,5 @@
 """Occam's bound: a network that can be written down in few bits errs little more often than on its training data."""
 
-from __future__ import annotations
-
 import math
 
 from normscope.core.errors import InputError

@@ -1,7 +1,5 @@
 """The error of a trained model, split into where it comes from, as the slides define it."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass
 

@@ -1,7 +1,5 @@
 """Samples that were never seen: the exact limit of the error by Clopper and Pearson, and distances for Theorem 20."""
 
-from __future__ import annotations
-
 import math
 
 import torch

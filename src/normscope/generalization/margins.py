@@ -1,7 +1,5 @@
 """Margins of a classifier: raw, and divided by a norm that makes them a distance."""
 
-from __future__ import annotations
-
 from torch import Tensor
 
 from normscope.core.statement import statement

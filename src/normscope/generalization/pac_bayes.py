@@ -1,7 +1,5 @@
 """PAC-Bayes bounds on the average gap over a posterior, and the divergence of Bernoulli distributions they invert."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 

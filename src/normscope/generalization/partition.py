@@ -1,7 +1,5 @@
 """Partitions of the data space that Theorem 20 of than2025 may use: chosen before the data, cells of known diameter."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass

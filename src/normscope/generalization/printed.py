@@ -1,7 +1,5 @@
 """Bounds as they are printed, with constants left out or false: scales to compare with, none of them a certificate."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterable, Sequence
 

@@ -1,7 +1,5 @@
 """How well a measure ranks trained networks by their generalization gap: Kendall's tau and conditional information."""
 
-from __future__ import annotations
-
 import itertools
 import math
 from collections.abc import Hashable, Mapping, Sequence

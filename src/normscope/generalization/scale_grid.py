@@ -1,7 +1,5 @@
 """Scales taken from the trained network: a union bound over powers of a base."""
 
-from __future__ import annotations
-
 import math
 from typing import NamedTuple
 

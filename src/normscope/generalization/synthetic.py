@@ -3,8 +3,6 @@
 The extremes of quadratic functions on a ball, which the errors of linear models need, are exact too.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable
 from dataclasses import asdict, dataclass

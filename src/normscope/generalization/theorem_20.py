@@ -1,7 +1,5 @@
 """Theorem 20 of than2025 and its corollaries, printed and repaired: local constants of the loss bound the gap."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """Capacity by shattering: VC dimension of linear classifiers, and the classical bound."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 

@@ -6,8 +6,6 @@ heads, found by linear systems. Then the second is moved back as the first came.
 again, and the nearest result is kept.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 

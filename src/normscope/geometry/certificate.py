@@ -1,7 +1,5 @@
 """Verify a candidate: its derivative and a finite orbit."""
 
-from __future__ import annotations
-
 import itertools
 import math
 from collections.abc import Callable, Iterator, Sequence

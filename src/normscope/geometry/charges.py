@@ -7,8 +7,6 @@ squared length of a row before BatchNorm, :math:`\|W\|^2 + \|b\|^2` before Layer
 and ``1'b`` before LayerNorm. A step of gradient descent changes the first by :math:`\eta^2 g^T A g`, the second not.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 

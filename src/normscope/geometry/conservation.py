@@ -4,8 +4,6 @@ r"""Conservation laws of scale-invariant weights: what is predicted, what is mea
 ``eta^2 ||grad L||^2`` a step exactly. With ``eps > 0`` in the normalizer a small radial gradient is left.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 

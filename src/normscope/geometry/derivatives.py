@@ -3,8 +3,6 @@ r"""Exact derivatives of standardization ``z^ = (z - mean)/s``, ``s = sqrt(sigma
 ``sigma^2`` is the biased variance of the ``m`` values: over the batch for BatchNorm, over the features for LayerNorm.
 """
 
-from __future__ import annotations
-
 import torch
 from torch import Tensor
 

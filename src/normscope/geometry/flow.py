@@ -1,7 +1,5 @@
 r"""Gradient flow ``d theta/dt = -grad L(theta)`` of a loss of named parameters, by Runge-Kutta methods."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping
 
 import numpy as np

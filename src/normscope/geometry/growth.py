@@ -1,7 +1,5 @@
 r"""How the norm of scale-invariant weights moves: each gradient is orthogonal to its weight, ``<w, grad L(w)> = 0``."""
 
-from __future__ import annotations
-
 import math
 
 from normscope.core.errors import InputError

@@ -1,7 +1,5 @@
 r"""The dense Hessian of a loss of named parameters, and what scale invariance says of it."""
 
-from __future__ import annotations
-
 import math
 
 import torch

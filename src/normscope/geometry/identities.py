@@ -4,8 +4,6 @@ Along a symmetry ``X(theta)`` the number ``phi(theta) = <grad L, X>`` vanishes e
 ``H X + (DX)^T grad L`` does too: ``<w, grad L> = 0`` and ``H w = -grad L`` for a scale, ``H s = 0`` for a shift.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import replace
 

@@ -6,8 +6,6 @@ LayerNorm and the rows of ``V`` before one may have added anyway: ``p q`` of the
 channels minus that of columns and rows, plus one for each vector that may be added.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import replace
 

@@ -1,7 +1,5 @@
 """What normalizers and recurrent layers say about the labels of the channels they read and give."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import torch

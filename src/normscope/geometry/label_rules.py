@@ -1,7 +1,5 @@
 """What each operation says about the labels of the channels it reads and gives."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from typing import Any
 

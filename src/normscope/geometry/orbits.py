@@ -5,8 +5,6 @@ orbit without stabilizers, shows what ``eps`` breaks with them, and grows with `
 direction R of all parameters, as long as the orbit's.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 

@@ -7,8 +7,6 @@ Then factors are chosen by least squares in logarithms: of the entries of parame
 norms of the others, which a rotation leaves as they are.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any

@@ -1,7 +1,5 @@
 """Rotate residual streams so that no channel stands out: the same function with weights that quantize better."""
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace

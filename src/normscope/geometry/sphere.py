@@ -4,8 +4,6 @@ A weight that a normalizer follows matters only through its direction ``w/||w||`
 functions take tensors whose last axis is the vector.
 """
 
-from __future__ import annotations
-
 from torch import Tensor
 
 from normscope.core.statement import statement

@@ -1,7 +1,5 @@
 """What the stabilizers of normalizers do to scale invariance: the small radial gradient that eps > 0 leaves."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from typing import Any
 

@@ -3,8 +3,6 @@ r"""Transformations of weights that a normalizer undoes, their number, and what 
 All are exact for ``eps = 0`` and statistics of the data at hand; :func:`scale_deviation` says how far ``eps > 0`` is.
 """
 
-from __future__ import annotations
-
 import math
 from typing import Literal
 

@@ -1,7 +1,5 @@
 r"""Weight normalization ``w = g v/||v||``: its gradients and what leaves it unchanged."""
 
-from __future__ import annotations
-
 import torch
 from torch import Tensor
 

@@ -5,8 +5,6 @@ with it. Here short pieces are multiplied in the precision they are stored in an
 costs no more than a plain product and errs by about one unit in the last place.
 """
 
-from __future__ import annotations
-
 import torch
 from torch import Tensor
 

@@ -1,7 +1,5 @@
 """Exact norms of convolutions on small maps: a block tridiagonal Gram matrix, and its Cholesky as the proof."""
 
-from __future__ import annotations
-
 import itertools
 import math
 from collections.abc import Sequence

@@ -1,7 +1,5 @@
 """Largest eigenvalues, proved from above by a Cholesky factorisation that succeeds."""
 
-from __future__ import annotations
-
 import torch
 from torch import Tensor
 

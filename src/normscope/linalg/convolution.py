@@ -1,7 +1,5 @@
 """Norms of convolutions as they are: padding, stride, dilation, groups, transposition and input size included."""
 
-from __future__ import annotations
-
 import heapq
 import math
 from collections.abc import Sequence

@@ -1,7 +1,5 @@
 """The norm of one channel group of a convolution: dense, torus, inertia or Lanczos, whichever the size allows."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """The geometry of a convolution: which input position each output position reads, axis by axis."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass

@@ -5,8 +5,6 @@ matrices as taps. Its Gram matrix is block banded, and a Cholesky factorisation 
 axes of the torus are relaxed, so the bound is about twice as close as that of the torus in all axes.
 """
 
-from __future__ import annotations
-
 import itertools
 import math
 from collections.abc import Mapping, Sequence

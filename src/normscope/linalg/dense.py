@@ -1,7 +1,5 @@
 """Norms of matrices, and of maps small enough for a Gram matrix: certified to rounding."""
 
-from __future__ import annotations
-
 import math
 
 import torch

@@ -7,8 +7,6 @@ singular value of C above :math:`\tau`, k of them. Where k independent direction
 which H maps out of the window, no negative direction is left for the window.
 """
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass
 

@@ -1,7 +1,5 @@
 """What floating-point arithmetic may have done to a number: the constants of rounding error analysis."""
 
-from __future__ import annotations
-
 import math
 
 import torch

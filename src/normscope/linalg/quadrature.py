@@ -1,7 +1,5 @@
 """Stochastic Lanczos quadrature: the distribution of the eigenvalues of a symmetric operator from a few products."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass
 

@@ -1,7 +1,5 @@
 """The largest eigenvalue of a symmetric operator that has changed a little since it was last looked at."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable
 from dataclasses import dataclass

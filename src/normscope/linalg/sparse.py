@@ -1,7 +1,5 @@
 """A convolution as a sparse matrix: for few channels the cheapest way to its Gram matrix."""
 
-from __future__ import annotations
-
 import itertools
 import math
 from collections.abc import Sequence

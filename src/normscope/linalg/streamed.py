@@ -1,7 +1,5 @@
 """Norms of matrices too large to hold in float64: the Gram matrix is summed over blocks of rows."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterator
 

@@ -1,7 +1,5 @@
 """Eigenpairs at both ends of the spectrum of a symmetric operator: Lanczos with thick restarts."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Protocol, runtime_checkable

@@ -7,8 +7,6 @@ functions on the twisted torus satisfy :math:`x_{j+m} = -x_j`, and its frequenci
 :math:`\theta = (2 t + 1) \pi / m` instead of :math:`2 t \pi / m`. The best of the twists avoids the peak of the symbol.
 """
 
-from __future__ import annotations
-
 import itertools
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """What rounding may have done to the matrix of a linear segment while it was formed in float64."""
 
-from __future__ import annotations
-
 import math
 from collections import Counter
 from dataclasses import dataclass

@@ -7,8 +7,6 @@ several points, half of them along the last step that succeeded, and keeps what 
 goes on from stage to stage, with twice as many steps each.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable
 
 import torch

@@ -1,7 +1,5 @@
 """Compose a whole network: Lipschitz constants and ranges of every atom, on one domain, in the log domain."""
 
-from __future__ import annotations
-
 import math
 from collections import ChainMap
 from collections.abc import Mapping

@@ -1,7 +1,5 @@
 """How much work one forward pass of a network is, to choose how hard to try."""
 
-from __future__ import annotations
-
 import math
 
 from normscope.operators.program import Program

@@ -4,8 +4,6 @@ The spectral norm of the end-to-end Jacobian at a point is attained there; so is
 ``||f(x + d) - f(x)|| / ||d||`` of a pair, which gradient ascent makes as large as it can.
 """
 
-from __future__ import annotations
-
 import contextlib
 import copy
 import math

@@ -1,7 +1,5 @@
 """Theorem 9 and its corollaries as printed: flat products over layers and normalizers."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 
 from normscope.core.statement import statement

@@ -1,7 +1,5 @@
 """A glance from below: a pair of inputs that the network takes far apart, found in a few passes."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 import torch

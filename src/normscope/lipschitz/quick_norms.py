@@ -1,7 +1,5 @@
 """Quick norms: certified, layer by layer, where a check asks for the size of a product and not for its digits."""
 
-from __future__ import annotations
-
 import math
 from collections import Counter
 from collections.abc import Iterable, Mapping

@@ -1,7 +1,5 @@
 """Ranges of linear operations: bounds on entries, on rows and on the whole tensor, rounded outward."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from weakref import WeakKeyDictionary

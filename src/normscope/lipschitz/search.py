@@ -1,7 +1,5 @@
 """Search for inputs on which the network changes fast, so that every upper bound has a partner below it."""
 
-from __future__ import annotations
-
 import functools
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence

@@ -1,7 +1,5 @@
 """Norms of linear segments: what lies between two atoms, measured as one operator wherever that is possible."""
 
-from __future__ import annotations
-
 import itertools
 import math
 from collections.abc import Callable

@@ -1,7 +1,5 @@
 """Entrywise functions: their exact slopes come from :mod:`normscope.operators.scalar.activations`."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable
 from typing import Any

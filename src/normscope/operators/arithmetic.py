@@ -1,7 +1,5 @@
 """Sums, products and quotients of two tensors."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import torch

@@ -1,7 +1,5 @@
 """Softmax and attention."""
 
-from __future__ import annotations
-
 import math
 from typing import Any
 

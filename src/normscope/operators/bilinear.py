@@ -1,7 +1,5 @@
 """Forms that are linear in each of two tensors: bilinear layers and contractions of tensors."""
 
-from __future__ import annotations
-
 import functools
 import math
 from typing import Any

@@ -1,7 +1,5 @@
 """Convolutions and their transposes, as they really act: stride, padding, dilation, groups."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from typing import Any

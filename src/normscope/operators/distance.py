@@ -1,7 +1,5 @@
 """Distances between the rows of tensors."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import torch

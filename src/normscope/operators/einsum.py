@@ -1,7 +1,5 @@
 """Einstein sums: one operand that depends on the input makes them linear, two a matrix product."""
 
-from __future__ import annotations
-
 import math
 import string
 from typing import Any

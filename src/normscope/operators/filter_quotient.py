@@ -1,7 +1,5 @@
 r"""Recognise a weight whose filters are divided by their own spread or length, however that is written."""
 
-from __future__ import annotations
-
 import math
 
 import torch

@@ -1,7 +1,5 @@
 """Fourier transforms, and what is linear between them: complex numbers as pairs of real ones on a last axis of two."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Sequence
 from typing import Any

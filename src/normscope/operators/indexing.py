@@ -1,7 +1,5 @@
 """Operations that choose, drop or overwrite entries at places that do not depend on the input."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 

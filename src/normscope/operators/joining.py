@@ -1,7 +1,5 @@
 """Tensors put side by side, and cut into pieces."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Operations that do not change entries: reshapes, permutations, repetition; and sums and factors of expressions."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Matrix products: by a constant they are linear, of two input-dependent tensors they need ranges."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from typing import Any

@@ -4,8 +4,6 @@ Only the division is nonlinear. It closes an atom; centring and the affine map s
 with their neighbours.
 """
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass
 from typing import Any

@@ -4,8 +4,6 @@ A module of ``operators/normalizers`` that defines ``NORMALIZER`` is a normalize
 for operations register themselves with ``@rule``; everything else is asked of the :class:`Normalizer`.
 """
 
-from __future__ import annotations
-
 import functools
 import math
 from collections.abc import Callable

@@ -1,7 +1,5 @@
 """Pooling and interpolation."""
 
-from __future__ import annotations
-
 import math
 from collections import Counter
 from collections.abc import Sequence

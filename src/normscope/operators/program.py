@@ -1,7 +1,5 @@
 """Walk a graph once and keep every tensor as an affine expression of atoms."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any

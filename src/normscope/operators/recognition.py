@@ -1,7 +1,5 @@
 """Find the normalizer that ends at a node: by its own pattern, or as a division by the spread of its own input."""
 
-from __future__ import annotations
-
 import math
 
 import torch

@@ -1,7 +1,5 @@
 """Recurrent layers, unrolled over time into the operations they are made of."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import torch

@@ -1,7 +1,5 @@
 """Sums, means, norms, deviations and extremes along axes, and reductions that are not Lipschitz."""
 
-from __future__ import annotations
-
 import math
 from typing import Any
 

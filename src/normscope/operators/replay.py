@@ -1,7 +1,5 @@
 """Check on numbers that a part of a graph computes what it was taken for."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable
 from typing import Any

@@ -1,7 +1,5 @@
 r"""The root of a quadratic form of groups of entries: a length or a deviation, written out."""
 
-from __future__ import annotations
-
 import math
 from typing import Any
 

@@ -1,7 +1,5 @@
 """The place of a normalizer: what it normalizes and with which parameters."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any

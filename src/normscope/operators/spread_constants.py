@@ -1,7 +1,5 @@
 """The constants of a normalizer that divides each group by its own spread, scale included."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable
 

@@ -1,7 +1,5 @@
 """A place of the graph at which a normalizer may be written out of elementary operations, and what is found there."""
 
-from __future__ import annotations
-
 import functools
 import math
 from collections.abc import Callable

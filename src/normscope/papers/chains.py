@@ -1,7 +1,5 @@
 """The networks of the papers' definitions: linear layers one after another, normalized or not."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable, Sequence
 
 import torch

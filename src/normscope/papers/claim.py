@@ -1,7 +1,5 @@
 """Claims of the papers, the checks that decide them, and how numbers give a verdict."""
 
-from __future__ import annotations
-
 import inspect
 import math
 from collections.abc import Callable, Iterable, Mapping

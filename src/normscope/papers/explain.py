@@ -1,7 +1,5 @@
 """Explain a claim, a numbered statement or a rule: looked up by name, measured now, with the code behind it."""
 
-from __future__ import annotations
-
 import importlib
 import inspect
 import pkgutil

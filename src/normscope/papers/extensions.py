@@ -1,7 +1,5 @@
 """What none of the papers states and this tool relies on: batch statistics, RMSNorm, attention, symmetries."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable
 

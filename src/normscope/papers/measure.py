@@ -1,7 +1,5 @@
 """Tools of the checks: dense float64 derivatives by autograd, and corrections that must agree with what is measured."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 import torch

@@ -1,7 +1,5 @@
 """The audit: every claim of every paper, checked now."""
 
-from __future__ import annotations
-
 import difflib
 import importlib
 import pkgutil

@@ -1,7 +1,5 @@
 """The audit as text: a table for each paper, claims in detail, and a page of documentation."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Sequence
 
 from normscope.core.number_text import digits

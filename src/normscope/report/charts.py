@@ -1,7 +1,5 @@
 """The charts of the page as data: bounds along depth, variances before normalizers, several results overlaid."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass

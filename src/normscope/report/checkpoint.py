@@ -1,7 +1,5 @@
 """The report on a checkpoint without its model, as text."""
 
-from __future__ import annotations
-
 from collections import Counter
 
 from normscope.analysis.checkpoint import CheckpointResult, TensorResult

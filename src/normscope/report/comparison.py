@@ -1,7 +1,5 @@
 """A comparison as text: the whole networks, then what changed most, then new findings."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import replace
 

@@ -1,7 +1,5 @@
 """Iteration counts as sections of a report and as JSON: printed and as they hold, on the chain and the real graph."""
 
-from __future__ import annotations
-
 from dataclasses import fields
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Curvature as text: eigenvalues with residuals, what symmetry explains, layers, sharpness."""
 
-from __future__ import annotations
-
 import itertools
 import math
 from typing import Any

@@ -1,7 +1,5 @@
 """The error of a trained model, split into its parts: as a section of a report and as JSON."""
 
-from __future__ import annotations
-
 from dataclasses import asdict
 from typing import Any
 

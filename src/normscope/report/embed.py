@@ -1,7 +1,5 @@
 """Results inside a page: escaped so that they cannot break out of it, and read back bit for bit."""
 
-from __future__ import annotations
-
 import base64
 import gzip
 import hashlib

@@ -1,7 +1,5 @@
 """What an extremal network shows: as sections of a report, as a chart and as JSON."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from typing import Any

@@ -1,7 +1,5 @@
 """Findings as plain text: one paragraph each, the most severe first."""
 
-from __future__ import annotations
-
 import html
 import textwrap
 from collections import Counter

@@ -1,7 +1,5 @@
 """The page of training runs: live during training, or static with the numbers inside."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping
 from typing import Any

@@ -1,7 +1,5 @@
 """Sections of a report as a fragment of HTML for notebooks: it takes the colours of the notebook, light or dark."""
 
-from __future__ import annotations
-
 import html
 import re
 from collections.abc import Iterable

@@ -1,7 +1,5 @@
 """Numbers and guarantees as people read them: as plain text, and as the page writes them, with powers of ten."""
 
-from __future__ import annotations
-
 import math
 import re
 

@@ -1,7 +1,5 @@
 """Panels of the report page: what other measurements of a model found, each as sections with charts."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import TypeAlias

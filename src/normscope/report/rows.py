@@ -1,7 +1,5 @@
 """The rows of the page's tables: every layer and normalizer in the order of the network, and the hot channels."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any

@@ -1,7 +1,5 @@
 """Findings as SARIF 2.1.0, the format code scanners exchange."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 from dataclasses import dataclass

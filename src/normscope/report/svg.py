@@ -1,7 +1,5 @@
 """A chart as a static picture, for reading without scripts and for printing."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from html import escape

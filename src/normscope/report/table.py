@@ -1,7 +1,5 @@
 """Sections of a report as data: a title, lines of text, a table; and their plain form, one row to a line."""
 
-from __future__ import annotations
-
 import functools
 import re
 import textwrap

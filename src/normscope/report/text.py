@@ -1,7 +1,5 @@
 """A result as text: pure functions from results to sections, the verdict first."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any

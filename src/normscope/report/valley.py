@@ -1,7 +1,5 @@
 """The valley of a scale-invariant loss (Figure 5.1 of Akbar 2025): two weights before a BatchNorm, drawn."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import torch

@@ -3,8 +3,6 @@
 What moving the input does; what normalization does in this network; what to do next.
 """
 
-from __future__ import annotations
-
 import math
 import shlex
 from collections import Counter

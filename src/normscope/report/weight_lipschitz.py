@@ -1,7 +1,5 @@
 """Lipschitz constants in the weights as text: one row for each weight."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping
 

@@ -1,7 +1,5 @@
 """What is proved about a weight-normalized network, next to measurements, as a section with its chart."""
 
-from __future__ import annotations
-
 from normscope.core.value import Value
 from normscope.report.charts import Chart, Line
 from normscope.report.table import Section, Table

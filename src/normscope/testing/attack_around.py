@@ -1,7 +1,5 @@
 """Attack the statements around the data: constants on balls, and radii within which decisions stay the same."""
 
-from __future__ import annotations
-
 import math
 
 import torch

@@ -1,7 +1,5 @@
 """Attack the end-to-end constants and the curves along depth, on each of their domains."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field

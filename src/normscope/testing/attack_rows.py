@@ -1,7 +1,5 @@
 """Attack the tables of layers and normalizers: each module alone, as the user wrote it."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable
 

@@ -1,7 +1,5 @@
 """Attack the constants in the weights: Jacobians with respect to each weight, at the data and away from it."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Mapping
 

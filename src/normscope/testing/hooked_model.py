@@ -4,8 +4,6 @@ Bounds come from a graph; this is the other side of the comparison, so it uses n
 runs, and hooks record the first tensor that goes into each module and the first that comes out.
 """
 
-from __future__ import annotations
-
 import copy
 import inspect
 import math

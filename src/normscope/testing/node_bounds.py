@@ -1,7 +1,5 @@
 """Compare every tensor inside a network with the range and the constant that the analysis claims."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterator, Sequence
 

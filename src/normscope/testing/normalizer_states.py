@@ -1,7 +1,5 @@
 """Copies of a model whose normalizers are in states that a fresh model is never in: random, negative, zero."""
 
-from __future__ import annotations
-
 import copy
 
 import torch

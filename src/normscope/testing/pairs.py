@@ -4,8 +4,6 @@ Directions come from the Jacobian (Lanczos on ``J^T J`` by automatic differentia
 scale and from gradient ascent. What rounding may have added is measured by moving both ends by their last bits.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """The outcome of an attempt to refute certified numbers: each attack, how close it came, what was refuted."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass
 from typing import Any

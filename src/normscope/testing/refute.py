@@ -1,7 +1,5 @@
 """``refute``: attack every certified number in the results of a model with the model itself."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 

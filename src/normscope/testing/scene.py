@@ -1,7 +1,5 @@
 """What all attacks on one model share: the copy it runs, the data points, and the findings so far."""
 
-from __future__ import annotations
-
 import math
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence

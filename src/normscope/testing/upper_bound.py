@@ -1,7 +1,5 @@
 """Try to refute an upper bound: Jacobians, pairs and ascent in float64, at points of very different scales."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field

@@ -1,7 +1,5 @@
 r"""What the theory needs to know about an activation: its slope, its curvature and its value at zero."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass
 

@@ -6,8 +6,6 @@ layers and convolutions (:class:`~normscope.weight_normalization.network.UnitRow
 refused with the reason.
 """
 
-from __future__ import annotations
-
 import copy
 import itertools
 import math

@@ -3,8 +3,6 @@ r"""Measured twins of the bounds: activations, Jacobians and Hessians of a model
 Nothing here uses the structure of weight normalization, so a bound that is compared with these numbers can fail.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable
 

@@ -4,8 +4,6 @@ The loss is :math:`\hat L(\theta) = \frac1n \sum_i \|y_i - f(\theta; x_i)\|^2`. 
 of ``f`` in the parameters and :math:`c_H` its Hessian (:mod:`normscope.weight_normalization.predictor`).
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable
 from dataclasses import dataclass

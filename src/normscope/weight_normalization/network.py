@@ -1,7 +1,5 @@
 r"""The network of the paper: unit weight vectors, a factor :math:`1/\sqrt m` per layer, a plain linear output."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable
 from typing import cast

@@ -8,8 +8,6 @@ non-negative coefficients in the sizes of the direction's blocks; :func:`hessian
 :func:`hessian_bound_closed` bounds it further until one formula is left.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass

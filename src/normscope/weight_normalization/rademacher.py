@@ -1,7 +1,5 @@
 r"""Rademacher complexity and the generalization gap of weight-normalized networks: no width, the root of the depth."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 

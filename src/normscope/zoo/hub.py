@@ -1,7 +1,5 @@
 """Models of other libraries, from this machine alone: transformers directories, timm and torchvision names."""
 
-from __future__ import annotations
-
 import difflib
 import fnmatch
 import importlib

@@ -1,7 +1,5 @@
 """From what a user writes to a model: files, modules, the zoo, and models of other libraries."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Run someone's code from a known seed and put every global generator back."""
 
-from __future__ import annotations
-
 import random
 from collections.abc import Iterator
 from contextlib import contextmanager

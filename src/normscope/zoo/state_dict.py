@@ -1,7 +1,5 @@
 """State dicts from files: read without running code, unwrapped, and fitted to a model key by key."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from pathlib import Path
 

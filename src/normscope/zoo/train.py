@@ -1,7 +1,5 @@
 """A short, repeatable training run: He-normal weights, Adam, cross-entropy."""
 
-from __future__ import annotations
-
 import math
 import os
 import time

@@ -1,7 +1,5 @@
 """The state of a training run in a file: written atomically, and enough to resume as if never stopped."""
 
-from __future__ import annotations
-
 import os
 from dataclasses import asdict, dataclass, field
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Import a user's file or module, find the factory in it and call it, leaving the interpreter as it was."""
 
-from __future__ import annotations
-
 import ast
 import hashlib
 import importlib

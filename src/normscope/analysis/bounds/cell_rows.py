@@ -1,7 +1,5 @@
 """The rows of Theorem 20 of than2025, its corollaries and the bound of Hou et al.: what happens within cells."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable
 from dataclasses import replace

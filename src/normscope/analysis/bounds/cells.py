@@ -1,7 +1,5 @@
 """The cells of Theorem 20: how the data lies in them, and certified constants of the network on each."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass
 

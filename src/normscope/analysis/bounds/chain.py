@@ -1,7 +1,5 @@
 """A network as a chain of layers, exactly: skips of non-negative tensors are carried along, others are refused."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterator
 

@@ -1,7 +1,5 @@
 """Losses between 0 and 1 that are Lipschitz in the scores: those that Theorem 20 may be used with."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """What the bounds need to know of a network: norms of layers, constants, the chain, gradients of margins."""
 
-from __future__ import annotations
-
 import functools
 import math
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """The network with noise in its weights: its average training error, and how far it is from a prior."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass
 

@@ -1,7 +1,5 @@
 """The L1 path norm of a network: one run with the absolute values of all weights on an input of ones."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping
 

@@ -1,7 +1,5 @@
 """A randomized network trained for its PAC-Bayes bound: the prior from half of the data, the bound from the other."""
 
-from __future__ import annotations
-
 import copy
 import math
 from collections.abc import Callable, Iterator

@@ -1,7 +1,5 @@
 """The rows of the table, one function for each family of bounds."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable
 from dataclasses import replace

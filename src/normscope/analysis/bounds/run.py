@@ -1,7 +1,5 @@
 """``bounds``: from a classifier and its data to every generalization bound next to the truth."""
 
-from __future__ import annotations
-
 import functools
 import json
 import math

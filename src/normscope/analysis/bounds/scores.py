@@ -1,7 +1,5 @@
 """One pass over labelled data: scores of every sample, and what the bounds need of the inputs."""
 
-from __future__ import annotations
-
 import hashlib
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, fields

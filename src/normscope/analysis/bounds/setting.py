@@ -1,7 +1,5 @@
 """What the rows of the table share: the network, its scores, the cells; and how a number becomes a row."""
 
-from __future__ import annotations
-
 import functools
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace

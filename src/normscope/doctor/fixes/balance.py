@@ -1,7 +1,5 @@
 """Balance pairs of layers around a positively homogeneous activation."""
 
-from __future__ import annotations
-
 import math
 
 import torch

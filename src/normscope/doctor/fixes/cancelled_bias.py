@@ -1,7 +1,5 @@
 """Set cancelled biases to zero; BatchNorm's running mean absorbs them."""
 
-from __future__ import annotations
-
 import torch
 from torch import Tensor
 

@@ -1,7 +1,5 @@
 """A draft of new weights: what was changed, what was refused and why."""
 
-from __future__ import annotations
-
 import functools
 from collections import Counter
 from collections.abc import Callable, Mapping

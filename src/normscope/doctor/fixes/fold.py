@@ -1,7 +1,5 @@
 """Fold BatchNorm with running statistics into the linear layer before it."""
 
-from __future__ import annotations
-
 import torch
 from torch import Tensor
 

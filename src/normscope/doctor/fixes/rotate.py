@@ -1,7 +1,5 @@
 """Rotate residual streams so that no channel is an outlier before quantization."""
 
-from __future__ import annotations
-
 from normscope.doctor.fixes.change import Change, Draft
 from normscope.geometry.function import function_of
 from normscope.geometry.rotate import rotate

@@ -1,7 +1,5 @@
 """``fix``: new weights for the same function, and optional changes of the code."""
 
-from __future__ import annotations
-
 import contextlib
 import errno
 import itertools

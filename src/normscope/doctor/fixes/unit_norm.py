@@ -1,7 +1,5 @@
 """Rescale scale-invariant weights to norm one."""
 
-from __future__ import annotations
-
 import math
 
 from torch import Tensor

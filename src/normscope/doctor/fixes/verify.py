@@ -1,7 +1,5 @@
 """Verify that two sets of weights compute the same function."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """NS308: a gradient that is not finite although the values are."""
 
-from __future__ import annotations
-
 from normscope.core.errors import listed
 from normscope.core.finding import Certainty, Finding, Severity
 from normscope.doctor.infinite_derivative import Singularities, Singularity

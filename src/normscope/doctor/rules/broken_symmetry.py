@@ -1,7 +1,5 @@
 """NS303: a scale symmetry that eps breaks."""
 
-from __future__ import annotations
-
 import math
 
 from normscope.core.finding import Certainty, Severity

@@ -1,7 +1,5 @@
 """NS101: a bias that the next normalizer subtracts again."""
 
-from __future__ import annotations
-
 import torch
 
 from normscope.core.finding import Certainty, Severity

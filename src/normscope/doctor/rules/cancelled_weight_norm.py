@@ -1,7 +1,5 @@
 """NS104: a normalizer of weights whose gain the next normalizer of activations cancels."""
 
-from __future__ import annotations
-
 import torch
 from torch import Tensor
 

@@ -1,7 +1,5 @@
 """NS216: between two checkpoints, weights that changed without their statistics, or statistics without weights."""
 
-from __future__ import annotations
-
 import torch
 
 from normscope.core.finding import Certainty

@@ -1,7 +1,5 @@
 """NS603: a normalizer whose scales are all zero."""
 
-from __future__ import annotations
-
 from normscope.core.finding import Certainty, Severity
 from normscope.doctor.modules import batch_norms
 from normscope.doctor.neighbours import reach

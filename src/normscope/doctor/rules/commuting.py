@@ -1,7 +1,5 @@
 """NS103: a normalizer before a linear map it commutes with, undone by the next normalizer."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from dataclasses import dataclass
 

@@ -1,7 +1,5 @@
 """NS208: a normalizer that couples samples where the purpose forbids it."""
 
-from __future__ import annotations
-
 from torch import nn
 
 from normscope.core.finding import Certainty, Severity

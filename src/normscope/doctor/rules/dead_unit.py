@@ -1,7 +1,5 @@
 """NS601: units that never leave the flat part of their activation."""
 
-from __future__ import annotations
-
 import math
 
 import torch

@@ -1,7 +1,5 @@
 """NS203: running statistics that do not match the data."""
 
-from __future__ import annotations
-
 import math
 import re
 from dataclasses import dataclass

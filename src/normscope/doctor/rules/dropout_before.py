@@ -1,7 +1,5 @@
 """NS215: dropout right before BatchNorm."""
 
-from __future__ import annotations
-
 from normscope.core.finding import Certainty
 from normscope.doctor.neighbours import LAYERS, before
 from normscope.doctor.rule import Findings, Rule

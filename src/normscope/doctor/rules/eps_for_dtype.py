@@ -1,7 +1,5 @@
 """NS302: a stabilizer too small for the precision it is used in."""
 
-from __future__ import annotations
-
 import math
 
 import torch

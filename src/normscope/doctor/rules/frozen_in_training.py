@@ -1,7 +1,5 @@
 """NS207: a frozen BatchNorm whose running statistics still move."""
 
-from __future__ import annotations
-
 from torch import nn
 
 from normscope.core.finding import Certainty

@@ -1,7 +1,5 @@
 """NS202: normalization groups of one or two entries."""
 
-from __future__ import annotations
-
 from normscope.core.finding import Certainty, Finding, Severity
 from normscope.doctor.rule import Findings, Rule
 from normscope.doctor.subject import Subject, place_of

@@ -1,7 +1,5 @@
 """NS305: a normalizer that sums squares in half precision."""
 
-from __future__ import annotations
-
 import torch
 
 from normscope.core.finding import Certainty, Severity

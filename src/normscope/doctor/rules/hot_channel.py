@@ -1,7 +1,5 @@
 """NS501: a channel that alone determines the constant of its layer."""
 
-from __future__ import annotations
-
 import math
 
 import torch

@@ -1,7 +1,5 @@
 """NS218: InstanceNorm that uses running statistics in evaluation."""
 
-from __future__ import annotations
-
 from torch import nn
 
 from normscope.core.finding import Certainty

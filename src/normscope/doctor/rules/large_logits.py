@@ -1,7 +1,5 @@
 """NS507: attention logits that saturate the softmax on the data."""
 
-from __future__ import annotations
-
 from normscope.core.finding import Certainty
 from normscope.doctor.history import History
 from normscope.doctor.rule import Findings, Rule

@@ -1,7 +1,5 @@
 """NS219: statistics over time in an otherwise causal network."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from typing import Any
 

@@ -1,7 +1,5 @@
 """NS217: a model in evaluation mode although it is trained."""
 
-from __future__ import annotations
-
 from normscope.core.finding import Certainty, Severity
 from normscope.doctor.history import History
 from normscope.doctor.modules import batch_norms

@@ -1,7 +1,5 @@
 """NS307: numbers that the precision cannot represent."""
 
-from __future__ import annotations
-
 import math
 
 import torch

@@ -1,7 +1,5 @@
 """NS212: a momentum of BatchNorm that keeps only the last batch, or never learns."""
 
-from __future__ import annotations
-
 from normscope.core.finding import Certainty
 from normscope.doctor.modules import batch_norms
 from normscope.doctor.rule import Findings, Rule

@@ -1,7 +1,5 @@
 """NS210: a negative running variance."""
 
-from __future__ import annotations
-
 from normscope.core.finding import Certainty, Severity
 from normscope.doctor.modules import batch_norms, listed_channels
 from normscope.doctor.rule import Findings, Rule

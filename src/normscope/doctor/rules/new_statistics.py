@@ -1,7 +1,5 @@
 """NS205: initial running statistics with trained weights."""
 
-from __future__ import annotations
-
 import torch
 from torch import Tensor, nn
 

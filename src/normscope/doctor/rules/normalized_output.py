@@ -1,7 +1,5 @@
 """NS106: a normalizer right before the output."""
 
-from __future__ import annotations
-
 from normscope.core.finding import Certainty
 from normscope.doctor.neighbours import LAYERS as LAYER_OPERATIONS
 from normscope.doctor.neighbours import before

@@ -1,7 +1,5 @@
 """NS001: the model could not be captured as a graph."""
 
-from __future__ import annotations
-
 from normscope.core.errors import listed
 from normscope.core.finding import Certainty, Finding, Severity
 from normscope.doctor.rule import NET, Findings, Rule

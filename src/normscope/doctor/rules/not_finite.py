@@ -1,7 +1,5 @@
 """NS002: weights, or values on the data, that are not finite numbers."""
 
-from __future__ import annotations
-
 from normscope.core.finding import Certainty, Severity
 from normscope.doctor.history import History
 from normscope.doctor.rule import Findings, Rule

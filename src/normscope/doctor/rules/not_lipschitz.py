@@ -1,7 +1,5 @@
 """NS504: parts that are not Lipschitz."""
 
-from __future__ import annotations
-
 import math
 
 from normscope.core.finding import Certainty, Severity

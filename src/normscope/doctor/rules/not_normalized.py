@@ -1,7 +1,5 @@
 """NS608: a module that is called a normalizer but whose output is not normalized."""
 
-from __future__ import annotations
-
 import itertools
 import re
 from collections.abc import Iterator, Mapping

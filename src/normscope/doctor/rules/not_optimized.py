@@ -1,7 +1,5 @@
 """NS403: normalization parameters that no optimizer moves."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 
 from torch import Tensor

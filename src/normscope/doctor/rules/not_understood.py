@@ -1,7 +1,5 @@
 """NS003: operations without a rule."""
 
-from __future__ import annotations
-
 from normscope.core.finding import Certainty, Severity
 from normscope.doctor.rule import NET, Findings, Rule
 from normscope.doctor.subject import Subject

@@ -1,7 +1,5 @@
 """NS304: one eps that differs from the others."""
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Iterator
 

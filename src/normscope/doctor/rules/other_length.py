@@ -1,7 +1,5 @@
 """NS607: a weight with the same direction but another length than at an earlier checkpoint."""
 
-from __future__ import annotations
-
 import math
 
 from torch import Tensor

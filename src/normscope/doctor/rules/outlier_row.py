@@ -1,7 +1,5 @@
 """NS508: rows of a layer many times longer than the others."""
 
-from __future__ import annotations
-
 from normscope.core.finding import Certainty
 from normscope.doctor.modules import listed_channels
 from normscope.doctor.rule import Findings, Rule

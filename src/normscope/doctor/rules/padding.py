@@ -1,7 +1,5 @@
 """NS214: padding inside the statistics of a normalizer."""
 
-from __future__ import annotations
-
 import torch
 from torch import Tensor
 

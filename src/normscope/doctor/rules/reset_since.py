@@ -1,7 +1,5 @@
 """NS606: a normalizer that was reset since an earlier checkpoint."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 
 import torch

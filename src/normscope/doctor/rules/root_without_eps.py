@@ -1,7 +1,5 @@
 """NS306: a division by a root without eps inside it."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 
 from normscope.core.finding import Certainty, Severity

@@ -1,7 +1,5 @@
 """NS213: one normalizer for several layers."""
 
-from __future__ import annotations
-
 from torch import nn
 
 from normscope.core.finding import Certainty

@@ -1,7 +1,5 @@
 """NS107: a softmax along an axis of length one."""
 
-from __future__ import annotations
-
 from normscope.core.finding import Certainty, Severity
 from normscope.doctor.rule import Findings, Rule
 from normscope.doctor.subject import Subject

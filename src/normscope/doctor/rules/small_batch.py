@@ -1,7 +1,5 @@
 """NS201: a batch too small for BatchNorm."""
 
-from __future__ import annotations
-
 import math
 
 from torch import nn

@@ -1,7 +1,5 @@
 """NS602: weight-normalized vectors near zero."""
 
-from __future__ import annotations
-
 import torch
 
 from normscope.core.finding import Certainty, Severity

@@ -1,7 +1,5 @@
 """NS604: scales of a normalizer that scatter around zero."""
 
-from __future__ import annotations
-
 from normscope.core.finding import Certainty
 from normscope.doctor.rule import Findings, Rule
 from normscope.doctor.subject import Subject, place_of

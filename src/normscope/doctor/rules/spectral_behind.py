@@ -1,7 +1,5 @@
 """NS506: spectral normalization whose power iteration has not converged."""
 
-from __future__ import annotations
-
 import torch
 from torch import Tensor
 

@@ -1,7 +1,5 @@
 """NS505: spectral normalization of a convolution that does not bound the convolution by one."""
 
-from __future__ import annotations
-
 import math
 
 from normscope.core.finding import Certainty, Severity

@@ -1,7 +1,5 @@
 """NS404: scales in half precision that the optimizer's steps cannot move."""
 
-from __future__ import annotations
-
 import torch
 
 from normscope.core.finding import Certainty

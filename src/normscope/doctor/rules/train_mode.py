@@ -1,7 +1,5 @@
 """NS204: BatchNorm that uses the statistics of the batch in evaluation."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 
 from normscope.core.finding import Certainty, Severity

@@ -1,7 +1,5 @@
 """NS102: a normalizer right after a normalizer."""
 
-from __future__ import annotations
-
 from normscope.core.finding import Certainty, Severity
 from normscope.doctor.rule import Findings, Rule
 from normscope.doctor.rules.commuting import directly, pairs, removable

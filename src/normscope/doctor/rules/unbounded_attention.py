@@ -1,7 +1,5 @@
 """NS503: attention logits without a bound."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterator
 

@@ -1,7 +1,5 @@
 """NS402: scale-invariant weights without weight decay."""
 
-from __future__ import annotations
-
 from normscope.core.finding import Certainty, Severity
 from normscope.doctor.modules import batch_norms
 from normscope.doctor.rule import Findings, Rule

@@ -1,7 +1,5 @@
 """NS206: layers of one network that counted different numbers of batches."""
 
-from __future__ import annotations
-
 from collections import Counter
 
 from normscope.core.finding import Certainty, Severity

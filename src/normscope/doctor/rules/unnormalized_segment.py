@@ -1,7 +1,5 @@
 """NS502: a segment without normalizer whose certified product explodes or vanishes."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass
 

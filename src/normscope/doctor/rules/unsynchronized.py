@@ -1,7 +1,5 @@
 """NS209: BatchNorm computed separately on each device."""
 
-from __future__ import annotations
-
 from torch import nn
 
 from normscope.core.finding import Certainty, Severity

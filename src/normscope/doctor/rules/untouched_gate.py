@@ -1,7 +1,5 @@
 """NS605: a branch scale at its tiny initial value in a trained network."""
 
-from __future__ import annotations
-
 from torch import Tensor, nn
 
 from normscope.core.finding import Certainty

@@ -1,7 +1,5 @@
 """NS105: a normalizer that is built but never called."""
 
-from __future__ import annotations
-
 import re
 
 from normscope.core.finding import Certainty

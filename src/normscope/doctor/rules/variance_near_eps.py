@@ -1,7 +1,5 @@
 """NS301: channels whose variance is near or below eps."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 
 from torch import Tensor

@@ -1,7 +1,5 @@
 """NS401: normalization parameters, gates of branches or biases in a weight decay group."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 from torch import nn

@@ -1,7 +1,5 @@
 """NS211: a normalizer over an axis that is not the feature axis."""
 
-from __future__ import annotations
-
 import re
 
 from normscope.core.finding import Certainty

@@ -1,7 +1,5 @@
 """Bounds that the bench knows by name: ours, as they are printed, and two that are false."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable
 from dataclasses import dataclass

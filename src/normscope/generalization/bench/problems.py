@@ -5,8 +5,6 @@ label apart where labels matter. One problem has a partition drawn after the dat
 samples, and the rest.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace

@@ -1,7 +1,5 @@
 """Test a bound on every problem many times, and whether it fails more often than it claims."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable
 from dataclasses import asdict, dataclass

@@ -1,7 +1,5 @@
 """Where the parameters of a function are added: biases, shifts, tables, learned positions."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 

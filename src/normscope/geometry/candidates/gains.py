@@ -1,7 +1,5 @@
 """What channels are multiplied by on their way: gains such as a layer scale, one behind the other."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 

@@ -1,7 +1,5 @@
 """Permutations of units and of heads: discrete symmetries, which move whole rows, columns and entries."""
 
-from __future__ import annotations
-
 import math
 from collections import defaultdict
 from collections.abc import Mapping, Sequence

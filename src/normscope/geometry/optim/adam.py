@@ -1,7 +1,5 @@
 """Adam on spheres and, for all other parameters, as always."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping
 from typing import Any
 

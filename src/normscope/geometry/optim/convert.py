@@ -1,7 +1,5 @@
 """Turn a stock optimizer into one that knows which weights live on spheres."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from typing import Any
 

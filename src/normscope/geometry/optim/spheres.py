@@ -1,7 +1,5 @@
 """Which parameters live on spheres: weights whose scale a normalizer undoes, block by block."""
 
-from __future__ import annotations
-
 import torch
 
 from normscope.geometry.candidates.scales import Scales

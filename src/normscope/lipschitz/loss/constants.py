@@ -1,7 +1,5 @@
 """The constant of any loss: by name, or by the attributes of a module."""
 
-from __future__ import annotations
-
 import copy
 import inspect
 from collections.abc import Callable

@@ -3,8 +3,6 @@
 The arguments are those of :func:`~normscope.lipschitz.loss.constants.loss_constant`.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from fractions import Fraction
 

@@ -4,8 +4,6 @@ A loss maps the stacked outputs of a batch to a number, so its constant is the n
 square is a rational number of the parameters, which floats hold exactly: it is kept as a fraction until the end.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Sequence
 from fractions import Fraction

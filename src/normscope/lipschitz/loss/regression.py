@@ -3,8 +3,6 @@
 The arguments are those of :func:`~normscope.lipschitz.loss.constants.loss_constant`.
 """
 
-from __future__ import annotations
-
 from fractions import Fraction
 
 from normscope.core.statement import statement

@@ -1,7 +1,5 @@
 """Certified constants in the weights on one domain: of small changes, and of changes of any size."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """Weights whose scale the network does not notice: no bound in them can be uniform over their size."""
 
-from __future__ import annotations
-
 from normscope.core.statement import statement
 from normscope.graph.ir import Graph, Node, Ref
 from normscope.graph.recognise import name_of

@@ -1,7 +1,5 @@
 """Exact at a point: the norm of the Jacobian of the output in a weight, and in the output of its layer."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass

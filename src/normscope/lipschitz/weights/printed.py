@@ -1,7 +1,5 @@
 """Theorem 12 as printed, and what takes its place for a chain without normalizers."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterable
 

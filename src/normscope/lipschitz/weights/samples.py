@@ -1,7 +1,5 @@
 """What the weights meet at given inputs: one pass in float64, with room for its own rounding."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field

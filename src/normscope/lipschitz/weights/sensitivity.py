@@ -1,7 +1,5 @@
 """The constant of a network with respect to tensors inside it: perturbations are added there, the input stays put."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable, Sequence
 
 from torch import Tensor

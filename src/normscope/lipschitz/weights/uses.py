@@ -1,7 +1,5 @@
 """Where each weight of a network is used: the operations that bring it together with what depends on the input."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass

@@ -4,8 +4,6 @@ r"""Adaptive instance normalization: instance normalization whose scale and shif
 product with the scale has a bound wherever the scale does, and none of its own.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from typing import Any
 

@@ -4,8 +4,6 @@ With running statistics ``y_c = gamma_c (x_c - mean_c)/sqrt(var_c + eps) + beta_
 is a layer normalization of its ``m = batch * positions`` values, and the input is the whole batch in the 2-norm.
 """
 
-from __future__ import annotations
-
 import math
 from typing import Any
 

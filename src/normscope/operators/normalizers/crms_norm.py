@@ -6,8 +6,6 @@ the whole vector is that form with ``a = b = 1/n``. With ``A = a I + b 11^T``, `
 that of RMSNorm: see Proposition CRMS-1.
 """
 
-from __future__ import annotations
-
 import math
 
 import torch

@@ -3,8 +3,6 @@ r"""Dynamic tanh (DyT): ``y = gamma tanh(alpha x) + beta``, which stands where a
 Every entry is a function of itself alone, with slope ``gamma_c alpha (1 - tanh^2)``; it is largest at zero.
 """
 
-from __future__ import annotations
-
 from torch import Tensor
 
 from normscope.core.rounding import as_float64, up

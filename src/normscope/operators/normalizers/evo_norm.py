@@ -5,8 +5,6 @@ divide x by a maximum of a fixed spread and a function of x. Those with a standa
 have no bound on all inputs (Proposition EVO-1). Over a root mean square there is one (Proposition EVO-2).
 """
 
-from __future__ import annotations
-
 import math
 
 import torch

@@ -4,8 +4,6 @@ r"""Filter response normalization: each channel of each sample over its root mea
 mean square normalization of every channel. The threshold is a maximum with a constant, which is 1-Lipschitz.
 """
 
-from __future__ import annotations
-
 from normscope.graph.recognise import Match
 from normscope.operators.normalization import Spread
 from normscope.operators.normalizer import Normalizer, Symmetry

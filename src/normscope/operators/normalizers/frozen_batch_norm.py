@@ -3,8 +3,6 @@ r"""Batch normalization whose statistics are buffers and whose formula is writte
 ``y = x s + (beta - mean s)`` with ``s = gamma/sqrt(var + eps)``, or ``(x - mean) s + beta``.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Any
 

@@ -17,8 +17,6 @@ exactly ``C^{3/2}``. Where no channel dominates another bound is smaller: ``K = 
 Both exceed ``C q >= a_c``, so they cover the directions across the radii as well.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass

@@ -3,8 +3,6 @@
 With as many groups as channels it is instance normalization.
 """
 
-from __future__ import annotations
-
 import math
 from typing import Any
 

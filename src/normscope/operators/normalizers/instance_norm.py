@@ -3,8 +3,6 @@
 Its constants are those of group normalization with as many groups as channels.
 """
 
-from __future__ import annotations
-
 from typing import Any
 
 from torch import nn

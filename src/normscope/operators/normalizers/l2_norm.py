@@ -9,8 +9,6 @@ points: ``||f_1 - f_2||^2 = (phi_1 - phi_2)^2 + 4 phi_1 phi_2 sin^2(theta/2)``, 
     ``"square"`` ``x / sqrt(||x||^2 + eps)``   ``phi/r = 1/sqrt(r^2 + eps)``
 """
 
-from __future__ import annotations
-
 import math
 from typing import Literal
 

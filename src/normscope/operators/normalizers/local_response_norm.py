@@ -11,8 +11,6 @@ which grows with u up to ``u* = k (beta + 1)/beta`` and falls beyond. Each chann
     ``k^-beta + 2 beta sqrt(n) (u - k) u^(-beta-1)``,   ``u = min(u*, the largest u on the domain)``.
 """
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass
 

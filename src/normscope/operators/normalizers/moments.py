@@ -1,7 +1,5 @@
 """Mean, standard deviation and root mean square of the rows of a matrix, enclosed with proof."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 import numpy as np

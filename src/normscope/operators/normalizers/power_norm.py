@@ -4,8 +4,6 @@ With the running mean it is a fixed diagonal map, with that of the batch a root 
 batch, channel by channel.
 """
 
-from __future__ import annotations
-
 import math
 
 from torch import Tensor

@@ -3,8 +3,6 @@ r"""Root-mean-square normalization: ``y = gamma * x / sqrt(||x||^2/n + eps)``, n
 With ``r^2 = ||x||^2/n + eps`` and ``kappa = eps/r^2`` the Jacobian is ``diag(gamma)/r (I - (1 - kappa) xx^T/||x||^2)``.
 """
 
-from __future__ import annotations
-
 import math
 from typing import Any
 

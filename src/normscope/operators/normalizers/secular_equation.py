@@ -1,7 +1,5 @@
 """The norm of a diagonal scaling after one or two directions are shrunk: a secular equation, solved with proof."""
 
-from __future__ import annotations
-
 import math
 
 import torch

@@ -4,8 +4,6 @@ It has no bound on all inputs: on ``x = c 1 + d`` the numerator grows with c whi
 small d changes the output by about ``c ||d|| / eps``. On a bounded range the rules of its operations give one.
 """
 
-from __future__ import annotations
-
 from torch import Tensor
 
 from normscope.core.statement import statement

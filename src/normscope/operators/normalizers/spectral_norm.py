@@ -4,8 +4,6 @@ PyTorch divides by ``sigma^ = u^T R v``, an estimate from below of the norm of t
 inputs * kernel). Two gaps remain: ``sigma^ <= ||R||``, and a convolution is not its reshaped kernel.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 

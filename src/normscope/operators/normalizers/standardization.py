@@ -3,8 +3,6 @@ r"""Standardization by constants of the data: ``(x - mean)/std`` with mean and d
 Deviations are told from other constants (a range, a unit) by their name.
 """
 
-from __future__ import annotations
-
 import re
 
 import torch

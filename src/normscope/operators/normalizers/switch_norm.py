@@ -4,8 +4,6 @@ With a share w of running statistics it has no bound on all inputs: on constant 
 ``w c`` while the variance stays, as in SimpleNorm. On a bounded range the rules of its operations give one.
 """
 
-from __future__ import annotations
-
 from torch import Tensor
 
 from normscope.core.statement import statement

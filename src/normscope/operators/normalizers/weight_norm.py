@@ -3,8 +3,6 @@ r"""Weight normalization: ``W = diag(g) V^``, ``V^`` the rows of ``V`` made unit
 The layer applies the effective weight; its constant is that of ``W``. Without ``g`` (rows of norm one) set ``g = 1``.
 """
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass
 

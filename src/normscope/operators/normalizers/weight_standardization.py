@@ -4,8 +4,6 @@ r"""Weight standardization: each filter is centred and divided by its standard d
 normalization of the weight; the layer then applies ``W^``.
 """
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass
 

@@ -4,8 +4,6 @@ Each is a curve of formulas. Where a function or its slope turns is written here
 :mod:`normscope.operators.scalar.curve` otherwise.
 """
 
-from __future__ import annotations
-
 import itertools
 import math
 from collections.abc import Callable, Mapping

@@ -6,8 +6,6 @@ enclosures of the next two derivatives. Where they are too many, as those of a s
 and bound. Far out :mod:`normscope.operators.scalar.asymptotics` takes over.
 """
 
-from __future__ import annotations
-
 import heapq
 import itertools
 import math

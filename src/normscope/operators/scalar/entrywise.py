@@ -4,8 +4,6 @@
 without a range. As a function of ``x`` alone it has one, the largest slope.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable
 from fractions import Fraction

@@ -4,8 +4,6 @@ A ball holds every number that the exact result may be, whatever was rounded. Th
 coefficients that hold ``g^(k)(x)/k!`` for every ``x`` in ``B``.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable
 

@@ -1,7 +1,5 @@
 """Is a smooth activation needed? Hessians against depth and training curves with smooth and with kinked ones."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path

@@ -1,7 +1,5 @@
 """What decides how fast it converges? The paper's setting, the least weight norm, and certificates for every step."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Does depth blow up the Hessian? With and without weight normalization, beside the bounds."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from pathlib import Path

@@ -1,7 +1,5 @@
 """The paper's way of training: square loss on one-hot targets, mini-batch gradient descent, uniform initialization."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Does the generalization gap depend on the width? Trained networks of many widths, beside the bound."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from pathlib import Path

@@ -1,7 +1,5 @@
 """A non-vacuous Theorem 20: a Lipschitz network for which the repaired bound is certified and below guessing."""
 
-from __future__ import annotations
-
 import itertools
 import math
 from collections.abc import Callable

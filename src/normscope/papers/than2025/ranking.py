@@ -1,7 +1,5 @@
 """Which measures rank trained networks by their gap? Runs that differ in width, depth, rate, batch and normalizer."""
 
-from __future__ import annotations
-
 import copy
 import itertools
 import math

@@ -1,7 +1,5 @@
 """A published summary of Than, The Hidden Power of Normalization (2025): what it adds to the paper's own claims."""
 
-from __future__ import annotations
-
 import torch
 from torch import Tensor
 from torch.nn import functional as F

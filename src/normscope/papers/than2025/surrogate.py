@@ -1,7 +1,5 @@
 """A certificate for a trained network without held-out labels: a small surrogate, and where the two disagree."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable
 from dataclasses import asdict, dataclass

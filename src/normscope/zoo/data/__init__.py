@@ -3,8 +3,6 @@
 Nothing here imports torch before it is used.
 """
 
-from __future__ import annotations
-
 from normscope.core.lazy import lazy_names
 
 __getattr__, __dir__, __all__ = lazy_names(__name__, __file__)

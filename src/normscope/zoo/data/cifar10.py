@@ -1,7 +1,5 @@
 """CIFAR-10 from its binary or its Python layout, one file at a time."""
 
-from __future__ import annotations
-
 import pickle
 from collections.abc import Iterator
 from dataclasses import dataclass

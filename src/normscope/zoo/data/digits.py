@@ -5,8 +5,6 @@ Learning Repository, https://doi.org/10.24432/C50P49, under the licence CC BY 4.
 (https://creativecommons.org/licenses/by/4.0/); the numbers are unchanged, stored as bytes.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from dataclasses import dataclass
 from importlib import resources

@@ -1,7 +1,5 @@
 """The idx format of MNIST: a short header, then bytes; compressed or not, read as a stream."""
 
-from __future__ import annotations
-
 import gzip
 import math
 import struct

@@ -1,7 +1,5 @@
 """Data by name or path, ready to be iterated."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from pathlib import Path
 

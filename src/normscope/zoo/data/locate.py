@@ -1,7 +1,5 @@
 """Where data sets are looked for."""
 
-from __future__ import annotations
-
 import contextlib
 import os
 from collections.abc import Sequence

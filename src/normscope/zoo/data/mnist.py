@@ -1,7 +1,5 @@
 """MNIST and Fashion-MNIST: where their four idx files lie."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 from normscope.zoo.data.idx import IdxImages

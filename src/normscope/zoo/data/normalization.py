@@ -1,7 +1,5 @@
 """From stored numbers to a network's inputs: scale to [0, 1], then subtract a mean and divide by a deviation."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 

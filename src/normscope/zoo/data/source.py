@@ -1,7 +1,5 @@
 """Batches from records on disk: streamed, normalized, with their labels, a bounded number at a time."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import NamedTuple, Protocol

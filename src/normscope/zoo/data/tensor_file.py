@@ -1,7 +1,5 @@
 """Examples in a tensor file: .npy, .npz, .pt and .safetensors, a block at a time, without running code in the file."""
 
-from __future__ import annotations
-
 import zipfile
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence

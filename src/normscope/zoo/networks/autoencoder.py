@@ -1,7 +1,5 @@
 """Convolutional autoencoder: strided convolutions down, transposed convolutions up."""
 
-from __future__ import annotations
-
 import torch
 from torch import nn
 

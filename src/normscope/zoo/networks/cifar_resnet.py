@@ -1,7 +1,5 @@
 """ResNet-20 and its deeper siblings for 32x32 images, with shortcuts that have no parameters (option A)."""
 
-from __future__ import annotations
-
 import torch
 from torch import nn
 from torch.nn import functional as F

@@ -1,7 +1,5 @@
 """A plain convolutional network, and the same with weight and with spectral normalization."""
 
-from __future__ import annotations
-
 import torch
 from torch import nn
 

@@ -1,7 +1,5 @@
 """ConvNeXt and ConvNeXt V2: depthwise 7x7 convolutions, token normalizers, layer scale or response normalization."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 import torch

@@ -1,7 +1,5 @@
 """DenseNet: every layer sees the concatenation of all before it."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 import torch

@@ -1,7 +1,5 @@
 """EfficientNet: inverted residual blocks with SiLU and squeeze-and-excitation."""
 
-from __future__ import annotations
-
 import math
 
 import torch

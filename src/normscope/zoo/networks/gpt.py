@@ -1,7 +1,5 @@
 """Decoder-only transformer in the manner of GPT-2: learned positions, pre-norm blocks, causal attention."""
 
-from __future__ import annotations
-
 import torch
 from torch import nn
 

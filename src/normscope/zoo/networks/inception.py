@@ -1,7 +1,5 @@
 """Inception-like network: parallel branches of different sizes, concatenated."""
 
-from __future__ import annotations
-
 import torch
 from torch import nn
 

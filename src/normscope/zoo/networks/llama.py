@@ -3,8 +3,6 @@
 Parameter names are those of the public Llama checkpoints, so that such a file fits a model of the same sizes.
 """
 
-from __future__ import annotations
-
 import torch
 from torch import nn
 from torch.nn import functional as F

@@ -1,7 +1,5 @@
 """MLP-Mixer: one MLP across patches, one across channels, in turn."""
 
-from __future__ import annotations
-
 import torch
 from torch import nn
 from torch.nn import functional as F

@@ -1,7 +1,5 @@
 """Fully connected ReLU networks, among them the papers' ten-layer network."""
 
-from __future__ import annotations
-
 import itertools
 from collections.abc import Sequence
 

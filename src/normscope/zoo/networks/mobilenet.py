@@ -1,7 +1,5 @@
 """MobileNetV2: inverted residual blocks with depthwise convolutions and linear bottlenecks."""
 
-from __future__ import annotations
-
 import torch
 from torch import nn
 

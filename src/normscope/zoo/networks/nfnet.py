@@ -1,7 +1,5 @@
 """Normalizer-free residual network: standardized weights, scaled ReLU and known variances instead of normalizers."""
 
-from __future__ import annotations
-
 import math
 
 import torch

@@ -1,7 +1,5 @@
 """One factory for every normalizer: a layer for activations, or a parametrization of the weights before it."""
 
-from __future__ import annotations
-
 from typing import TypeVar
 
 import torch

@@ -1,7 +1,5 @@
 """Residual networks whose blocks normalize first: ``x + W relu(N(V relu(N(x))))``."""
 
-from __future__ import annotations
-
 import torch
 from torch import nn
 from torch.nn import functional as F

@@ -1,7 +1,5 @@
 """Recurrent networks over a sequence: the library's LSTM and GRU, and cells written out, with LayerNorm if wanted."""
 
-from __future__ import annotations
-
 import torch
 from torch import nn
 

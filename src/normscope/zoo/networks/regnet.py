@@ -1,7 +1,5 @@
 """RegNet-style network: bottleneck blocks with grouped 3x3 convolutions and stages of regular widths."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 import torch

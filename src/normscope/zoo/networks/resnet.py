@@ -1,7 +1,5 @@
 """Residual networks with projection shortcuts: ResNet-18, 34 and 50, for 224x224 and for 32x32 images."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 import torch

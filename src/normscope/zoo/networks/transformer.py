@@ -1,7 +1,5 @@
 """The library's own ``nn.TransformerEncoder`` over a sequence of vectors."""
 
-from __future__ import annotations
-
 import torch
 from torch import nn
 

@@ -1,7 +1,5 @@
 """U-Net: an encoder, a decoder of transposed convolutions, and concatenated skips between them."""
 
-from __future__ import annotations
-
 import torch
 from torch import nn
 from torch.nn import functional as F

@@ -1,7 +1,5 @@
 """VGG-11: plain 3x3 convolutions and max pools."""
 
-from __future__ import annotations
-
 import torch
 from torch import nn
 

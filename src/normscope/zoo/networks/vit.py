@@ -1,7 +1,5 @@
 """Vision transformer: patches, class token, pre-norm blocks of attention and MLP."""
 
-from __future__ import annotations
-
 import torch
 from torch import nn
 from torch.nn import functional as F

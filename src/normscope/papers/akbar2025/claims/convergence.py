@@ -1,7 +1,5 @@
 """Sections 7 and 9: convergence, implicit bias, generalization, and advice."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable
 

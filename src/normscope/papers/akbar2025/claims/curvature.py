@@ -1,7 +1,5 @@
 """Sections 4.3, 6 and Appendix A.1.2: the Hessian behind BatchNorm."""
 
-from __future__ import annotations
-
 import math
 
 import torch

@@ -1,7 +1,5 @@
 """Table 1: how many directions of the parameters leave a network unchanged, counted as zero eigenvalues."""
 
-from __future__ import annotations
-
 import torch
 from torch import Tensor
 from torch.nn import functional as F

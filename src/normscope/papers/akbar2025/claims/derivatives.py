@@ -1,7 +1,5 @@
 """Section 3 and Appendix A.1.1: what the normalizers compute, and their gradients."""
 
-from __future__ import annotations
-
 import torch
 from torch import Tensor
 from torch.nn import functional as F

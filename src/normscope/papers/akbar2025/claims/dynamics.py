@@ -1,7 +1,5 @@
 """Section 5.1: gradient flow and descent of scale-invariant weights, and the norm they keep or gain."""
 
-from __future__ import annotations
-
 import math
 
 import torch

@@ -1,7 +1,5 @@
 """Section 8: the four experiments, at the scale the paper gives; it publishes no code, so data and seeds are ours."""
 
-from __future__ import annotations
-
 import itertools
 import math
 from collections.abc import Sequence

@@ -1,7 +1,5 @@
 """What the checks of this paper share: one hidden layer with a normalizer, its loss, and plain training."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 import torch

@@ -1,7 +1,5 @@
 """Sections 5 and 9.5: step sizes, explosion of gradients, dead units, saddle points, momentum."""
 
-from __future__ import annotations
-
 import itertools
 import math
 

@@ -1,7 +1,5 @@
 """Section 4 (and 2.1, 2.2): what normalizers leave unchanged, and how many directions that makes."""
 
-from __future__ import annotations
-
 import torch
 from torch import Tensor
 from torch.nn import functional as F

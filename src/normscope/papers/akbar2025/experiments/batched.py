@@ -1,7 +1,5 @@
 """Small networks of many seeds at once: every tensor has the seeds along its first axis."""
 
-from __future__ import annotations
-
 import itertools
 import math
 from collections.abc import Callable, Mapping, Sequence

@@ -1,7 +1,5 @@
 """Experiment 2: training and Hessian of a small regression network, with and without BatchNorm."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Experiment 4: five layers from weights of scales between 1e-8 and 1e3, with and without BatchNorm."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable
 from dataclasses import asdict, dataclass

@@ -1,7 +1,5 @@
 """Experiment 3: margins and flatness of 50-20-1 classifiers, with and without BatchNorm."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable
 from dataclasses import asdict, dataclass

@@ -1,7 +1,5 @@
 """Experiment 1 and Section 5.2: paths of the weight of a linear classifier in the plane, with and without BatchNorm."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable
 from dataclasses import asdict, dataclass

@@ -1,7 +1,5 @@
 """Claims of the summary on weight normalization that explicit constants can decide, its limitations included."""
 
-from __future__ import annotations
-
 import itertools
 import math
 

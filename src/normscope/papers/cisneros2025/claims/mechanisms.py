@@ -3,8 +3,6 @@
 Only what the summary says is here; its theorems were not held against the paper itself.
 """
 
-from __future__ import annotations
-
 import functools
 import math
 from collections.abc import Callable

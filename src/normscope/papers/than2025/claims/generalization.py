@@ -1,7 +1,5 @@
 """Section 5.2 and Appendix D: generalization from local Lipschitz constants."""
 
-from __future__ import annotations
-
 import torch
 from torch import Tensor
 from torch.nn import functional as F

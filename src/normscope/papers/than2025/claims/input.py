@@ -1,7 +1,5 @@
 """Section 4.1 and Appendix C: networks without normalizers, as functions of their input."""
 
-from __future__ import annotations
-
 import itertools
 import math
 

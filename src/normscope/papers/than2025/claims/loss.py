@@ -1,7 +1,5 @@
 """Section 4.3: the loss as a function of the weights, its gradients and its smoothness."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable
 

@@ -1,7 +1,5 @@
 """Section 4.2 and Appendix B: networks with normalizers, as functions of their input."""
 
-from __future__ import annotations
-
 import torch
 from torch import Tensor
 from torch.nn import functional as F

@@ -1,7 +1,5 @@
 """Section 3 and Appendix A: the Lipschitz constants of BatchNorm, LayerNorm and GroupNorm."""
 
-from __future__ import annotations
-
 import itertools
 import math
 

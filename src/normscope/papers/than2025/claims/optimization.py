@@ -1,7 +1,5 @@
 """Section 5.1: how many iterations training needs."""
 
-from __future__ import annotations
-
 from fractions import Fraction
 
 import torch

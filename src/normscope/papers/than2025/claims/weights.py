@@ -1,7 +1,5 @@
 """Section 4.3 and Appendices B and C: networks as functions of their weights."""
 
-from __future__ import annotations
-
 import math
 
 import torch

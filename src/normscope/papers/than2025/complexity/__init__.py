@@ -1,7 +1,5 @@
 """Iteration counts that follow from Lipschitz constants: as printed, and as the theorems behind them say."""
 
-from __future__ import annotations
-
 from normscope.core.lazy import lazy_names
 
 __getattr__, __dir__, __all__ = lazy_names(__name__, __file__)

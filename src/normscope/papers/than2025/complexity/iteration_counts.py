@@ -1,7 +1,5 @@
 """Iteration counts of gradient descent and of stochastic gradients: as printed, and as the theorems behind them say."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from dataclasses import replace

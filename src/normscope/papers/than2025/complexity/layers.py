@@ -1,7 +1,5 @@
 """Iteration counts for every layer of a network, with and without its normalizers, printed and as they hold."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import accumulate

@@ -1,7 +1,5 @@
 """The constructions of the papers by name: the numbers each shows, and how they go over layers or depth."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, field

@@ -4,8 +4,6 @@ Theorem 6 has any widths, depth and product of norms; Corollary 11 is at its wor
 whose constant is no reduction.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """Theorem 15 of than2025: a network whose training loss has a prescribed gradient at one layer."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """Theorem 13 of than2025: a network with prescribed constants in the weight and in the total input of a layer."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass

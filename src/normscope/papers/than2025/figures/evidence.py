@@ -1,7 +1,5 @@
 """Claims about the paper's figures, next to what a run shows."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

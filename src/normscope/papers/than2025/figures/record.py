@@ -1,7 +1,5 @@
 """Train a network of a figure and record what the figure shows; a stopped run can be resumed."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable
 from pathlib import Path

@@ -1,7 +1,5 @@
 """A reproduced figure: the evidence of its runs, and the facts one needs to repeat it."""
 
-from __future__ import annotations
-
 import platform
 from collections.abc import Mapping, Sequence
 from pathlib import Path

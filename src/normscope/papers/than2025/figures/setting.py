@@ -1,7 +1,5 @@
 """How the networks of the figures are trained: the paper's setting (001, appendix E), and smaller ones like it."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any

@@ -1,7 +1,5 @@
 """The first half of the slides: errors of a trained model, and bounds of others."""
 
-from __future__ import annotations
-
 import itertools
 import math
 

@@ -1,7 +1,5 @@
 """The second half of the slides: normalizers, and what they are said to do for learning."""
 
-from __future__ import annotations
-
 import itertools
 import math
 
