@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import argparse
+import datetime
+import functools
 import os
 import pickle
 import warnings
 import zipfile
+from collections import defaultdict
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import safetensors.torch
 import torch
@@ -18,6 +23,7 @@ from normscope.core.errors import InputError, WeightsError
 from normscope.graph.safe_load import (
     CHECKPOINT,
     FileKind,
+    StandIn,
     existing_file,
     holds_tensors,
     is_mappable,
@@ -84,16 +90,15 @@ def test_code_is_refused_by_name_and_not_run(tmp_path: Path, kind: FileKind, arc
 
 
 def test_no_message_advises_to_switch_the_protection_off(tmp_path: Path) -> None:
-    """Torch's own texts do; a pickle of another program, a module, plain text and a script archive get ours."""
+    """Torch's own texts do; a pickle of another program, plain text and a script archive get ours."""
     (tmp_path / "plain.pt").write_bytes(pickle.dumps(Evil(tmp_path / "ran")))
     (tmp_path / "text.pt").write_text("hello world, this is no checkpoint")
-    torch.save(nn.Linear(2, 2), tmp_path / "module.pt")
     with zipfile.ZipFile(tmp_path / "zip.pt", "w") as archive:
         archive.writestr("readme.txt", "not written by torch")
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         torch.jit.save(torch.jit.trace(nn.Linear(2, 2), torch.ones(1, 2)), tmp_path / "script.pt")
-    for name in ("plain", "text", "module", "zip", "script"):
+    for name in ("plain", "text", "zip", "script"):
         with pytest.raises(WeightsError) as caught:
             safe_load(tmp_path / f"{name}.pt", CHECKPOINT)
         text = str(caught.value)
@@ -104,6 +109,103 @@ def test_no_message_advises_to_switch_the_protection_off(tmp_path: Path) -> None
         assert "add_safe_globals" not in text
         assert ("TorchScript archive, which contains code" in text) is (name == "script")
     assert not (tmp_path / "ran").exists()
+
+
+class Settings:
+    """A class of some training script, with and without what pickles as a list, a mapping and slots."""
+
+    def __init__(self) -> None:
+        self.rate = 0.1
+
+
+class Items(list[int]):
+    """A list of a class of its own."""
+
+
+class Places(dict[str, int]):
+    """A mapping of a class of its own."""
+
+
+@pytest.mark.parametrize("archive", [True, False])
+def test_what_training_scripts_save_beside_the_weights_is_passed_over(tmp_path: Path, archive: bool) -> None:
+    """Arguments, paths, numpy's numbers, dates, objects: no class of them is loaded, and the weights are read."""
+    state = nn.Sequential(nn.Linear(2, 3), nn.BatchNorm1d(3)).state_dict()
+    beside = {
+        "args": argparse.Namespace(lr=0.1, out=Path("runs")),
+        "best": np.float64(0.3),
+        "history": np.ones(3),
+        "when": datetime.datetime(2026, 1, 2),
+        "counts": defaultdict(list, {1: [2]}),
+        "act": functools.partial(print, 1),
+        "own": [Settings(), Items([1, 2]), Places(a=1), {1, 2}],
+    }
+    path = tmp_path / "m.pt"
+    torch.save({"state_dict": state, **beside}, path, _use_new_zipfile_serialization=archive)
+    found = tensors_by_name(safe_load(path, CHECKPOINT), "m.pt")
+    assert list(found) == list(state)
+    assert all(torch.equal(found[key], state[key]) for key in state)
+    with pytest.raises(InputError, match="Refused to load"):
+        safe_load(path, DATA)
+
+
+class Tabled(nn.Module):
+    """A module with a buffer that its state dict leaves out, a part that is absent, and one that is used twice."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("table", torch.ones(2), persistent=False)
+        self.register_buffer("mean", torch.zeros(2))
+        self.first = self.again = nn.utils.weight_norm(nn.Linear(2, 2))
+        self.register_module("absent", None)
+
+
+@pytest.mark.parametrize("archive", [True, False])
+@pytest.mark.parametrize("key", ["", "model"])
+def test_a_module_that_was_saved_whole_counts_as_its_state_dict(tmp_path: Path, key: str, archive: bool) -> None:
+    """Read without importing a class of it; alone, or under a key beside an optimizer."""
+    torch.manual_seed(0)
+    path = tmp_path / "m.pt"
+    for module in (nn.Sequential(nn.Conv2d(3, 4, 3), nn.BatchNorm2d(4), nn.ReLU()), Tabled()):
+        content = {key: module, "optimizer": torch.optim.SGD(module.parameters())} if key else module
+        torch.save(content, path, _use_new_zipfile_serialization=archive)
+        found, state = tensors_by_name(safe_load(path, CHECKPOINT), "m.pt"), module.state_dict()
+        assert set(found) == set(state)
+        assert all(torch.equal(found[name], state[name]) for name in state)
+
+
+@pytest.mark.parametrize(
+    "asked",
+    [b"cbuiltins\neval\n", b"c__builtin__\nexec\n", b"csubprocess\nPopen\n", b"cimportlib\nimport_module\n"],
+)
+def test_what_would_run_code_is_refused_and_not_passed_over(tmp_path: Path, asked: bytes) -> None:
+    """Written as pickles by hand: a stand-in would do no harm, but such a file is no checkpoint."""
+    path = tmp_path / "m.pt"
+    _archive(path, b"\x80\x02" + asked + b"X\x03\x00\x00\x001+1\x85R.")
+    with pytest.raises(WeightsError, match=asked.split(b"\n")[1].decode() + " could run code"):
+        safe_load(path, CHECKPOINT)
+
+
+def test_a_file_cannot_change_a_class(tmp_path: Path) -> None:
+    """A pickle may ask to set attributes of whatever it names: only stand-ins take any."""
+    path = tmp_path / "m.pt"
+    state = b"N}X\x06\x00\x00\x00markedK\x01s\x86b"  # (None, {"marked": 1}), build
+    for named in (b"ctorch.nn.parameter\nParameter\n", b"ctorch._utils\n_rebuild_tensor_v2\n", b"ca.b\nC\n"):
+        _archive(path, b"\x80\x02cargparse\nNamespace\n0" + named + state + b".")
+        with pytest.raises(WeightsError, match="cannot be read as a checkpoint"):
+            safe_load(path, CHECKPOINT)
+    assert not hasattr(nn.Parameter, "marked")
+    assert not hasattr(torch._utils._rebuild_tensor_v2, "marked")
+    assert not hasattr(StandIn, "marked")
+
+
+def _archive(path: Path, pickled: bytes) -> None:
+    """Write what torch.save would write around a pickle."""
+    torch.save({}, path)
+    with zipfile.ZipFile(path) as archive:
+        members = {name: archive.read(name) for name in archive.namelist()}
+    with zipfile.ZipFile(path, "w") as archive:
+        for name, content in members.items():
+            archive.writestr(name, pickled if name.endswith("data.pkl") else content)
 
 
 @pytest.mark.parametrize("archive", [True, False])

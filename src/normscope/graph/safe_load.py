@@ -1,4 +1,9 @@
-"""Files of tensors, read without running code in them: one reader and one set of messages for weights and for data."""
+"""Files of tensors, read without running code in them: one reader and one set of messages for weights and for data.
+
+Checkpoints often hold more than tensors: the arguments of a script, paths, a whole module. Objects of classes that are
+not on torch's list of harmless ones are read as :class:`StandIn`, which keeps what the file says of them and runs
+nothing.
+"""
 
 from __future__ import annotations
 
@@ -7,12 +12,15 @@ import pickle
 import re
 import warnings
 import zipfile
+from collections import OrderedDict
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from types import ModuleType
+from typing import Any, ClassVar
 
 import torch
+from torch._weights_only_unpickler import _get_allowed_globals
 
 from normscope.core.errors import NormscopeError, WeightsError, listed
 
@@ -22,6 +30,22 @@ PICKLED = (".pt", ".pth", ".bin", ".ckpt", ".th")
 _LEGACY = bytes.fromhex("80028a0a6cfc9c46f9206aa85019")
 #: Keys under which training scripts put the state dict.
 WRAPPERS = ("state_dict", "model_state_dict", "model")
+#: Modules and functions that no checkpoint needs: a file that names one is refused.
+_CODE = (
+    "os",
+    "posix",
+    "nt",
+    "sys",
+    "subprocess",
+    "shutil",
+    "socket",
+    "runpy",
+    "importlib",
+    "pty",
+    "ctypes",
+    "webbrowser",
+)
+_RUNNERS = ("eval", "exec", "compile", "__import__", "open", "input", "breakpoint")
 #: Keys of the state of an optimizer.
 _OPTIMIZER = {"state", "param_groups"}
 
@@ -37,6 +61,7 @@ class FileKind:
         save: how to write such a file.
         directory: what to do when a directory is named instead.
         by_content: whether a file of tensors may have any ending.
+        stand_ins: whether objects of unknown classes may lie beside the tensors.
     """
 
     name: str
@@ -45,6 +70,7 @@ class FileKind:
     save: str
     directory: str = "Name a file in it."
     by_content: bool = False
+    stand_ins: bool = False
 
 
 CHECKPOINT = FileKind(
@@ -54,6 +80,7 @@ CHECKPOINT = FileKind(
     "Save a state dict: torch.save(model.state_dict(), FILE).",
     "Name a file in it (for a model: hf:DIRECTORY).",
     by_content=True,
+    stand_ins=True,
 )
 
 
@@ -119,11 +146,14 @@ def unreadable(path: Path, kind: FileKind, error: Exception) -> NormscopeError:
     """
     if isinstance(error, PermissionError):
         return kind.error(f"Cannot read {path}: {error}. Check its permissions.")
-    first = (str(error).splitlines() or ["no message"])[0]
+    first = (str(error).splitlines() or ["no message"])[0].partition(" This is an internal")[0]
     return kind.error(
         f"{path} cannot be read as {kind.name} ({type(error).__name__}: {first[:160]}). It may be "
         f"truncated or in another format: copy it again. {kind.save}"
     )
+
+
+_ASKED = re.compile(r"(?:GLOBAL|global) (\w+(?:\.\w+)*)")
 
 
 def _refused(path: Path, kind: FileKind, error: Exception) -> NormscopeError:
@@ -136,7 +166,7 @@ def _refused(path: Path, kind: FileKind, error: Exception) -> NormscopeError:
         )
     if not isinstance(error, pickle.UnpicklingError):
         return unreadable(path, kind, error)
-    asked = re.search(r"(?:GLOBAL|global) (\w+(?:\.\w+)+)", text)
+    asked = _ASKED.search(text)
     if not asked:  # torch's own text would advise to switch the protection off
         return unreadable(path, kind, pickle.UnpicklingError("not a pickle written by torch.save"))
     return kind.error(
@@ -145,10 +175,63 @@ def _refused(path: Path, kind: FileKind, error: Exception) -> NormscopeError:
     )
 
 
+class StandIn:
+    """Holds what a pickle says of an object whose class is not loaded; nothing of that class runs.
+
+    Attributes:
+        state: what was given to restore it, e.g. the attributes of a module.
+    """
+
+    state: Any = None
+    dump_patches = False  # the older format asks every module class for it
+
+    def __init__(self, *args: Any) -> None:
+        pass
+
+    def __setitem__(self, key: Any, value: Any) -> None:
+        """Pass over an item of a mapping."""
+
+    def append(self, item: Any) -> None:
+        """Pass over an item of a list."""
+
+
+class _Unpickler(pickle._Unpickler):
+    """Finds what torch holds to be harmless, and stand-ins for all else; only stand-ins take a state from the file."""
+
+    dispatch: ClassVar[Any] = dict(pickle._Unpickler.dispatch)
+    stack: list[Any]
+
+    def find_class(self, module: str, name: str) -> Any:
+        """Return what a pickle names."""
+        module = {"__builtin__": "builtins"}.get(module, module)  # its name in the pickles of torch.save
+        if module.partition(".")[0] in _CODE or (module == "builtins" and name in _RUNNERS):
+            raise pickle.UnpicklingError(f"GLOBAL {module}.{name}")
+        return _get_allowed_globals().get(f"{module}.{name}", StandIn)
+
+    def _build(self) -> None:
+        """Give a state to the object on the stack: a class or a function of torch must not be changed by a file."""
+        state, restored = self.stack.pop(), self.stack[-1]
+        if isinstance(restored, StandIn):
+            restored.state = state
+        elif not isinstance(restored, OrderedDict):  # a state dict: the versions of its modules are not needed
+            raise pickle.UnpicklingError(f"not a plain container: {type(restored).__name__}")
+
+    dispatch[pickle.BUILD[0]] = _build
+
+
+def _unpickling() -> ModuleType:
+    """Return what torch.load takes as a pickle module, with our way to find classes."""
+    module: Any = ModuleType("normscope_unpickling")
+    module.Unpickler = _Unpickler
+    module.load = lambda file, **options: _Unpickler(file, **options).load()
+    return module
+
+
 def safe_load(path: Path, kind: FileKind) -> Any:
     """Return what torch.save wrote to a file, on the CPU, mapped from disk where the format allows.
 
-    Only tensors and plain containers are built: no code in the file is run.
+    Only tensors and plain containers are built, and stand-ins for other objects where the kind allows them: no code in
+    the file is run.
 
     Raises:
         NormscopeError: of the kind's class, if the file is missing, empty, cut short, unsafe or of another format.
@@ -163,7 +246,15 @@ def safe_load(path: Path, kind: FileKind) -> Any:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # remarks on the file's age; every refusal is an error of its own
         try:
-            return torch.load(path, map_location="cpu", weights_only=True, mmap=is_mappable(path))
+            mapped = is_mappable(path)
+            try:
+                return torch.load(path, map_location="cpu", weights_only=True, mmap=mapped)
+            except pickle.UnpicklingError as error:
+                if not kind.stand_ins or not _ASKED.search(str(error)):
+                    raise
+                return torch.load(
+                    path, map_location="cpu", pickle_module=_unpickling(), weights_only=False, mmap=mapped
+                )
         except Exception as error:
             # Damaged pickles raise almost anything, KeyError and struct.error among them.
             raise _refused(path, kind, error) from error
@@ -171,6 +262,8 @@ def safe_load(path: Path, kind: FileKind) -> Any:
 
 def tensors_by_name(content: Any, name: str) -> dict[str, torch.Tensor]:
     """Return the tensors of a state dict: bare, under one of :data:`WRAPPERS`, or the only one under another key.
+
+    A module that was saved as a whole counts as its state dict.
 
     Returns:
         Tensors by name; anything else in the state dict is left out, and so is what lies beside it.
@@ -207,12 +300,29 @@ def tensors_by_name(content: Any, name: str) -> dict[str, torch.Tensor]:
 
 
 def _named(content: Any) -> Any:
-    """Return content with lists of (name, tensor) pairs, as ``list(state_dict.items())`` gives, as dictionaries."""
+    """Return content with state dicts for saved modules and lists of pairs, as ``list(state_dict.items())`` gives."""
     if isinstance(content, Mapping):
-        return {key: _named(value) if isinstance(value, list) else value for key, value in content.items()}
+        return {key: _named(value) if isinstance(value, list | StandIn) else value for key, value in content.items()}
+    if isinstance(content, StandIn):
+        return _module_tensors(content) or content
     pairs = isinstance(content, list) and all(isinstance(x, tuple | list) and len(x) == 2 for x in content)
     named = pairs and all(isinstance(x[0], str) and isinstance(x[1], torch.Tensor) for x in content)
     return dict(content) if named and content else content
+
+
+def _module_tensors(module: Any, prefix: str = "", above: tuple[int, ...] = ()) -> dict[str, torch.Tensor]:
+    """Return the parameters and buffers of a module that was saved as a whole, named as its state dict names them."""
+    held = module.state if isinstance(module, StandIn) and isinstance(module.state, Mapping) else {}
+    parts = ("_parameters", "_buffers", "_modules")
+    if id(module) in above or not all(isinstance(held.get(part), Mapping) for part in parts):
+        return {}
+    passing = held.get("_non_persistent_buffers_set")
+    passing = passing if isinstance(passing, set) else set()
+    buffers = {name: buffer for name, buffer in held["_buffers"].items() if name not in passing}
+    own = {f"{prefix}{k}": v for k, v in {**held["_parameters"], **buffers}.items() if isinstance(v, torch.Tensor)}
+    for name, part in held["_modules"].items():
+        own |= _module_tensors(part, f"{prefix}{name}.", (*above, id(module)))
+    return own
 
 
 def _state_dicts(content: Any, is_part: Callable[[Any], bool]) -> dict[tuple[Any, ...], Mapping[Any, Any]]:

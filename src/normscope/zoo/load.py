@@ -9,7 +9,7 @@ from torch import nn
 
 from normscope.core.errors import ModelNotFoundError, listed
 from normscope.core.files import user_path
-from normscope.graph.safe_load import CHECKPOINT
+from normscope.graph.safe_load import CHECKPOINT, holds_tensors
 from normscope.graph.weights_validation import check_model
 from normscope.zoo import catalogue as zoo
 from normscope.zoo.hub import timm_model, torchvision_model, transformers_model
@@ -78,13 +78,13 @@ def _guess(text: str) -> str:
     if path.suffix == ".py" and path.is_file():
         names = listed(callables_in_source(path)) or "none"
         return f"Write {text}:NAME with a function that returns the model. Functions and classes there: {names}."
-    if path.suffix.lower() in CHECKPOINT.endings:
+    if path.suffix.lower() in CHECKPOINT.endings or (path.is_file() and holds_tensors(path)):
         return "A checkpoint contains only weights: name the model, and pass this file as its weights."
     if path.is_dir():
         return f"write hf:{text}" if (path / "config.json").is_file() else "Name a Python file in that directory."
     if text in zoo.ZOO:
         return f"write zoo:{text}"
-    return "Check the spelling."
+    return "That file is neither Python code nor a checkpoint." if path.is_file() else "Check the spelling."
 
 
 def load_model(
