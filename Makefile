@@ -5,7 +5,7 @@ BIN = $(VENV)/bin
 STAMP = $(VENV)/.installed
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-all bench lint docs release clean
+.PHONY: help demo test test-all bench style lint docs release clean
 
 help: ## show what can be made
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*##/\t/' | expand -t 12
@@ -19,15 +19,17 @@ $(STAMP): pyproject.toml constraints.txt
 demo: $(STAMP) ## set up, train the papers' network with and without BatchNorm, analyze both, write a report to open
 	$(BIN)/normscope demo --out normscope-demo
 
-test: $(STAMP) lint ## set up, lint, type-check and run the tests; of the long ones a part that changes daily
+test: $(STAMP) style ## set up, lint and run the tests (mypy is one of them); of the long ones a part that changes daily
 	OPENBLAS_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist worksteal
 
-test-all: $(STAMP) lint ## the same with every long test whole (hours)
+test-all: $(STAMP) style ## the same with every long test whole (hours)
 	OPENBLAS_NUM_THREADS=1 NORMSCOPE_ALL=1 $(BIN)/python -m pytest -n 2 --dist worksteal -m ''
 
-lint: $(STAMP) ## ruff and mypy
+style: $(STAMP)
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
+
+lint: style ## ruff and mypy
 	$(BIN)/mypy
 
 docs: $(STAMP) ## build the documentation into docs/_build, run its tutorials

@@ -134,7 +134,7 @@ def _result(name: str) -> Result:
         model = build("resnet50", width=4, classes=10, image_size=32)
         return analyze(model.eval(), torch.randn(2, 3, 32, 32, generator=generator), name="zoo:resnet50", **quick)
     if name == "transformer":
-        model = build("gpt", width=8, layers=24, heads=2, vocabulary=11)
+        model = build("gpt", width=8, layers=6, heads=2, vocabulary=11)
         return analyze(model.eval(), torch.randint(0, 11, (4, 6), generator=generator), name="zoo:gpt", **quick)
     if name == "odd":  # nothing proved, operations without a rule, and names without a place to break
         words = "aten.special_function_of_a_long_name" * 4

@@ -103,8 +103,8 @@ def test_folding(visit: Visit) -> None:
     """Equal blocks are shown once, every normalizer is marked, and all folds open and close."""
     page = visit("transformer")
     marks = page.texts(".tree .leaf .mark")
-    assert [mark.split(":")[0] for mark in marks] == ["◆ layer norm ×24", "◆ layer norm ×24", "◆ layer norm"]
-    assert "×24" in page.texts(".tree .repeat")
+    assert [mark.split(":")[0] for mark in marks] == ["◆ layer norm ×6", "◆ layer norm ×6", "◆ layer norm"]
+    assert "×6" in page.texts(".tree .repeat")
     state = "return [...document.querySelectorAll('.tree details')].map(d => d.open)"
     page.one('[data-fold="open"]').click()
     assert all(page.run(state))

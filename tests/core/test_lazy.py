@@ -14,8 +14,6 @@ import normscope
 from normscope.cli.main import app
 from normscope.core.lazy import lazy_names, modules_in
 
-ROOT = Path(__file__).parents[2]
-
 PACKAGES = ["normscope", "normscope.zoo", "normscope.zoo.data"]
 
 
@@ -66,19 +64,6 @@ def test_a_name_may_have_another_name_inside(tmp_path: Path) -> None:
     load, names, public = lazy_names("normscope", str(tmp_path / "__init__.py"))
     assert load("root") is math.sqrt
     assert names() == sorted(public) == ["VERSION", "root", "sqrt"]
-
-
-@pytest.mark.turns(2)
-def test_type_checkers_see_what_is_there(tmp_path: Path) -> None:
-    """Behind lazy names stand types, not ``Any``."""
-    program = tmp_path / "program.py"
-    program.write_text("import normscope\nreveal_type(normscope.analyze)\nreveal_type(normscope.load_model)\n")
-    # With the settings of the project, and so with the cache that the lint has just filled.
-    settings = ["--config-file", str(ROOT / "pyproject.toml"), "--cache-dir", str(ROOT / ".mypy_cache")]
-    command = [sys.executable, "-m", "mypy", *settings, str(program)]
-    done = subprocess.run(command, capture_output=True, text=True, check=False, cwd=ROOT)
-    assert "normscope.core.result.Result" in done.stdout, done.stdout
-    assert "-> torch.nn.modules.module.Module" in done.stdout, done.stdout
 
 
 @pytest.mark.turns(2)

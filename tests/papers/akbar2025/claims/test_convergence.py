@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from checked_claims import claim_entry
 from normscope.papers.akbar2025.claims import convergence
 from normscope.papers.akbar2025.claims.convergence import CLAIMS
 from normscope.papers.run import checked
@@ -17,8 +18,8 @@ VERDICTS = {
 
 @pytest.mark.parametrize(("id", "verdict"), VERDICTS.items())
 def test_verdicts(id: str, verdict: str) -> None:
-    entry = checked(CLAIMS[id])
-    assert (entry.error, entry.verdict) == ("", verdict)
+    found = claim_entry(id)
+    assert (found.error, found.verdict) == ("", verdict)
 
 
 def test_every_claim_is_listed() -> None:

@@ -6,6 +6,7 @@ import math
 
 import pytest
 
+from checked_claims import claim_entry
 from normscope.papers.akbar2025.claims import curvature
 from normscope.papers.akbar2025.claims.curvature import CLAIMS
 from normscope.papers.run import checked
@@ -19,8 +20,8 @@ VERDICTS = {
 
 @pytest.mark.parametrize(("id", "verdict"), VERDICTS.items())
 def test_verdicts(id: str, verdict: str) -> None:
-    entry = checked(CLAIMS[id])
-    assert (entry.error, entry.verdict) == ("", verdict)
+    found = claim_entry(id)
+    assert (found.error, found.verdict) == ("", verdict)
 
 
 def test_every_claim_is_listed() -> None:

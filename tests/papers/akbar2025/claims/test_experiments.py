@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
+from checked_claims import claim_entry
 from normscope.papers.akbar2025.claims.experiments import CLAIMS
 from normscope.papers.claim import Outcome
-from normscope.papers.run import checked
 
 VERDICTS = {
     "003-X1": "holds", "003-X1p": "needs an assumption", "003-X2": "unsupported", "003-X3": "unsupported",
@@ -18,10 +18,10 @@ VERDICTS = {
 def found() -> dict[str, Outcome]:
     """Run every experiment once."""
     outcomes = {}
-    for id, claim in CLAIMS.items():
-        entry = checked(claim)
-        assert entry.outcome is not None, entry.error
-        outcomes[id] = entry.outcome
+    for id in CLAIMS:
+        found = claim_entry(id)
+        assert found.outcome is not None, found.error
+        outcomes[id] = found.outcome
     return outcomes
 
 

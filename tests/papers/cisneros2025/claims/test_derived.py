@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from checked_claims import claim_entry
 from normscope.papers.cisneros2025.claims import derived
 from normscope.papers.cisneros2025.claims.derived import CLAIMS
 from normscope.papers.run import checked
@@ -22,8 +23,8 @@ VERDICTS = {
 @pytest.mark.turns(3)
 @pytest.mark.parametrize(("id", "verdict"), VERDICTS.items())
 def test_verdicts(id: str, verdict: str) -> None:
-    entry = checked(CLAIMS[id])
-    assert (entry.error, entry.verdict) == ("", verdict)
+    found = claim_entry(id)
+    assert (found.error, found.verdict) == ("", verdict)
 
 
 def test_every_claim_is_listed() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
+from checked_claims import claim_entry
 from normscope.papers.cisneros2025.claims import mechanisms as cisneros2025
 from normscope.papers.cisneros2025.claims.mechanisms import CLAIMS, network, unit_rows
 from normscope.papers.run import checked
@@ -18,8 +19,8 @@ VERDICTS = {
 
 @pytest.mark.parametrize(("id", "verdict"), VERDICTS.items())
 def test_verdicts(id: str, verdict: str) -> None:
-    entry = checked(CLAIMS[id])
-    assert (entry.error, entry.verdict) == ("", verdict)
+    found = claim_entry(id)
+    assert (found.error, found.verdict) == ("", verdict)
 
 
 def test_every_claim_is_listed() -> None:
