@@ -9,6 +9,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from normscope.core.large_tensor import empty
+
 #: Numbers of one block of images: they stay in the cache while all places of the kernel pass over them.
 BLOCK = 2**16
 #: Fewer images than this are left to torch.
@@ -22,7 +24,8 @@ class _Axis:
     """How one axis is laid out.
 
     A result y reads ``s y + d i - p`` for the place i of the kernel: position ``y + shift`` of the phase
-    ``(d i - p) mod s``. Phases stand one behind the other with as many zeros between them as are read.
+    ``(d i - p) mod s``. Down the images there are as many zeros behind a phase as are read; along their rows there
+    are none, and of each phase there is one copy for each shift, without the columns that it reads of the next row.
     """
 
     size: int
@@ -79,26 +82,24 @@ def convolved(
         return None
     across, down = (_Axis.of(sizes[i], kernel[i], stride[i], padding[i], dilation[i]) for i in (0, 1))
     count, channels, results = len(z), z.shape[1], len(weight)
-    image, width = across.length * down.length, down.length
+    width = max(down.size, down.result)  # rows without zeros behind them: copies are long
+    image = across.length * width
     taps = [
-        (weight[:, :, i, j].to(z).contiguous(), (a, b), dy * width + dx)
+        (weight[:, :, i, j].to(z).contiguous(), (a, b, dx), dy * width + dx)
         for i, (a, dy) in enumerate(across.places)
         for j, (b, dx) in enumerate(down.places)
     ]
     before, behind = max(0, *(-at for _, _, at in taps)), max(0, *(at for _, _, at in taps))
     each = max(1, min(count, math.ceil(BLOCK / (channels * image))))
-    phases = {key for _, key, _ in taps}
-    buffers = {key: z.new_zeros(channels, before + each * image + behind) for key in phases}
+    buffers = {key: z.new_zeros(channels, before + each * image + behind) for _, key, _ in taps}
     views = {
         key: buffer[:, before : before + each * image].view(channels, each, across.length, width)
         for key, buffer in buffers.items()
     }
-    room, out = z.new_empty(results, each * image), z.new_empty(count, results, across.result, down.result)
+    room, out = z.new_empty(results, each * image), empty(count, results, across.result, down.result)
     for first in range(0, count, each):
         part = z[first : first + each].transpose(0, 1)
-        for (a, b), view in views.items():
-            phase = part[:, :, a :: stride[0], b :: stride[1]]
-            view[:, : phase.shape[1], : phase.shape[2], : phase.shape[3]] = phase
+        _fill(views, part, stride, down.result)
         made = room[:, : part.shape[1] * image]
         for k, (matrix, key, at) in enumerate(taps):
             read = buffers[key][:, before + at : before + at + made.shape[1]]
@@ -106,3 +107,21 @@ def convolved(
         grid = made.view(results, part.shape[1], across.length, width)
         out[first : first + each] = grid[:, :, : across.result, : down.result].transpose(0, 1)
     return out
+
+
+def _fill(views: dict[tuple[int, int, int], Tensor], part: Tensor, stride: Sequence[int], result: int) -> None:
+    """Copy images into the buffers of their phases; columns that a shift would read from another row are zero."""
+    whole: dict[tuple[int, int], Tensor] = {}
+    for (a, b, _), view in views.items():
+        known = whole.setdefault((a, b), view)
+        if known is not view:
+            view.copy_(known)
+            continue
+        phase = part[:, :, a :: stride[0], b :: stride[1]]
+        view[:, : phase.shape[1], : phase.shape[2], : phase.shape[3]] = phase
+    for (_, _, shift), view in views.items():
+        width = view.shape[3]
+        if shift < 0:
+            view[..., max(0, width + shift) :] = 0.0
+        elif result + shift > width:
+            view[..., : result + shift - width] = 0.0

@@ -12,6 +12,7 @@ from torch import Tensor, nn
 import normscope
 from networks import Lambda, captured_of, points, seeded
 from normscope.graph.capture import Captured
+from normscope.lipschitz.local import enclosed, feedback, twofold
 from normscope.lipschitz.local.balanced_channels import channel_scales, with_balanced_channels
 from normscope.lipschitz.local.ball import on_balls
 from normscope.lipschitz.local.steps import Steps
@@ -253,6 +254,26 @@ def test_factors_that_are_no_powers_of_two_hardly_move_them(name: str, seed: int
     assert max(ball.units for ball in found[0]) > 2
     for ball, same in zip(*found, strict=True):
         assert same.constant == pytest.approx(ball.constant, rel=1e-3)
+
+
+@pytest.mark.parametrize("seed", range(2))
+def test_deep_residual_networks_do_not_move_either(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Rows made backwards, multipliers in single precision; channels of the stream and of the blocks scaled at once."""
+    monkeypatch.setattr(twofold, "TOO_LARGE", 0.0)
+    monkeypatch.setattr(enclosed, "PRECISE", 0.0)
+    monkeypatch.setattr(feedback, "SINGLE_FROM", 2)
+    model, x = seeded(_residual(pads=True), seed).double().eval(), points(1, 2, 8, 8)
+    other = copy.deepcopy(model)
+    _residual_rescaled(other, torch.Generator().manual_seed(seed))
+    found = []
+    for network in (model, other):
+        balanced = with_balanced_channels(captured_of(network, x))
+        program = build_program(balanced.graph, balanced.tensors, balanced.at_batch(1))
+        steps = Steps(SegmentNorms(Effort(1e-2, 1e-9, 0)), channel_scales(balanced, program))
+        found.append(on_balls(program, steps, [x], [0.05, 0.3]))
+    assert found[0][1].units > 20
+    for ball, same in zip(*found, strict=True):
+        assert same.constant == pytest.approx(ball.constant, rel=1e-5)
 
 
 def test_the_scale_that_a_batchnorm_takes_away_does_not_count() -> None:

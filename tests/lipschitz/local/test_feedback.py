@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
+from dataclasses import replace
 
 import pytest
 import torch
@@ -73,6 +74,32 @@ def test_an_error_of_the_matrices_is_part_of_the_bound() -> None:
     f = _system(0)
     wrong = Feedback(f.A, f.G, f.B, f.N, f.centre, f.radius, f.blocks, error=1e-3)
     assert gain(wrong).value >= gain(f).value + 1e-3
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_errors_of_blocks_count_where_they_are_made(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """No system within the errors of its rows exceeds the bound, and precise rows make it smaller."""
+    errors = (1e-4, 1e-12, 3e-3)
+    plain = _system(seed)
+    f = replace(plain, error=math.hypot(*errors), row_errors=errors)
+    found, coarse = gain(f).value, gain(replace(f, row_errors=())).value
+    assert gain(plain).value < found < coarse
+    signs = torch.tensor(list(itertools.product((-1.0, 1.0), repeat=5)), dtype=torch.float64)
+    for k in range(20):
+        moved = [points(3, 9, seed=k), points(2, 9, seed=k + 50), points(3, 9, seed=k + 99)]
+        moved[1][:, 4:], moved[2][:, 6:] = 0.0, 0.0  # a block reads the units before it alone
+        E = torch.cat([e * m / m.norm() for e, m in zip(errors, moved, strict=True)])
+        other = replace(f, A=f.A + E[:3, :4], G=f.G + E[:3, 4:], B=f.B + E[3:, :4], N=f.N + E[3:, 4:])
+        assert max(_closed(other, f.centre + s * f.radius) for s in signs) <= found
+
+
+def test_a_bound_is_proved_close_to_where_the_proof_fails() -> None:
+    f = _system(0)
+    f = replace(f, error=3e-3)
+    T, level = search(f, 40)[0]
+    value = proved(f, T, level)
+    assert feedback._holds(f, T, value)
+    assert not feedback._holds(f, T, value * (1 - 2 * feedback.FINE))
 
 
 def test_first_multipliers_are_feasible_and_multipliers_too_small_prove_nothing() -> None:

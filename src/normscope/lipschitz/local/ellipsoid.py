@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
@@ -25,6 +26,25 @@ def padded(rows: Tensor, columns: int) -> Tensor:
     """Return rows with zeros up to a number of columns."""
     missing = columns - rows.shape[1]
     return rows if not missing else torch.cat([rows, rows.new_zeros(len(rows), missing)], 1)
+
+
+@dataclass(frozen=True, eq=False)
+class Centred:
+    """Rows over (x, w), relative to the middles of the sectors.
+
+    Attributes:
+        rows: the rows.
+        error: bound on the Frobenius norm of the error of all of them, those of all units included.
+        across: products of the rows of all units with them, over x alone.
+    """
+
+    rows: Tensor
+    error: float
+    across: Tensor
+
+    def kept(self, chosen: Tensor) -> Centred:
+        """Return some of the rows."""
+        return Centred(self.rows[chosen], self.error, self.across[:, chosen])
 
 
 @statement("normscope", "LOCAL-1", holds="every remainder in its secant sector; rounding included")
@@ -59,8 +79,8 @@ class Ellipsoid:
     def __len__(self) -> int:
         return len(self.t)
 
-    def centred(self, raw: Tensor, error: float = 0.0) -> tuple[Tensor, float]:
-        """Return rows over (x, e) as rows over (x, w), and a bound on the error of all of them, new ones and old.
+    def centred(self, raw: Tensor, error: float = 0.0) -> Centred:
+        """Return rows over (x, e) as rows over (x, w).
 
         Args:
             raw: the rows.
@@ -68,22 +88,25 @@ class Ellipsoid:
         """
         return self._centred(*self._taken(raw, error))
 
-    def _centred(self, raw: Tensor, error: float) -> tuple[Tensor, float]:
-        r"""Return centred rows and their error.
+    def _centred(self, raw: Tensor, error: float) -> Centred:
+        r"""Return centred rows.
 
         With N and M the raw and centred rows of all units, :math:`M = (1 - N_w c)^{-1} N`, so an error E of N makes
         one of at most :math:`(1 + \|M_w c\|)(1 + \|c M\|) \|E\|` in M.
         """
         if not len(self):
-            return raw, error
+            return Centred(raw, error, self._across(raw))
         weighted = raw[:, self.inputs :] * self.centre
         found = raw.clone()
         for i, j in self.blocks:  # the rows of a block are zero from its own entries on
             found[:, : self.inputs + i] += weighted[:, i:j] @ self.rows[i:j, : self.inputs + i]
+        return Centred(found, self._centred_error(weighted, error), self._across(found))
+
+    def _centred_error(self, weighted: Tensor, error: float) -> float:
+        """Return the error of centred rows, from the raw ones times the middles of the sectors and from their error."""
         rounding = gamma(len(self) + 4) * math.hypot(self.weighted, float(weighted.norm())) * self._size
-        return found, 1.01 * (1 + self._raised.norm) * (
-            math.hypot(self.raw_error, error) * (1 + self._carried.norm) + rounding
-        )
+        moved = math.hypot(self.raw_error, error) * (1 + self._carried.norm)
+        return 1.01 * (1 + self._raised.norm) * (moved + rounding)
 
     def _taken(self, raw: Tensor, error: float) -> tuple[Tensor, float]:
         """Return rows and their error with units of a first layer as inputs."""
@@ -93,15 +116,26 @@ class Ellipsoid:
         found = self.first.applied(raw)
         return found, self.first.error_of(raw, found, error)
 
-    def radii(self, rows: Tensor, error: float, across: Tensor | None = None) -> Tensor:
-        r"""Return bounds of :math:`a \cdot (x, w)` for rows a.
+    def radii(self, given: Centred) -> Tensor:
+        r"""Return bounds of :math:`a \cdot (x, w)` for rows a."""
+        return _above(self._squares(given), given.error * self._stretch())
 
-        Args:
-            rows: centred rows.
-            error: Frobenius norm of their error.
-            across: their products with the rows of all units over x, if known.
+    def reached(self, raw: Tensor) -> Tensor:
+        r"""Return bounds of what the remainders alone add up to, :math:`a \cdot e` for rows a.
+
+        Centred they are rows :math:`a c M_x` over x, of which only products with :math:`M_x` count: the Gram matrix of
+        the latter has them.
         """
-        return _above(self._squares(rows, across), error * self._stretch())
+        weighted, rows = raw * self.centre, raw.clone()
+        for i, j in self.blocks[1:]:
+            rows[:, :i] += weighted[:, i:j] @ self.rows[i:j, self.inputs : self.inputs + i]
+        across = self.gram @ weighted.T
+        through = self.radius[:, None] * (across + self._onward(self.t[:, None] * rows.T))
+        solved = torch.linalg.solve_triangular(self.factor, through, upper=False)
+        squares = (across * weighted.T).sum(0) + rows.square() @ self.t + solved.square().sum(0)
+        # Sums of products of both signs: what they lose is relative to the rows, not to the sums.
+        lost = 2 * math.sqrt(gamma(self.inputs + 2 * len(self) + 16)) * self._size
+        return _above(squares, self._centred_error(weighted, 0.0) * self._stretch()) + lost * weighted.norm(dim=1)
 
     def _stretch(self) -> float:
         """Return a bound on the square root of the norm of the matrix of the ellipsoid."""
@@ -111,9 +145,8 @@ class Ellipsoid:
         """Return the products of the rows of all units with other rows, over x alone."""
         return self.rows[:, : self.inputs] @ rows[:, : self.inputs].T
 
-    def _through(self, rows: Tensor, across: Tensor | None = None) -> Tensor:
-        """Return ``m D a`` for rows a, as columns; their products over x may be known."""
-        across = self._across(rows) if across is None else across
+    def _through(self, rows: Tensor, across: Tensor) -> Tensor:
+        """Return ``m D a`` for rows a with known products over x, as columns."""
         return self.radius[:, None] * (across + self._onward(self.t[:, None] * rows[:, self.inputs :].T))
 
     def _onward(self, w: Tensor) -> Tensor:
@@ -130,12 +163,13 @@ class Ellipsoid:
             found[:i] += self.rows[i:j, self.inputs : self.inputs + i].T @ q[i:j]
         return found
 
-    def _squares(self, rows: Tensor, across: Tensor | None = None) -> Tensor:
+    def _squares(self, given: Centred) -> Tensor:
         """Return the quadratic form at each row."""
+        rows = given.rows
         plain = rows[:, : self.inputs].square().sum(1)
         if not len(self):
             return plain
-        solved = torch.linalg.solve_triangular(self.factor, self._through(rows, across), upper=False)
+        solved = torch.linalg.solve_triangular(self.factor, self._through(rows, given.across), upper=False)
         return plain + rows[:, self.inputs :].square() @ self.t + solved.square().sum(0)
 
     def grow(
@@ -145,6 +179,8 @@ class Ellipsoid:
         radius: Tensor,
         error: float,
         scale: Tensor | None = None,
+        centred: Centred | None = None,
+        *,
         asked: Tensor | None = None,
     ) -> None:
         """Add units with their rows and secant sectors.
@@ -155,6 +191,7 @@ class Ellipsoid:
             radius: half of its width.
             error: Frobenius norm of the error of the raw rows.
             scale: what each unit is multiplied by to be balanced with the others.
+            centred: their rows as :meth:`centred` returned them, if no other units were added since.
             asked: rows over (x, e) whose ranges come next: for them a large first layer is taken into the input.
         """
         u, old = len(raw), len(self)
@@ -163,11 +200,13 @@ class Ellipsoid:
         if asked is not None and self._took_in(raw, centre, radius, error, asked):
             return
         raw, error = self._taken(raw, error)
-        rows, self.error = self._centred(raw, error)
+        if centred is None:
+            centred = self._centred(raw, error)
+        rows, self.error, over_x = centred.rows, centred.error, centred.across
         self.raw_error = math.hypot(self.raw_error, error)
         if old:
             self.weighted = math.hypot(self.weighted, float((raw[:, self.inputs :] * self.centre).norm()))
-        m, over_x = radius[:, None] * rows, self._across(rows)
+        m = radius[:, None] * rows
         own = rows[:, : self.inputs] @ rows[:, : self.inputs].T
         P = radius[:, None] * own * radius + (m[:, self.inputs :] * self.t) @ m[:, self.inputs :].T
         across = torch.zeros(u, 0, dtype=self.dtype)
@@ -240,11 +279,11 @@ class Ellipsoid:
         self.t, self.factor = t, factor
         return True
 
-    def tuned(self, rows: Tensor, error: float, rounds: int) -> Tensor:
+    def tuned(self, given: Centred, rounds: int) -> Tensor:
         """Return bounds as :meth:`radii` does, the smallest over some rounds of better shares for these rows."""
-        across = self._across(rows) if len(self) else None
-        best = self.radii(rows, error, across)
-        if across is None or not len(rows):
+        rows, across = given.rows, given.across
+        best = self.radii(given)
+        if not len(self) or not len(rows):
             return best
         level, kept = float(best.log().mean()), (self.t, self.factor)
         for _ in range(rounds):
@@ -258,7 +297,7 @@ class Ellipsoid:
             move = ((held + floor) / (free + floor)).clamp(0.05, 20.0).sqrt()
             if not self.refactored(self.t * move):
                 break
-            radii = self.radii(rows, error, across)
+            radii = self.radii(given)
             best = torch.minimum(best, radii)
             gained, level = level - float(radii.log().mean()), min(level, float(radii.log().mean()))
             if gained > 0:

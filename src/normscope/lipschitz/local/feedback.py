@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 
 import torch
+from scipy.linalg.lapack import spotrf
 from torch import Tensor
 
 from normscope.core.statement import statement
@@ -19,6 +20,8 @@ from normscope.lipschitz.local.first_layer import FirstLayer, first_guess, is_la
 SMOOTH = 0.02
 #: First relative distance between the bound that the search found and the one that is proved.
 SLACK = 1e-9
+#: Largest distance between a bound that is proved and one that is not, relative to it.
+FINE = 1e-4
 #: Most that the logarithms of multipliers lie apart: beyond it only rounding grows.
 SPREAD = 18.0
 #: Entries from which on multipliers are searched for in single precision; what is found is proved in double.
@@ -48,6 +51,7 @@ class Feedback:
         blocks: (start, end) of units that do not feed one another.
         error: bound on the Frobenius norm of the error of the matrix ``[[A, G], [B, N]]``.
         scale: what each unit is multiplied by to be balanced with the others; all one if not given.
+        row_errors: the same bound for the rows of ``[A, G]`` alone, and for those of each block of ``[B, N]``.
     """
 
     A: Tensor
@@ -59,6 +63,7 @@ class Feedback:
     blocks: tuple[tuple[int, int], ...]
     error: float = 0.0
     scale: Tensor | None = None
+    row_errors: tuple[float, ...] = ()
 
     @property
     def units(self) -> int:
@@ -86,10 +91,14 @@ class Feedback:
         rows = layer.applied(raw)
         (A, G), (B, N) = (half.tensor_split([inputs + u], 1) for half in rows.tensor_split([outputs]))
         blocks = tuple((i - u, j - u) for i, j in self.blocks[1:])
-        error = layer.error_of(raw, rows, self.error)
+        error, each = layer.error_of(raw, rows, self.error), self.row_errors
+        if each:
+            parts = [(0, outputs), *((outputs + i, outputs + j) for i, j in blocks)]
+            given = (each[0], *each[2:])
+            each = tuple(layer.error_of(raw[i:j], rows[i:j], e) for (i, j), e in zip(parts, given, strict=True))
         matrices = (A.contiguous(), G.contiguous(), B.contiguous(), N.contiguous())
         scale = None if self.scale is None else self.scale[u:]
-        return Feedback(*matrices, self.centre[u:], self.radius[u:], blocks, error, scale)
+        return Feedback(*matrices, self.centre[u:], self.radius[u:], blocks, error, scale, each)
 
     def transposed(self) -> Feedback:
         """Return the system of the transposed map, which has the same norm, its entries in reverse order."""
@@ -113,7 +122,11 @@ class Feedback:
         if self.scale is None:
             return self
         f, g = self.scale[:, None], self.scale.reciprocal()
-        return replace(self, G=self.G * g, B=f * self.B, N=f * self.N * g, scale=None)
+        found = replace(self, G=self.G * g, B=f * self.B, N=f * self.N * g, scale=None)
+        joint = torch.cat([f.new_ones(self.side.size, 1), f])
+        gram = joint * self.side.gram * joint.T
+        found.__dict__["side"] = _Side(gram, self.side.size, found.G.T.contiguous(), found.N.T.contiguous())
+        return found
 
     def single(self) -> Feedback:
         """Return the system in float32, for a search."""
@@ -313,8 +326,8 @@ def _peak(feedback: Feedback, T: Tensor, smooth: float) -> tuple[float, Tensor, 
     """Return the bound at T and the (y, w) of the transposed system where it binds, one column for each eigenvalue."""
     side = feedback.side
     ww, wy, yy = side.form(feedback, T)
-    factor, info = torch.linalg.cholesky_ex(ww)
-    if int(info):
+    factor = _factor(ww)
+    if factor is None:
         return None
     W = torch.cholesky_solve(wy, factor)
     S = wy.T @ W - yy
@@ -329,18 +342,30 @@ def _peak(feedback: Feedback, T: Tensor, smooth: float) -> tuple[float, Tensor, 
     return math.sqrt(top), y, -W @ y
 
 
+def _factor(form: Tensor) -> Tensor | None:
+    """Return the lower factor of a form, which may be written over; nothing if it is not definite.
+
+    In single precision, where nothing is proved, by the routine of scipy: it takes half the time on some processors.
+    """
+    if form.dtype == torch.float32:
+        found, failed = spotrf(form.numpy().T, lower=1, clean=0, overwrite_a=1)
+        return None if failed else torch.from_numpy(found)
+    factor, info = torch.linalg.cholesky_ex(form)
+    return None if int(info) else factor
+
+
 def first_multipliers(feedback: Feedback) -> Tensor:
     """Return multipliers, one per unit, for which the form is definite: block by block, the first ones first."""
     f = feedback
-    M = torch.cat([f.B, f.N], 1)
-    n = f.B.shape[1]
-    for i, j in f.blocks[1:]:  # (1 - N c)^-1 of it, block by block: each reads those before it alone
-        M[i:j, : n + i] += (f.N[i:j, :i] * f.centre[:i]) @ M[:i, : n + i]
-    M = f.radius[:, None] * M
-    out = torch.cat([f.A, f.G], 1) + (f.G * f.centre / f.radius) @ M
-    Q, Mw = M[:, :n] @ M[:, :n].T, M[:, n:]
-    col = (Mw.square().sum(0) + out[:, n:].square().sum(0)).sqrt()
-    row = M.square().sum(1).sqrt()
+    whole = torch.eye(f.units, dtype=f.N.dtype) - f.N * f.centre  # each unit reads those before it alone
+    Q = f.side.gram[f.side.size :, f.side.size :]
+    for _ in range(2):  # what all units read of the input, with the middles of the slopes
+        Q = torch.linalg.solve_triangular(whole, Q.T, upper=False, unitriangular=True)
+    Mw = torch.linalg.solve_triangular(whole, f.N, upper=False, unitriangular=True)
+    out = f.G + (f.G * f.centre) @ Mw
+    Q, Mw = f.radius[:, None] * Q * f.radius, f.radius[:, None] * Mw
+    col = (Mw.square().sum(0) + out.square().sum(0)).sqrt()
+    row = (Q.diagonal().clamp_min(0) + Mw.square().sum(1)).sqrt()
     col, row = (v.clamp_min(1e-4 * float(v.max()) + 1e-30) for v in (col, row))  # some read or do next to nothing
     shape = row / col
     T = torch.zeros_like(f.radius)
@@ -352,7 +377,7 @@ def first_multipliers(feedback: Feedback) -> Tensor:
         rho = largest(P / root[:, None] / root)
         after = Mw[j:, i:j]
         pull = (Q[i:j, j:] / root[:, None]).square().sum()
-        push = (after * root).square().sum() + (out[:, n + i : n + j] * root).square().sum()
+        push = (after * root).square().sum() + (out[:, i:j] * root).square().sum()
         push = push + torch.finfo(push.dtype).tiny
         T[i:j] = max(1.6 * rho + 1e-30, min(float((pull / push).sqrt()), 1e4 * rho)) * d
         factor = torch.linalg.cholesky_ex(torch.diag(T[i:j]) - P)[0]
@@ -367,13 +392,17 @@ def first_multipliers(feedback: Feedback) -> Tensor:
 def proved(feedback: Feedback, T: Tensor, level: float) -> float:
     """Return a bound near a level, proved by a factorisation; infinite if that fails."""
     level = max(level, 8 * feedback.error, 1e-150)
-    slack = max(SLACK, _perturbation(feedback, T, level))
-    while slack < 1.0:
-        L = level * (1 + slack)
-        slack *= 4
-        if _holds(feedback, T, L):
-            return L * (1 + 2.0**-50)
-    return math.inf
+    low, high = 0.0, max(SLACK, _perturbation(feedback, T, level))
+    while not _holds(feedback, T, level * (1 + high)):
+        if not low and not _holds(feedback, T, 2 * level):
+            return math.inf
+        low, high = high, 4 * high
+        if high >= 1.0:
+            return 2 * level * (1 + 2.0**-50)
+    while high - low > FINE:  # between what failed and what did not, which may lie far apart
+        middle = (low + high) / 2
+        low, high = (low, middle) if _holds(feedback, T, level * (1 + middle)) else (middle, high)
+    return level * (1 + high) * (1 + 2.0**-50)
 
 
 def _holds(feedback: Feedback, T: Tensor, L: float) -> bool:
@@ -408,16 +437,43 @@ def _perturbation(f: Feedback, T: Tensor, L: float) -> float:
     side = f.side
     c, m = side.size, len(T)
     scale = torch.cat([T.new_full((c,), L), T.sqrt()])
-    least = float(scale.min())
-    joint = (side.gram.diagonal().clamp_min(0) / scale.square()).sum().sqrt()  # |[A G] D^-1|_F
-    weights = (f.centre.abs() + f.radius) * T.sqrt() if m else T
-    slopes = (weights.square() @ (side.squares @ scale.square().reciprocal())).sqrt()  # |diag(weights) [B N] D^-1|_F
-    largest = float(weights.max()) if m else 0.0
-    size = float(joint.square() + 2 * slopes + slopes.square())
+    joint = float((side.gram.diagonal().clamp_min(0) / scale.square()).sum().sqrt())  # |[A G] D^-1|_F
+    read = side.squares @ scale.square().reciprocal()
+    slopes = float((((f.centre.abs() + f.radius).square() * T) @ read).sqrt())  # of the weighted [B N] D^-1
+    size = joint**2 + 2 * slopes + slopes**2
     rounding = gamma(max(f.A.shape[0], f.A.shape[1]) + m + 16) * size + 8 * gamma(8) * math.sqrt(c + m)
-    e = f.error / least
-    moved = 2 * float(joint) * e + e * e + (2 + 2 * float(slopes)) * largest * e + (largest * e) ** 2
+    # T ((w - c q)^2 - rho^2 q^2) = T (w^2 - 2 c w q + (c^2 - rho^2) q^2), whose last term vanishes for sectors [0, s].
+    curved = (f.centre.square() - f.radius.square()).abs() * (1 + 1e-12) * T
+    along, through, bent = (_moved(f, scale, v) for v in (None, f.centre.abs() * T.sqrt(), curved.sqrt()))
+    moved = 2 * joint * along + along**2 + 2 * through + 2 * float((curved @ read).sqrt()) * bent + bent**2
     return (rounding + moved) * (1 + 1e-9)
+
+
+def _moved(f: Feedback, scale: Tensor, weight: Tensor | None) -> float:
+    """Return a bound on the error of the rows over their scales, along the inputs or along the weighted units.
+
+    Args:
+        f: the system.
+        scale: of the outputs and units, each of which has a row.
+        weight: of the units as columns; the inputs if not given.
+    """
+    c = len(scale) - f.units
+    if not f.row_errors:
+        return f.error / float(scale.min()) * (1.0 if weight is None else _largest(weight))
+    parts = [
+        (f.row_errors[0], 0, c, f.units),
+        *((e, c + i, c + j, i) for e, (i, j) in zip(f.row_errors[1:], f.blocks, strict=True)),
+    ]
+    found = [
+        error / float(scale[i:j].min()) * (1.0 if weight is None else _largest(weight[:before]))
+        for error, i, j, before in parts  # a block reads the units before it
+        if j > i
+    ]
+    return math.hypot(*found) * (1 + 1e-12)
+
+
+def _largest(values: Tensor) -> float:
+    return float(values.max()) if len(values) else 0.0
 
 
 def _norm(matrix: Tensor) -> float:

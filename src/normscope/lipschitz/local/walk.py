@@ -11,8 +11,9 @@ import torch
 from torch import Tensor
 
 from normscope.core.errors import InputError
+from normscope.core.large_tensor import empty
 from normscope.linalg.matrix_rounding import UNIT_ROUNDOFF
-from normscope.lipschitz.local.ellipsoid import Ellipsoid, padded
+from normscope.lipschitz.local.ellipsoid import Centred, Ellipsoid, padded
 from normscope.lipschitz.local.expansion import expanded, named
 from normscope.lipschitz.local.feedback import Feedback
 from normscope.lipschitz.local.moving import Algebra, Moving, Rows, UnboundedError, deep
@@ -51,7 +52,7 @@ class Units:
         middle: middle of each remainder, in units of the radius of the ball.
         weight: half width of each remainder, in the same units.
         scale: what each is multiplied by to be balanced with the others.
-        error: bound on the Frobenius norm of the error of all rows.
+        errors: bound on the Frobenius norm of the error of the rows of each operation.
     """
 
     rows: list[Tensor] = field(default_factory=list)
@@ -61,7 +62,7 @@ class Units:
     middle: Tensor = field(default_factory=lambda: torch.zeros(0, dtype=torch.float64))
     weight: Tensor = field(default_factory=lambda: torch.zeros(0, dtype=torch.float64))
     scale: Tensor = field(default_factory=lambda: torch.zeros(0, dtype=torch.float64))
-    error: float = 0.0
+    errors: list[float] = field(default_factory=list)
 
     def __len__(self) -> int:
         return self.blocks[-1][1] if self.blocks else 0
@@ -75,11 +76,13 @@ class Opened:
         entries: their numbers.
         rows: their inputs over (x, remainders of earlier units).
         error: bound on the Frobenius norm of the error of these rows.
+        centred: the rows as the ellipsoid of earlier units has them.
     """
 
     entries: Tensor
     rows: Tensor
     error: float
+    centred: Centred | None
 
 
 class Walk:
@@ -125,7 +128,7 @@ class Walk:
         self.inputs = self.along = sum(p.numel() for p in self.point)  # entries, and tangents along them
         self.units = Units()
         self.ellipsoid = Ellipsoid(self.inputs)
-        self._waiting: tuple[Tensor, Tensor, Tensor, float, Tensor] | None = None  # units for the ellipsoid, once asked
+        self._waiting: tuple[Any, ...] | None = None  # units for the ellipsoid, once asked
         self.known: dict[int, Rows] = {}
         self._label = ""
         self._passed: Expr | None = None
@@ -238,21 +241,34 @@ class Walk:
         least, most = scalar.tangents(z + low.view_as(z) - at.error, z + high.view_as(z) + at.error)
         floor = self.negligible * float(sizes.norm())
         open_ = ((most - least).flatten() * sizes > floor).nonzero().flatten()
+        bound = self._quick_ranges(flat, open_, x.error)
+        if bound is not None:
+            low[open_], high[open_] = torch.maximum(low[open_], -bound), torch.minimum(high[open_], bound)
+            at_open = z.flatten()[open_]
+            least, most = scalar.tangents(at_open + low[open_] - at.error, at_open + high[open_] + at.error)
+            open_ = open_[(most - least) * sizes[open_] > floor]
         if len(self.units) + len(open_) > 4 * self.limit:
             raise UnboundedError(f"the slopes of more than {self.limit} units may change on the ball")
         raw, error = self._raw(x, open_)
+        centred: Centred | None = None
         if len(open_) and self.radius > 0:
             ends = self._ends(raw, error)
             if ends is not None:
                 low[open_], high[open_] = torch.maximum(low[open_], ends[0]), torch.minimum(high[open_], ends[1])
-            bound = self.radius * self._ranges(raw, error)
+            bound, centred = self._ranges(raw, error)
+            bound = self.radius * bound
             low[open_], high[open_] = torch.maximum(low[open_], -bound), torch.minimum(high[open_], bound)
         sectors = scalar.sectors(z, at.error, low.view_as(z), high.view_as(z)).flattened()
         width = sectors.tangent[1] - sectors.tangent[0]
         if not bool(width.isfinite().all()):
             raise UnboundedError(f"{self._label} has no finite slope on the ball")
         kept = (width * sizes)[open_] > floor
-        return self._closed(x, sectors, Opened(open_[kept], raw[kept], error), sizes)
+        opened = Opened(open_[kept], raw[kept], error, None if centred is None else centred.kept(kept))
+        return self._closed(x, sectors, opened, sizes)
+
+    def _quick_ranges(self, flat: Tensor, entries: Tensor, error: float) -> Tensor | None:
+        """Return how far entries deviate at most by what is known already, if that may say more than the zonotope."""
+        return None
 
     def _ends(self, raw: Tensor, error: float) -> tuple[Tensor, Tensor] | None:
         """Return the least and the largest deviation of entries by rows of their own, if these say more."""
@@ -264,16 +280,21 @@ class Walk:
             return torch.ones(rows[0].numel(), dtype=torch.float64)
         return self.steps.scale(self._passed)
 
-    def _ranges(self, raw: Tensor, error: float) -> Tensor:
-        """Return bounds of rows on the ellipsoid of all units so far, in units of the radius."""
-        if self._waiting is not None:
-            self.ellipsoid.grow(*self._waiting, asked=raw)
-            self._waiting = None
+    def _ranges(self, raw: Tensor, error: float) -> tuple[Tensor, Centred]:
+        """Return bounds of rows on the ellipsoid of all units so far, in units of the radius, and the rows centred."""
+        self._grow(raw)
         wide, count = self.inputs + len(self.units), len(self.ellipsoid)
         once = count * (count * count + 2 * wide * len(raw))
         rounds = self.rounds if once <= LONGEST_ROUND else 0
         self.spend((min(rounds, 1) + 1) * once)  # more rounds where they gain much, which is rare
-        return self.ellipsoid.tuned(*self.ellipsoid.centred(raw, error), rounds)
+        centred = self.ellipsoid.centred(raw, error)
+        return self.ellipsoid.tuned(centred, rounds), centred
+
+    def _grow(self, asked: Tensor | None = None) -> None:
+        """Let the ellipsoid hold the units noted last."""
+        if self._waiting is not None:
+            self.ellipsoid.grow(*self._waiting, asked=asked)
+            self._waiting = None
 
     def _raw(self, x: Rows, entries: Tensor) -> tuple[Tensor, float]:
         """Return how some entries move with the input and all units, and a bound on the error of that."""
@@ -321,7 +342,7 @@ class Walk:
         left_out = float(width.max()) if len(width) else 0.0
         small = float((width * sizes).norm()) * (1 + 1e-12)
         old = 1 + self.along + before
-        rows = flat.new_empty(old + u, flat.shape[1])
+        rows = empty(old + u, flat.shape[1])
         torch.mul(flat, sectors.nominal, out=rows[: len(flat)])
         rows[len(flat) :] = 0.0
         if u:
@@ -331,7 +352,8 @@ class Walk:
                 middle = (sectors.secant[0] + sectors.secant[1])[open_] / 2
                 half = (sectors.secant[1] - sectors.secant[0])[open_] / 2
                 half = half * (1 + 1e-12) + 2.0**-50 * (1 + middle.abs())
-                self._waiting = (opened.rows, middle, half, opened.error, self.units.scale[before:])
+                scale = self.units.scale[before:]
+                self._waiting = (opened.rows, middle, half, opened.error, scale, opened.centred)
                 rows[0, open_] += self.units.middle[before:]
             rows[old + torch.arange(u), open_] = 1.0
         steepest = float(sectors.nominal.abs().max()) if len(width) else 0.0
@@ -355,7 +377,7 @@ class Walk:
         units.centre.append(middle)
         units.radius.append(torch.where(exact, half, half + 2.0**-50 * (low.abs() + high.abs())))
         units.blocks.append((before, before + len(open_)))
-        units.error = math.hypot(units.error, opened.error)
+        units.errors.append(opened.error)
         least, most = (
             side[open_] / (2 * self.radius) if self.radius > 0 else 0 * side[open_] for side in sectors.remainder
         )
@@ -371,9 +393,9 @@ class Walk:
         centre, radius = (torch.cat(v) if v else out.new_zeros(0) for v in (units.centre, units.radius))
         if self.ellipsoid.room_needed() > 1.0:
             raise UnboundedError("rounding is too large for a range on the ball: the weights are badly scaled")
-        error = math.hypot(units.error, *(o.error for o in outputs))
-        blocks = tuple(units.blocks)
-        return Feedback(out[:, :n], out[:, n:], rows[:, :n], rows[:, n:], centre, radius, blocks, error, units.scale)
+        errors = (math.hypot(*(o.error for o in outputs)), *units.errors)
+        matrices = (out[:, :n], out[:, n:], rows[:, :n], rows[:, n:])
+        return Feedback(*matrices, centre, radius, tuple(units.blocks), math.hypot(*errors), units.scale, errors)
 
 
 def column_squares(rows: Tensor) -> Tensor:
