@@ -10,7 +10,7 @@ from torch.utils.data import DataLoader, TensorDataset
 import normscope
 from curved import classifier, labelled
 from fingerprints import fingerprint
-from normscope.core.errors import InputError, NonFiniteError
+from normscope.core.errors import InputError, NonFiniteError, NormscopeError
 from normscope.curvature.problem import Problem
 
 
@@ -134,3 +134,32 @@ def test_a_model_that_runs_with_labels_only_is_measured() -> None:
     model = Needing()
     found = normscope.curvature(model, {"ids": ids, "labels": ids}, probes=0, symmetry=False)
     assert found.loss == pytest.approx(float(model(ids, ids)["loss"].detach()), rel=1e-6)
+
+
+class FailsLater(nn.Module):
+    """A model that runs a few times, and then raises an exception; runs are counted where nothing puts them back."""
+
+    runs = 0
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear = nn.Linear(3, 2)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Return scores, while runs are left."""
+        FailsLater.runs -= 1
+        if FailsLater.runs < 0:
+            raise LookupError("no table for this batch")
+        return self.linear(x)
+
+
+@pytest.mark.parametrize("runs", [0, 1, 2, 3, 5])
+def test_a_model_that_fails_on_a_later_run_gets_a_clear_error(monkeypatch: pytest.MonkeyPatch, runs: int) -> None:
+    """As an error of ours, with what the model said, whenever it happens; nothing of the model is changed."""
+    monkeypatch.setattr(FailsLater, "runs", runs)
+    model = FailsLater()
+    before = fingerprint(model)
+    data = (torch.randn(4, 3, generator=torch.Generator().manual_seed(0)), torch.tensor([0, 1, 0, 1]))
+    with pytest.raises(NormscopeError, match="no table for this batch"):
+        normscope.curvature(model, data)
+    assert fingerprint(model) == before

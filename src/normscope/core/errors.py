@@ -39,6 +39,10 @@ class InputError(NormscopeError):
     """Data or example input of the wrong shape, dtype or content."""
 
 
+class ModelFailedError(InputError, RuntimeError):
+    """The model raised an exception of its own; a RuntimeError too, as what another way of running it may avoid."""
+
+
 class NonFiniteError(NormscopeError):
     """A weight or an input holds NaN or infinity."""
 

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from normscope.core.environment import seed_torch
-from normscope.core.errors import InputError, NonFiniteError, listed
+from normscope.core.errors import InputError, ModelFailedError, NonFiniteError, NormscopeError, listed
 from normscope.curvature.batch_norm import BatchNormMode
 from normscope.graph.capture import tensors_in
 from normscope.graph.guard import untouched
@@ -156,11 +156,20 @@ class Problem:
         return {block.name: vector[block.place].view(block.shape) for block in self.blocks}
 
     def outputs(self, parameters: Mapping[str, Tensor], term: Term) -> Outputs:
-        """Run the model on one term with these parameters in the place of its own."""
+        """Run the model on one term with these parameters in the place of its own.
+
+        Raises:
+            ModelFailedError: if the model raises an exception, on whichever run.
+        """
         buffers = {name: buffer.clone() for name, buffer in self._buffers.items()}
         seed_torch(term.seed)
         arguments = self._values | dict(parameters) | buffers
-        found = torch.func.functional_call(self.model, arguments, term.inputs.args, term.inputs.kwargs)
+        try:
+            found = torch.func.functional_call(self.model, arguments, term.inputs.args, term.inputs.kwargs)
+        except (NormscopeError, torch.OutOfMemoryError):
+            raise
+        except Exception as error:
+            raise ModelFailedError(f"The model failed with {type(error).__name__}: {error}") from error
         return dict(tensors_in(found))
 
     def loss_of(self, outputs: Outputs, term: Term) -> Tensor:
