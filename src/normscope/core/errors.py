@@ -1,6 +1,7 @@
 """Errors a user can cause, one small class per mistake: what was expected, what was found, what to do."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any, TypeVar
 
 #: How many names a message lists.
@@ -81,6 +82,26 @@ class RuleError(NormscopeError):
 
 class StateChangedError(NormscopeError):
     """Running the model changed its parameters, or would turn it into another model."""
+
+
+@contextmanager
+def failures_of_the_model() -> Iterator[None]:
+    """Turn an exception that a model raises into :class:`ModelFailedError`; memory that runs out stays what it is.
+
+    >>> with failures_of_the_model():
+    ...     raise KeyError("table")
+    Traceback (most recent call last):
+        ...
+    normscope.core.errors.ModelFailedError: The model failed with KeyError: 'table'
+    """
+    try:
+        yield
+    except (NormscopeError, MemoryError):
+        raise
+    except Exception as error:
+        if type(error).__name__ == "OutOfMemoryError":  # torch's, which is not imported here
+            raise
+        raise ModelFailedError(f"The model failed with {type(error).__name__}: {error}") from error
 
 
 T = TypeVar("T")

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from normscope.core.environment import seed_torch
-from normscope.core.errors import InputError, ModelFailedError, NonFiniteError, NormscopeError, listed
+from normscope.core.errors import InputError, NonFiniteError, failures_of_the_model, listed
 from normscope.curvature.batch_norm import BatchNormMode
 from normscope.graph.capture import tensors_in
 from normscope.graph.guard import untouched
@@ -164,12 +164,8 @@ class Problem:
         buffers = {name: buffer.clone() for name, buffer in self._buffers.items()}
         seed_torch(term.seed)
         arguments = self._values | dict(parameters) | buffers
-        try:
+        with failures_of_the_model():
             found = torch.func.functional_call(self.model, arguments, term.inputs.args, term.inputs.kwargs)
-        except (NormscopeError, torch.OutOfMemoryError):
-            raise
-        except Exception as error:
-            raise ModelFailedError(f"The model failed with {type(error).__name__}: {error}") from error
         return dict(tensors_in(found))
 
     def loss_of(self, outputs: Outputs, term: Term) -> Tensor:

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import math
 
+import pytest
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from checking import noise
 from fingerprints import fingerprint
 from networks import Lambda
+from normscope.core.errors import ModelFailedError
 from normscope.doctor.fixes.verify import difference, outputs_of
 from normscope.graph.inputs import ModelInputs
 
@@ -52,3 +54,24 @@ def test_a_model_of_one_precision_is_verified_in_it() -> None:
     model = Lambda(lambda s, x: s.a(x) @ torch.ones(2, 2), a=nn.Linear(3, 2))
     state = dict(model.state_dict())
     assert difference(model, state, state, [ModelInputs((noise(3, 3),))]).variation is None
+
+
+@pytest.mark.parametrize("runs", [0, 1, 2])
+def test_a_model_that_fails_on_a_later_run_gets_a_clear_error(runs: int) -> None:
+    """With what the model said; one that fails in the wider precision alone is verified in its own."""
+    left = [runs]
+
+    def count(module: nn.Module, x: Tensor) -> Tensor:
+        left[0] -= 1
+        if left[0] < 0:
+            raise LookupError("no table for this batch")
+        return x
+
+    model = nn.Sequential(Lambda(count), nn.Linear(3, 2))
+    state = model.state_dict()
+    batches = [ModelInputs((noise(4, 3),))]
+    if runs < 2:
+        with pytest.raises(ModelFailedError, match="no table for this batch"):
+            difference(model, state, state, batches)
+    else:
+        assert difference(model, state, state, batches).variation is None

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 from torch.func import functional_call
 
-from normscope.core.errors import InputError
+from normscope.core.errors import InputError, failures_of_the_model
 from normscope.graph.capture import tensors_in
 from normscope.graph.guard import untouched
 from normscope.graph.inputs import ModelInputs
@@ -25,7 +25,8 @@ def outputs_of(model: nn.Module, state: Mapping[str, Tensor], inputs: ModelInput
     with untouched(model, *inputs.tensors()), torch.no_grad():
         model.eval()
         copies = {name: tensor.detach().clone() for name, tensor in state.items()}
-        found = functional_call(model, copies, inputs.args, inputs.kwargs, tie_weights=False)
+        with failures_of_the_model():
+            found = functional_call(model, copies, inputs.args, inputs.kwargs, tie_weights=False)
     tensors = [tensor for _, tensor in tensors_in(found)]
     if not tensors:
         raise InputError("Cannot verify the fix: the model returns no floating-point tensor.")
