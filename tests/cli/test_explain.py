@@ -19,7 +19,7 @@ def test_a_theorem(run: Run, words: list[str]) -> None:
         "001-T13(8)",
         "verdict   false",
         "measured  true: 5",
-        "code      normscope/papers/than2025/extremal/weight_direction.py:",
+        "code      normscope/papers/than2025/extremal/theorem_13_networks.py:",
     ):
         assert piece in result.stdout
 

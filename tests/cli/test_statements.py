@@ -18,7 +18,7 @@ def test_lists_paper_number_holds_and_function(run: Run) -> None:
     result = run("statements")
     assert result.exit_code == 0
     assert "than2025: " + PAPERS["than2025"] in result.stdout
-    row = next(line for line in result.stdout.splitlines() if "lipschitz.printed.theorem_9" in line)
+    row = next(line for line in result.stdout.splitlines() if "lipschitz.theorem_9.theorem_9" in line)
     assert row.split()[:2] == ["Theorem", "9"]
 
 

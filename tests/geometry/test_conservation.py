@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import pytest
 import torch
-from torch import nn
+from torch import Tensor, nn
+from torch.nn import functional as F
 
 from normscope.core.errors import InputError
-from normscope.geometry.conservation import conservation
+from normscope.geometry.conservation import conservation, conserved
 from normscope.geometry.discover import Symmetries, symmetry
-from normscope.geometry.growth import equilibrium_angle
+from normscope.geometry.flow import gradient_flow
+from normscope.geometry.norm_growth import equilibrium_angle
+from normscope.geometry.symmetry import Kind
 from symmetric_networks import mlp, randomized
 
 
@@ -72,3 +77,30 @@ def test_angle_at_equilibrium(momentum: float) -> None:
             w = moved.requires_grad_()
     measured = float(torch.stack(turned).mean().sqrt())
     assert measured == pytest.approx(equilibrium_angle(rate, decay, momentum), rel=0.03)
+
+
+#: Normalization without a stabilizer.
+NORMALIZED: dict[Kind, Callable[[Tensor], Tensor]] = {
+    "batch": lambda z: (z - z.mean(0)) / z.std(0, correction=0),
+    "layer": lambda z: F.layer_norm(z, z.shape[1:], eps=0.0),
+    "rms": lambda z: z / z.square().mean(1, keepdim=True).sqrt(),
+}
+
+
+@pytest.mark.parametrize("kind", NORMALIZED)
+def test_flow_keeps_what_is_conserved(kind: Kind) -> None:
+    generator = torch.Generator().manual_seed(14)
+    x, target, w, b = (torch.randn(*shape, generator=generator).double() for shape in ((12, 3), (12, 4), (4, 3), (4,)))
+    start = {"w": w, "b": b}
+
+    def loss(p: object) -> Tensor:
+        return (NORMALIZED[kind](x @ p["w"].mT + p["b"]) - target).square().mean()  # type: ignore[index]
+
+    end = gradient_flow(loss, start, 2.0, 100)
+    assert float((end["w"] - start["w"]).norm()) > 0.05
+    before, after = (conserved(kind, p["w"], p["b"]) for p in (start, end))
+    for name, value in before.items():
+        assert torch.allclose(value, after[name], rtol=1e-6, atol=1e-7), name
+    assert conserved("none", start["w"], start["b"]) == {}
+    with pytest.raises(InputError, match="one of"):
+        conserved("cosine", torch.ones(1, 1), torch.ones(1))  # type: ignore[arg-type]

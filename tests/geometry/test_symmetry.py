@@ -8,11 +8,9 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from normscope.core.errors import InputError
-from normscope.geometry.flow import gradient_flow
 from normscope.geometry.symmetry import (
     Kind,
     batch_norm_orbit,
-    conserved,
     layer_norm_orbit,
     radial_derivative,
     scale_deviation,
@@ -69,22 +67,6 @@ def test_the_radial_derivative_is_that_of_autograd(eps: float) -> None:
     assert torch.allclose(to_bias, torch.zeros(4, dtype=torch.float64), atol=1e-12)
 
 
-@pytest.mark.parametrize("kind", ["batch", "layer", "rms"])
-def test_flow_keeps_what_is_conserved(kind: Kind) -> None:
-    x, target = _normal(14, 12, 3), _normal(15, 12, 4)
-    start = {"w": _normal(16, 4, 3), "b": _normal(17, 4)}
-
-    def loss(p: object) -> Tensor:
-        return (_normalized(kind, x @ p["w"].mT + p["b"]) - target).square().mean()  # type: ignore[index]
-
-    end = gradient_flow(loss, start, 2.0, 100)
-    assert float((end["w"] - start["w"]).norm()) > 0.05
-    before, after = (conserved(kind, p["w"], p["b"]) for p in (start, end))
-    for name, value in before.items():
-        assert torch.allclose(value, after[name], rtol=1e-6, atol=1e-7), name
-    assert conserved("none", start["w"], start["b"]) == {}
-
-
 @pytest.mark.parametrize(
     ("kind", "groups", "affine", "activation"),
     [
@@ -136,7 +118,5 @@ def test_what_is_not_undone_is_refused() -> None:
         symmetry_dimension("layer", 2, 3)
     with pytest.raises(InputError, match="groups dividing neurons"):
         symmetry_dimension("group", 8, 3, groups=3)
-    with pytest.raises(InputError, match="one of"):
-        conserved("cosine", torch.ones(1, 1), torch.ones(1))  # type: ignore[arg-type]
     with pytest.raises(InputError, match="positive"):
         scale_deviation(0.0, 1.0, 0.0)

@@ -343,6 +343,14 @@ def test_a_large_weight_is_measured_without_a_copy(monkeypatch: pytest.MonkeyPat
     assert true * (1 - 1e-13) <= bounds.upper < true * (1 + 1e-6)
 
 
+def test_of_several_large_matrices_the_largest_counts(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(segments, "LARGEST_COPIED", 10)
+    weight = torch.stack([_noise(4, 5), 3 * _noise(4, 5)])
+    true = float(torch.linalg.matrix_norm(weight.double(), ord=2).max())
+    bounds = SegmentNorms()._of_weight(weight)
+    assert true * (1 - 1e-13) <= bounds.upper < true * (1 + 1e-6)
+
+
 @pytest.mark.parametrize("scale", [torch.tensor(0.3), torch.tensor([[1.7], [-0.2]]), _noise(2, 3).double()])
 def test_the_matrix_of_factors(scale: Tensor) -> None:
     """Entry by entry what the operation does to unit vectors, and an error that covers factors rounded themselves."""

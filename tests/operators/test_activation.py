@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 
 import pytest
 import torch
 import torch.nn.functional as F
-from torch import nn
+from torch import Tensor, nn
 
 from networks import points, upper_of
 from normscope.core.errors import CaptureError
@@ -120,6 +121,14 @@ def test_functions_that_vanish_at_zero_keep_norms() -> None:
 def test_modules_and_functions_are_the_same() -> None:
     """nn.GELU and F.gelu give one operation."""
     assert refuted(nn.GELU(), 4).upper == refuted(F.gelu, 4).upper
+
+
+@pytest.mark.parametrize("function", [F.hardsigmoid, F.hardswish])
+def test_no_derivative_of_torch_exceeds_the_constant(function: Callable[[Tensor], Tensor]) -> None:
+    """Not even where torch takes 1/6 in float32, which is a little larger."""
+    x = torch.linspace(-4, 4, 8001, dtype=torch.float64).requires_grad_()
+    (slopes,) = torch.autograd.grad(function(x).sum(), x)
+    assert float(slopes.abs().max()) <= upper_of(program(function, 2)) <= float(slopes.abs().max()) * (1 + 1e-3)
 
 
 def _with_unusual_parameters() -> list[tuple[str, float, float]]:

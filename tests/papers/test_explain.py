@@ -14,7 +14,7 @@ import pytest
 import normscope
 from normscope import explain
 from normscope.core.errors import InputError
-from normscope.lipschitz.printed import lemma_5
+from normscope.lipschitz.theorem_9 import lemma_5
 from normscope.papers import explain as explain_module
 from normscope.papers.explain import Explanation, Topic, every_statement, located, statement_modules
 
@@ -50,7 +50,7 @@ def test_a_statement_of_ours() -> None:
 
 
 def test_the_place_of_code_is_where_it_stands() -> None:
-    place = located("normscope.lipschitz.printed.lemma_5")
+    place = located("normscope.lipschitz.theorem_9.lemma_5")
     lines = (ROOT / place.file).read_text().splitlines()
     assert any("def lemma_5" in line for line in lines[place.line - 1 : place.line + 2])
     assert place.line == inspect.getsourcelines(lemma_5)[1]

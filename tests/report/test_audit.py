@@ -93,7 +93,7 @@ def test_what_is_true_has_its_own_word() -> None:
 
 def test_explanations_show_where_the_code_is() -> None:
     text = plain_text(explanation_sections(explain("Lemma 5").parts))
-    assert re.search(r"code      normscope/lipschitz/printed.py:\d+ \(lemma_5\)\n", text)
+    assert re.search(r"code      normscope/lipschitz/theorem_9.py:\d+ \(lemma_5\)\n", text)
     assert "holds     1-Lipschitz activations, plain chain" in text
 
 

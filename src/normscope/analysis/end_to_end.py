@@ -21,9 +21,9 @@ from normscope.lipschitz.chains.join import Chains
 from normscope.lipschitz.climb import batched_norms, limit_for
 from normscope.lipschitz.composition import Composition, Domain
 from normscope.lipschitz.cost import forward_cost, is_large
-from normscope.lipschitz.printed import corollary_10, corollary_11, lemma_5, theorem_9
 from normscope.lipschitz.search import Best, Search
 from normscope.lipschitz.search import search as search_inputs
+from normscope.lipschitz.theorem_9 import corollary_10, corollary_11, lemma_5, theorem_9
 from normscope.operators.nonlinear import Opaque
 from normscope.operators.normalizer import acts_on_weights, couples_samples
 from normscope.operators.program import Program, build_program

@@ -13,9 +13,9 @@ from normscope.lipschitz.composition import Domain
 from normscope.lipschitz.weights.bounds import Outputs, weight_constant
 from normscope.lipschitz.weights.invariance import scale_free
 from normscope.lipschitz.weights.pointwise import Norms
-from normscope.lipschitz.weights.printed import is_plain_chain, theorem_12, unnormalized_product
 from normscope.lipschitz.weights.result import WeightRow
 from normscope.lipschitz.weights.samples import Sample
+from normscope.lipschitz.weights.theorem_12 import is_plain_chain, theorem_12, unnormalized_product
 from normscope.lipschitz.weights.uses import Weights
 from normscope.operators.nonlinear import INF
 from normscope.operators.normalizer import acts_on_weights, couples_samples, site_constants

@@ -1,9 +1,3 @@
-from normscope.generalization.cell_terms import cell_constants as cell_constants
-from normscope.generalization.cell_terms import flat_cells as flat_cells
-from normscope.generalization.cell_terms import g_multinomial as g_multinomial
-from normscope.generalization.cell_terms import g_paper as g_paper
-from normscope.generalization.cell_terms import g_tight as g_tight
-from normscope.generalization.cell_terms import g_total_variation as g_total_variation
 from normscope.generalization.compression import by_surrogate as by_surrogate
 from normscope.generalization.compression import code_divergence as code_divergence
 from normscope.generalization.compression import occam as occam
@@ -18,6 +12,8 @@ from normscope.generalization.margin_bounds import neyshabur_bound as neyshabur_
 from normscope.generalization.margin_bounds import peeled_margin_bound as peeled_margin_bound
 from normscope.generalization.margin_bounds import row_norm_bound as row_norm_bound
 from normscope.generalization.margin_bounds import spectral_complexity as spectral_complexity
+from normscope.generalization.margins import cell_constants as cell_constants
+from normscope.generalization.margins import flat_cells as flat_cells
 from normscope.generalization.margins import margin_loss as margin_loss
 from normscope.generalization.margins import ramp_loss as ramp_loss
 from normscope.generalization.pac_bayes import averaged_loss as averaged_loss
@@ -33,11 +29,11 @@ from normscope.generalization.pac_bayes import relative_divergence as relative_d
 from normscope.generalization.partition import Partition as Partition
 from normscope.generalization.partition import grid as grid
 from normscope.generalization.partition import voronoi as voronoi
-from normscope.generalization.printed import hou_bound as hou_bound
-from normscope.generalization.printed import lyu_bound as lyu_bound
-from normscope.generalization.printed import path_norm_bound as path_norm_bound
-from normscope.generalization.printed import than_phan_bound as than_phan_bound
-from normscope.generalization.printed import weight_norm_rates as weight_norm_rates
+from normscope.generalization.printed_bounds import hou_bound as hou_bound
+from normscope.generalization.printed_bounds import lyu_bound as lyu_bound
+from normscope.generalization.printed_bounds import path_norm_bound as path_norm_bound
+from normscope.generalization.printed_bounds import than_phan_bound as than_phan_bound
+from normscope.generalization.printed_bounds import weight_norm_rates as weight_norm_rates
 from normscope.generalization.ranking import granulated_kendall as granulated_kendall
 from normscope.generalization.ranking import information_score as information_score
 from normscope.generalization.ranking import kendall as kendall
@@ -50,6 +46,10 @@ from normscope.generalization.theorem_20 import corollary_21 as corollary_21
 from normscope.generalization.theorem_20 import corollary_22 as corollary_22
 from normscope.generalization.theorem_20 import partition_bound as partition_bound
 from normscope.generalization.theorem_20 import theorem_20_printed as theorem_20_printed
+from normscope.generalization.theorem_20_terms import g_multinomial as g_multinomial
+from normscope.generalization.theorem_20_terms import g_paper as g_paper
+from normscope.generalization.theorem_20_terms import g_tight as g_tight
+from normscope.generalization.theorem_20_terms import g_total_variation as g_total_variation
 from normscope.generalization.vc import vc_bound as vc_bound
 from normscope.generalization.vc import vc_bound_printed as vc_bound_printed
 from normscope.generalization.vc import vc_dimension_linear as vc_dimension_linear

@@ -11,8 +11,8 @@ from normscope.core.errors import InputError
 from normscope.core.rounding import up
 from normscope.core.statement import statement
 from normscope.core.value import Kind, Value, product, total
-from normscope.generalization.cell_terms import g_paper, g_tight, g_total_variation
 from normscope.generalization.partition import Partition
+from normscope.generalization.theorem_20_terms import g_paper, g_tight, g_total_variation
 
 
 @dataclass(frozen=True)

@@ -11,10 +11,13 @@ import torch
 from torch import Tensor
 
 from normscope.core.errors import InputError
+from normscope.core.rounding import as_float64
+from normscope.core.statement import statement
 from normscope.geometry.discover import Symmetries
 from normscope.geometry.flow import Point, gradient_of, integrated, packed, unpacked
-from normscope.geometry.growth import square_after_flow
+from normscope.geometry.norm_growth import square_after_flow
 from normscope.geometry.optim.spheres import spheres_of
+from normscope.geometry.symmetry import KINDS, Kind, undone_by
 
 Gradient = Callable[[Point], dict[str, Tensor]]
 
@@ -141,3 +144,34 @@ def _flow(
     end = integrated(speed, torch.cat([packed(start), torch.zeros(sum(spheres.values()), dtype=torch.float64)]), time)
     point = unpacked(end[:count], start)
     return _inner(point, point, spheres), -end[count:]
+
+
+@statement("akbar2025", "Lemma 5.1", holds="corrected for layer norm with a bias and for common rows; flow, eps = 0")
+def conserved(kind: Kind, weight: Tensor, bias: Tensor) -> dict[str, Tensor]:
+    r"""Return what gradient flow conserves because a normalizer follows ``W x + b``.
+
+    BatchNorm: every ``||w_i||^2`` and ``b_i``; LayerNorm: ``||W||_F^2 + ||b||^2``, ``1^T W`` and ``1^T b``; RMSNorm:
+    ``||W||_F^2 + ||b||^2`` only. GroupNorm: LayerNorm's, on the rows of each group.
+
+    Args:
+        kind: the normalizer; ``none`` conserves nothing by itself, and ``group`` is asked group by group.
+        weight: ``W``, one row per neuron.
+        bias: ``b``.
+
+    Raises:
+        InputError: if the kind is unknown.
+
+    >>> import torch
+    >>> {name: value.tolist() for name, value in conserved("batch", torch.eye(2), torch.ones(2)).items()}
+    {'row norms': [1.0, 1.0], 'bias': [1.0, 1.0]}
+    """
+    if kind not in KINDS:
+        raise InputError(f"Expected the normalizer to be one of {', '.join(KINDS)}, got {kind!r}.")
+    w, b = as_float64(weight, "weight"), as_float64(bias, "bias")
+    if kind == "none":
+        return {}
+    undone = undone_by(kind)
+    if undone.per == "neuron":
+        return {"row norms": w.square().sum(1), "bias": b}
+    total = {"norm": w.square().sum() + b.square().sum()}
+    return total | {"sum of rows": w.sum(0), "sum of biases": b.sum()} if undone.row else total

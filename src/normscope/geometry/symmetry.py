@@ -1,4 +1,4 @@
-r"""Transformations of weights that a normalizer undoes, their number, and what gradient flow conserves for them.
+r"""Transformations of weights that a normalizer undoes, and their number.
 
 All are exact for ``eps = 0`` and statistics of the data at hand; :func:`scale_deviation` says how far ``eps > 0`` is.
 """
@@ -17,7 +17,7 @@ Kind = Literal["none", "batch", "layer", "group", "rms"]
 KINDS: tuple[Kind, ...] = ("none", "batch", "layer", "group", "rms")
 
 
-def _undone(kind: Kind) -> Symmetry:
+def undone_by(kind: Kind) -> Symmetry:
     """Return what the normalizer of a kind undoes of the weights before it."""
     found = normalizers()[f"{kind}_norm"].symmetry
     assert found is not None
@@ -165,36 +165,5 @@ def symmetry_dimension(
         )
     if kind in ("layer", "group") and neurons // groups < 3:
         raise InputError(f"Normalizing over {neurons // groups} neurons leaves at most a sign. Use at least three.")
-    own = 0 if kind == "none" else _undone(kind).dimension(neurons, inputs, groups)
+    own = 0 if kind == "none" else undone_by(kind).dimension(neurons, inputs, groups)
     return own + (neurons if homogeneous and (affine or kind == "none") else 0)
-
-
-@statement("akbar2025", "Lemma 5.1", holds="corrected for layer norm with a bias and for common rows; flow, eps = 0")
-def conserved(kind: Kind, weight: Tensor, bias: Tensor) -> dict[str, Tensor]:
-    r"""Return what gradient flow conserves because a normalizer follows ``W x + b``.
-
-    BatchNorm: every ``||w_i||^2`` and ``b_i``; LayerNorm: ``||W||_F^2 + ||b||^2``, ``1^T W`` and ``1^T b``; RMSNorm:
-    ``||W||_F^2 + ||b||^2`` only. GroupNorm: LayerNorm's, on the rows of each group.
-
-    Args:
-        kind: the normalizer; ``none`` conserves nothing by itself, and ``group`` is asked group by group.
-        weight: ``W``, one row per neuron.
-        bias: ``b``.
-
-    Raises:
-        InputError: if the kind is unknown.
-
-    >>> import torch
-    >>> {name: value.tolist() for name, value in conserved("batch", torch.eye(2), torch.ones(2)).items()}
-    {'row norms': [1.0, 1.0], 'bias': [1.0, 1.0]}
-    """
-    if kind not in KINDS:
-        raise InputError(f"Expected the normalizer to be one of {', '.join(KINDS)}, got {kind!r}.")
-    w, b = as_float64(weight, "weight"), as_float64(bias, "bias")
-    if kind == "none":
-        return {}
-    undone = _undone(kind)
-    if undone.per == "neuron":
-        return {"row norms": w.square().sum(1), "bias": b}
-    total = {"norm": w.square().sum() + b.square().sum()}
-    return total | {"sum of rows": w.sum(0), "sum of biases": b.sum()} if undone.row else total

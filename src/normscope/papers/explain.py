@@ -105,8 +105,8 @@ class Answer(Saved, Shown):
 def located(name: str) -> Location:
     """Return where the function of a dotted name is defined.
 
-    >>> located("normscope.lipschitz.printed.lemma_5").file
-    'normscope/lipschitz/printed.py'
+    >>> located("normscope.lipschitz.theorem_9.lemma_5").file
+    'normscope/lipschitz/theorem_9.py'
     """
     try:
         function = inspect.unwrap(pkgutil.resolve_name(name))
@@ -247,7 +247,7 @@ _MARK = "@statement("
 def statement_modules() -> tuple[str, ...]:
     """Return the modules whose source uses the decorator: no list of them has to be kept.
 
-    >>> "normscope.lipschitz.printed" in statement_modules()
+    >>> "normscope.lipschitz.theorem_9" in statement_modules()
     True
     """
     files = (file for file in sorted(_ROOT.rglob("*.py")) if _MARK in file.read_text(encoding="utf-8"))

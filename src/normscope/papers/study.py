@@ -19,10 +19,10 @@ T = TypeVar("T")
 SCALES = ("smoke", "laptop")
 #: Every study by its name on the command line, and the function that runs it.
 STUDIES = {
-    "geometry1": "normscope.papers.akbar2025.experiments.trajectories",
-    "geometry2": "normscope.papers.akbar2025.experiments.conditioning",
-    "geometry3": "normscope.papers.akbar2025.experiments.margins",
-    "geometry4": "normscope.papers.akbar2025.experiments.initialization",
+    "geometry1": "normscope.papers.akbar2025.experiments.experiment_1_trajectories",
+    "geometry2": "normscope.papers.akbar2025.experiments.experiment_2_conditioning",
+    "geometry3": "normscope.papers.akbar2025.experiments.experiment_3_margins",
+    "geometry4": "normscope.papers.akbar2025.experiments.experiment_4_initialization",
     "wn-depth": "normscope.papers.cisneros2025.depth",
     "wn-width": "normscope.papers.cisneros2025.width",
     "wn-convergence": "normscope.papers.cisneros2025.convergence",

@@ -23,10 +23,10 @@ from normscope.operators.normalizers.layer_norm import (
     layer_norm_on_floor,
     layer_norm_printed,
     layer_norm_range,
-    layer_norm_slides,
     printed_is_bound,
 )
 from normscope.operators.normalizers.secular_equation import centered_scale_norm
+from normscope.papers.than2025.slides import normalization
 from operators.normalizers.truth import (
     KINDS,
     digits,
@@ -286,17 +286,9 @@ def test_narrow_dtypes_are_read_exactly(dtype: torch.dtype) -> None:
 
 
 def test_printed_constants_and_where_they_are_bounds() -> None:
-    """The lemma is the constant for a scale of ones; the slides fail for one-hot scales and for two elements."""
+    """The lemma is the constant for a scale of ones."""
     assert printed_is_bound(layer_norm_printed(0.0, 1e-5), layer_norm_global(torch.ones(8), 1e-5))
     assert not printed_is_bound(layer_norm_printed(0.0, 1e-5), layer_norm_global(torch.full((8,), 2.0), 1e-5))
-    for n, true, slide in ((2, 223.6, 158.1), (10, 300.0, 284.6)):
-        one_hot = torch.nn.functional.one_hot(torch.tensor(0), n).double()
-        printed, constant = layer_norm_slides(one_hot, 0.0, 1e-5), layer_norm_global(one_hot, 1e-5)
-        assert (round(constant, 1), round(printed, 1)) == (true, slide)
-        assert not printed_is_bound(printed, constant)
-    assert not printed_is_bound(layer_norm_slides(torch.ones(2), 0.0, 1e-5), layer_norm_global(torch.ones(2), 1e-5))
-    wide = layer_norm_slides(torch.ones(1), 0.0, 1e-5, n=100)
-    assert wide == pytest.approx(9.9 * layer_norm_global(torch.ones(100), 1e-5), rel=1e-9)
     assert layer_norm_printed(0.0, 0.0) == math.inf
 
 
@@ -304,7 +296,9 @@ def test_printed_formulas_are_registered_as_printed() -> None:
     """What the paper and the slides print is never registered as a plain statement."""
     assert batch.batch_norm_printed
     assert group.group_norm_printed
-    printed = {(s.paper, s.number): s for s in statements() if s.function.startswith("normscope.operators.normalizers")}
+    assert normalization.layer_norm_slides
+    homes = ("normscope.operators.normalizers", "normscope.papers.than2025.slides")
+    printed = {(s.paper, s.number): s for s in statements() if s.function.startswith(homes)}
     for key in (
         ("than2025", "Lemma 1"),
         ("than2025", "Lemma 2"),

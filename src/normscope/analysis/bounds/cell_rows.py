@@ -26,7 +26,7 @@ from normscope.generalization import (
     hou_bound,
     theorem_20_printed,
 )
-from normscope.lipschitz.printed import corollary_10, corollary_11, lemma_5
+from normscope.lipschitz.theorem_9 import corollary_10, corollary_11, lemma_5
 
 #: Of what a cell adds at most: no loss between 0 and 1 moves by more.
 _LARGEST = 1.0

@@ -11,8 +11,7 @@ from normscope.analysis.bounds.chain import RefusedError
 from normscope.analysis.bounds.losses import BoundedLoss
 from normscope.analysis.bounds.measured import Network
 from normscope.analysis.bounds.scores import Scores
-from normscope.generalization.cell_terms import flat_cells
-from normscope.generalization.margins import margins
+from normscope.generalization.margins import flat_cells, margins
 from normscope.generalization.partition import Partition, grid, voronoi
 from normscope.graph.interpreter import run
 from normscope.lipschitz.cost import forward_cost, overhead

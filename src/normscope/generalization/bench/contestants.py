@@ -9,7 +9,6 @@ import torch
 
 from normscope.core.value import Kind, Value
 from normscope.generalization.bench.problems import Cells, Draw
-from normscope.generalization.cell_terms import g_paper, g_tight, g_total_variation
 from normscope.generalization.compression import by_surrogate, occam
 from normscope.generalization.held_out import clopper_pearson, held_out_local_term
 from normscope.generalization.margin_bounds import (
@@ -20,7 +19,8 @@ from normscope.generalization.margin_bounds import (
     row_norm_bound,
 )
 from normscope.generalization.pac_bayes import pac_bayes_bound, pac_bayes_kl, pac_bayes_lambda, pac_bayes_quadratic
-from normscope.generalization.printed import than_phan_bound
+from normscope.generalization.printed_bounds import than_phan_bound
+from normscope.generalization.theorem_20_terms import g_paper, g_tight, g_total_variation
 from normscope.generalization.vc import vc_gap
 
 #: Samples whose distances from unseen inputs are looked at.

@@ -123,18 +123,6 @@ def group_norm_printed(std_per_group: Tensor, eps: float) -> float:
     return float((1.0 / root).sum())
 
 
-@statement("than2025slides", "GN", holds="printed; not a bound: fails for a one-hot scale")
-def group_norm_slides(gamma: Tensor, std: float, eps: float, group_size: int) -> float:
-    """Return the printed ``(1 - 1/n_g) ||gamma / sqrt(std^2 + eps)||_2`` for one group of ``n_g`` values.
-
-    >>> round(group_norm_slides(torch.tensor([1.0, 0.0, 0.0]), 0.0, 1.0, 3), 4)
-    0.6667
-    """
-    norm = float(torch.linalg.vector_norm(as_float64(gamma, "gamma")))
-    root = math.hypot(require_nonnegative(std, "std"), math.sqrt(require_nonnegative(eps, "eps")))
-    return math.inf if root == 0 else (1.0 - 1.0 / group_size) * norm / root
-
-
 def group_scale_norms(gamma: Tensor, groups: int, positions: int) -> list[float]:
     """Return ``||diag(gamma_g) P_g||`` of each group; with two or more positions it is ``max |gamma_g|``.
 

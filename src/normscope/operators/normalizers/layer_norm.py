@@ -265,19 +265,6 @@ def layer_norm_printed(std: float, eps: float) -> float:
     return math.inf if root == 0 else 1.0 / root
 
 
-@statement("than2025slides", "LN", holds="printed; not a bound: fails for a one-hot scale for every n, and for n = 2")
-def layer_norm_slides(gamma: Tensor, std: float, eps: float, n: int | None = None) -> float:
-    """Return the printed ``(1 - 1/n) ||gamma / sqrt(std^2 + eps)||_2``.
-
-    >>> round(layer_norm_slides(torch.tensor([1.0, 0.0]), 0.0, 1e-5), 1)
-    158.1
-    """
-    scale = as_float64(gamma, "gamma").reshape(-1)
-    count = scale.numel() if n is None else n
-    norm = float(torch.linalg.vector_norm(scale.expand(count) if scale.numel() == 1 else scale))
-    return (1.0 - 1.0 / count) * norm * layer_norm_printed(std, eps)
-
-
 def printed_is_bound(printed: float, certified: float) -> bool:
     """Return whether a printed value is an upper bound where the tight certified constant is known.
 

@@ -10,9 +10,8 @@ import torch
 from torch import Tensor, nn
 
 from normscope.core.rounding import matrix_norm_sandwich
-from normscope.generalization.cell_terms import cell_constants
 from normscope.generalization.held_out import clopper_pearson
-from normscope.generalization.margins import ramp_loss
+from normscope.generalization.margins import cell_constants, ramp_loss
 from normscope.generalization.partition import grid
 from normscope.generalization.theorem_20 import PartitionBound, partition_bound
 from normscope.papers.study import Evidence, Line, Panel, Study, labelled_data

@@ -4,7 +4,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from normscope.lipschitz.printed import corollary_10, corollary_11, lemma_5
+from normscope.lipschitz.theorem_9 import corollary_10, corollary_11, lemma_5
 from normscope.operators.normalizers.batch_norm import (
     batch_norm_batch_at,
     batch_norm_printed,

@@ -18,7 +18,7 @@ from normscope.papers.than2025.extremal.constructions import (
     sampled,
     scaled_output,
 )
-from normscope.papers.than2025.extremal.extremal import relu_network
+from normscope.papers.than2025.extremal.theorem_6_networks import relu_network
 
 
 def _scaled(width: int, scales: list[float]) -> nn.Sequential:

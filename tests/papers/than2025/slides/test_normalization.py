@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
-import pytest
+import math
 
+import pytest
+import torch
+
+from normscope.operators.normalizers.group_norm import group_norm_global
+from normscope.operators.normalizers.layer_norm import layer_norm_global, printed_is_bound
 from normscope.papers.claim import Verdict
-from normscope.papers.than2025.slides.normalization import CLAIMS
+from normscope.papers.than2025.slides.normalization import CLAIMS, group_norm_slides, layer_norm_slides
 
 
 def test_the_constant_of_layer_norm_is_no_bound() -> None:
@@ -40,3 +45,24 @@ def test_powers_of_two() -> None:
 )
 def test_claims_beside_the_lemmas(id: str, verdict: Verdict) -> None:
     assert CLAIMS[id].check().verdict is verdict
+
+
+def test_layer_norm_fails_for_one_hot_scales_and_for_two_elements() -> None:
+    for n, true, slide in ((2, 223.6, 158.1), (10, 300.0, 284.6)):
+        one_hot = torch.nn.functional.one_hot(torch.tensor(0), n).double()
+        printed, constant = layer_norm_slides(one_hot, 0.0, 1e-5), layer_norm_global(one_hot, 1e-5)
+        assert (round(constant, 1), round(printed, 1)) == (true, slide)
+        assert not printed_is_bound(printed, constant)
+    assert not printed_is_bound(layer_norm_slides(torch.ones(2), 0.0, 1e-5), layer_norm_global(torch.ones(2), 1e-5))
+    wide = layer_norm_slides(torch.ones(1), 0.0, 1e-5, n=100)
+    assert wide == pytest.approx(9.9 * layer_norm_global(torch.ones(100), 1e-5), rel=1e-9)
+
+
+def test_group_norm_fails_for_a_one_hot_scale() -> None:
+    """Three elements, one-hot: true 0.8165, printed 0.6667."""
+    gamma = torch.tensor([1.0, 0.0, 0.0])
+    constant, printed = group_norm_global(gamma, 1, 1.0), group_norm_slides(gamma, 0.0, 1.0, 3)
+    assert constant == pytest.approx(0.81649658, abs=1e-8)
+    assert printed == pytest.approx(0.66666667, abs=1e-8)
+    assert not printed_is_bound(printed, constant)
+    assert group_norm_slides(gamma, 0.0, 0.0, 3) == math.inf

@@ -8,8 +8,8 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from normscope.geometry.flow import gradient_of
-from normscope.geometry.growth import equilibrium_norm
 from normscope.geometry.hessian import dense_hessian
+from normscope.geometry.norm_growth import equilibrium_norm
 from normscope.geometry.symmetry import batch_norm_orbit
 from normscope.papers.akbar2025.claims.laboratory import (
     descended,

@@ -5,14 +5,15 @@ import math
 import torch
 from torch import Tensor
 
+from normscope.geometry.conservation import conserved
 from normscope.geometry.derivatives import batch_norm_backward, standardized
 from normscope.geometry.flow import Loss, Point, gradient_flow, gradient_of
-from normscope.geometry.growth import (
+from normscope.geometry.norm_growth import (
     equilibrium_norm,
     square_after_flow,
     square_after_step,
 )
-from normscope.geometry.symmetry import conserved, radial_derivative
+from normscope.geometry.symmetry import radial_derivative
 from normscope.geometry.weight_norm import weight_norm_gradients
 from normscope.papers.akbar2025.claims.laboratory import (
     descended,

@@ -10,8 +10,8 @@ from torch.nn import functional as F
 
 from normscope.geometry.derivatives import standardized
 from normscope.geometry.flow import Loss, Point, gradient_of
-from normscope.geometry.growth import square_after_step
 from normscope.geometry.hessian import dense_hessian
+from normscope.geometry.norm_growth import square_after_step
 from normscope.geometry.symmetry import scale_deviation
 from normscope.papers.akbar2025.claims.laboratory import Activation, descended, largest, normalized
 from normscope.papers.claim import Claims, Outcome, Verdict, close, given, holds

@@ -8,8 +8,8 @@ from torch import Tensor
 
 from normscope.geometry.derivatives import standardized
 from normscope.geometry.flow import Point, gradient_flow, gradient_of
-from normscope.geometry.growth import growth_after_heavy_ball
 from normscope.geometry.hessian import dense_hessian
+from normscope.geometry.norm_growth import growth_after_heavy_ball
 from normscope.papers.akbar2025.claims.laboratory import normalized, square_loss, weight_of_neuron
 from normscope.papers.claim import Claims, Outcome, close, given, holds, refuted
 from normscope.papers.measure import confirm, gaussian, gradient

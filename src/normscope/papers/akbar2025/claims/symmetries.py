@@ -4,11 +4,11 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from normscope.geometry.conservation import conserved
 from normscope.geometry.flow import Point, gradient_of
 from normscope.geometry.hessian import dense_hessian, nullity
 from normscope.geometry.symmetry import (
     batch_norm_orbit,
-    conserved,
     layer_norm_orbit,
     radial_derivative,
     scale_deviation,

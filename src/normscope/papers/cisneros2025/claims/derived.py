@@ -6,7 +6,7 @@ import math
 import torch
 from torch import Tensor
 
-from normscope.geometry.growth import square_after_step
+from normscope.geometry.norm_growth import square_after_step
 from normscope.papers.cisneros2025.claims.mechanisms import network
 from normscope.papers.claim import Claims, Measured, Outcome, Verdict, given, holds, refuted
 from normscope.papers.measure import confirm_bound, gaussian

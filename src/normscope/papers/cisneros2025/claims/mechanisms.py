@@ -10,10 +10,10 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
+from normscope.geometry.conservation import conserved
 from normscope.geometry.flow import Point, gradient_of
-from normscope.geometry.growth import growth_after_heavy_ball, square_after_step
 from normscope.geometry.hessian import dense_hessian
-from normscope.geometry.symmetry import conserved
+from normscope.geometry.norm_growth import growth_after_heavy_ball, square_after_step
 from normscope.operators.normalizers.weight_norm import weight_norm_bounds, weight_norm_effective
 from normscope.papers.akbar2025.claims.laboratory import descended, hidden_layer, largest, square_loss
 from normscope.papers.claim import Claims, Outcome, Verdict, close, given, holds, refuted

@@ -5,12 +5,12 @@ import math
 
 import torch
 
-from normscope.lipschitz.printed import lemma_5
+from normscope.lipschitz.theorem_9 import lemma_5
 from normscope.operators.scalar.activations import slope
 from normscope.papers.chains import certified, chain, padded_identity
 from normscope.papers.claim import Claims, Measured, Outcome, Verdict, close, given, holds, refuted
 from normscope.papers.measure import confirm, gaussian, jacobian_norm, norm, numbers, quotient
-from normscope.papers.than2025.extremal.extremal import remark_7, theorem_6
+from normscope.papers.than2025.extremal.theorem_6_networks import remark_7, theorem_6
 
 CLAIMS = Claims("than2025")
 WIDTHS, FACTORS = (5, 3, 7, 2, 4), (2.0, 0.5, 3.0, 1.5)

@@ -10,15 +10,15 @@ from torch.nn import functional as F
 from normscope.core.value import Kind, Value
 from normscope.lipschitz.loss.constants import corollary_14, corollary_14_printed
 from normscope.lipschitz.loss.regression import l1
-from normscope.lipschitz.printed import theorem_9
-from normscope.lipschitz.weights.printed import unnormalized_product
+from normscope.lipschitz.theorem_9 import theorem_9
+from normscope.lipschitz.weights.theorem_12 import unnormalized_product
 from normscope.operators.normalizers.batch_norm import batch_norm_running
 from normscope.operators.normalizers.layer_norm import layer_norm_global, layer_norm_on_floor
 from normscope.papers.chains import chain, layer_norm, of_weight, padded_identity, standardized
 from normscope.papers.claim import Claims, Measured, Outcome, close, equality, given, holds, refuted
 from normscope.papers.measure import Function, confirm, confirm_bound, gaussian, gradient, jacobian_norm, numbers
-from normscope.papers.than2025.extremal.prescribed_gradient import theorem_15
-from normscope.papers.than2025.extremal.weight_direction import gradients, l1_loss
+from normscope.papers.than2025.extremal.theorem_13_networks import gradients, l1_loss
+from normscope.papers.than2025.extremal.theorem_15_networks import theorem_15
 
 CLAIMS = Claims("than2025")
 

@@ -4,14 +4,14 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from normscope.lipschitz.printed import corollary_10, corollary_11, lemma_5, theorem_9
+from normscope.lipschitz.theorem_9 import corollary_10, corollary_11, lemma_5, theorem_9
 from normscope.operators.normalizers.batch_norm import batch_norm_printed, batch_norm_running, batch_norm_scale
 from normscope.operators.normalizers.group_norm import group_norm_global
 from normscope.operators.normalizers.layer_norm import layer_norm_global, layer_norm_on_floor
 from normscope.papers.chains import EPS, certified, chain, layer_norm
 from normscope.papers.claim import Claims, Measured, Outcome, Verdict, bound, close, given, holds, refuted
 from normscope.papers.measure import Function, confirm, confirm_bound, gaussian, jacobian_norm, norm
-from normscope.papers.than2025.extremal.extremal import layer_norm_blow_up
+from normscope.papers.than2025.extremal.theorem_6_networks import layer_norm_blow_up
 
 CLAIMS = Claims("than2025")
 

@@ -7,7 +7,7 @@ from torch import Tensor
 
 from normscope.core.value import Kind, Value
 from normscope.lipschitz.weights.pointwise import dense_weight_norm
-from normscope.lipschitz.weights.printed import theorem_12
+from normscope.lipschitz.weights.theorem_12 import theorem_12
 from normscope.operators.normalizers.batch_norm import batch_norm_batch_at
 from normscope.operators.normalizers.layer_norm import layer_norm_at, layer_norm_range
 from normscope.papers.chains import EPS, certified, chain, layer_norm, of_weight, padded_identity, standardized
@@ -23,7 +23,7 @@ from normscope.papers.measure import (
     numbers,
     quotient,
 )
-from normscope.papers.than2025.extremal.weight_direction import parts, theorem_13, theorem_13_printed, total_input
+from normscope.papers.than2025.extremal.theorem_13_networks import parts, theorem_13, theorem_13_printed, total_input
 
 CLAIMS = Claims("than2025")
 

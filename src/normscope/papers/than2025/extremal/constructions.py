@@ -13,9 +13,9 @@ from normscope.core import display
 from normscope.core.errors import InputError
 from normscope.core.statement import statement
 from normscope.core.value import Kind, Value
-from normscope.papers.than2025.extremal.extremal import layer_norm_blow_up, theorem_6
-from normscope.papers.than2025.extremal.prescribed_gradient import theorem_15
-from normscope.papers.than2025.extremal.weight_direction import gradients, theorem_13
+from normscope.papers.than2025.extremal.theorem_6_networks import layer_norm_blow_up, theorem_6
+from normscope.papers.than2025.extremal.theorem_13_networks import gradients, theorem_13
+from normscope.papers.than2025.extremal.theorem_15_networks import theorem_15
 
 #: Most layers for each of which a network is built, and most layers of all these networks together.
 SAMPLED, BUILT = 24, 20_000
@@ -241,7 +241,7 @@ def scaled_output(network: nn.Sequential, x: Tensor) -> Scaled:
     Raises:
         InputError: if a layer is not positively homogeneous.
 
-    >>> from normscope.papers.than2025.extremal.extremal import relu_network, scaled_identity
+    >>> from normscope.papers.than2025.extremal.theorem_6_networks import relu_network, scaled_identity
     >>> deep = relu_network([scaled_identity(2, 2, 3.0, torch.float64)] * 3000)
     >>> round(scaled_output(deep, torch.tensor([1.0, 0.0], dtype=torch.float64)).log - 3000 * math.log(3), 9)
     0.0

@@ -7,7 +7,7 @@ import torch
 
 from normscope.generalization.decomposition import Decomposition, decompose
 from normscope.generalization.pac_bayes import pac_bayes_bound, pac_bayes_printed
-from normscope.generalization.printed import weight_norm_rates
+from normscope.generalization.printed_bounds import weight_norm_rates
 from normscope.generalization.vc import vc_bound, vc_bound_printed, vc_dimension_linear
 from normscope.papers.claim import Claims, Outcome, Verdict, close, holds, refuted
 from normscope.papers.measure import confirm, gaussian

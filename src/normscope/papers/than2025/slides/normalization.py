@@ -7,14 +7,16 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from normscope.core.rounding import as_float64, require_nonnegative
+from normscope.core.statement import statement
 from normscope.core.value import Kind, Value
-from normscope.generalization.cell_terms import g_paper
 from normscope.generalization.theorem_20 import partition_bound
+from normscope.generalization.theorem_20_terms import g_paper
 from normscope.geometry.derivatives import standardized
-from normscope.lipschitz.printed import lemma_5, theorem_9
+from normscope.lipschitz.theorem_9 import lemma_5, theorem_9
 from normscope.operators.normalizers.batch_norm import batch_norm_running, batch_norm_slides
-from normscope.operators.normalizers.group_norm import group_norm_global, group_norm_slides
-from normscope.operators.normalizers.layer_norm import layer_norm_global, layer_norm_slides
+from normscope.operators.normalizers.group_norm import group_norm_global
+from normscope.operators.normalizers.layer_norm import layer_norm_global, layer_norm_printed
 from normscope.operators.normalizers.secular_equation import centered_scale_norm
 from normscope.papers.chains import EPS, certified, chain, layer_norm
 from normscope.papers.claim import (
@@ -53,6 +55,31 @@ def _batch_norm() -> Outcome:
     confirm("the largest entry", batch_norm_running(gamma, var, EPS), true)
     printed = batch_norm_slides(gamma, var, EPS)
     return Outcome(equality(printed, true), {"true": true, "printed": printed}, "a diagonal has its maximum as norm")
+
+
+@statement("than2025slides", "LN", holds="printed; not a bound: fails for a one-hot scale for every n, and for n = 2")
+def layer_norm_slides(gamma: Tensor, std: float, eps: float, n: int | None = None) -> float:
+    """Return the printed ``(1 - 1/n) ||gamma / sqrt(std^2 + eps)||_2``.
+
+    >>> round(layer_norm_slides(torch.tensor([1.0, 0.0]), 0.0, 1e-5), 1)
+    158.1
+    """
+    scale = as_float64(gamma, "gamma").reshape(-1)
+    count = scale.numel() if n is None else n
+    norm = float(torch.linalg.vector_norm(scale.expand(count) if scale.numel() == 1 else scale))
+    return (1.0 - 1.0 / count) * norm * layer_norm_printed(std, eps)
+
+
+@statement("than2025slides", "GN", holds="printed; not a bound: fails for a one-hot scale")
+def group_norm_slides(gamma: Tensor, std: float, eps: float, group_size: int) -> float:
+    """Return the printed ``(1 - 1/n_g) ||gamma / sqrt(std^2 + eps)||_2`` for one group of ``n_g`` values.
+
+    >>> round(group_norm_slides(torch.tensor([1.0, 0.0, 0.0]), 0.0, 1.0, 3), 4)
+    0.6667
+    """
+    norm = float(torch.linalg.vector_norm(as_float64(gamma, "gamma")))
+    root = math.hypot(require_nonnegative(std, "std"), math.sqrt(require_nonnegative(eps, "eps")))
+    return math.inf if root == 0 else (1.0 - 1.0 / group_size) * norm / root
 
 
 def _one_hot(n: int) -> Tensor:

@@ -7,7 +7,7 @@ import math
 import pytest
 
 from normscope.core.value import Kind, Value
-from normscope.lipschitz.printed import corollary_10, corollary_11, lemma_5, theorem_9
+from normscope.lipschitz.theorem_9 import corollary_10, corollary_11, lemma_5, theorem_9
 
 
 def _values(*numbers: float, kind: Kind = Kind.CERTIFIED) -> list[Value]:

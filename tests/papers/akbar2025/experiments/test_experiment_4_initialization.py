@@ -7,7 +7,7 @@ import math
 
 import pytest
 
-from normscope.papers.akbar2025.experiments.initialization import run
+from normscope.papers.akbar2025.experiments.experiment_4_initialization import run
 
 
 @pytest.mark.turns(2)

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from normscope.core.errors import InputError, NonFiniteError
 from normscope.core.statement import statement
 from normscope.core.value import Kind, Value, product
-from normscope.papers.than2025.extremal.extremal import (
+from normscope.papers.than2025.extremal.theorem_6_networks import (
     checked_scales,
     checked_widths,
     linear,

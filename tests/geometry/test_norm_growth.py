@@ -10,7 +10,12 @@ from torch import Tensor
 
 from normscope.core.errors import InputError
 from normscope.geometry.flow import gradient_flow
-from normscope.geometry.growth import equilibrium_norm, growth_after_heavy_ball, square_after_flow, square_after_step
+from normscope.geometry.norm_growth import (
+    equilibrium_norm,
+    growth_after_heavy_ball,
+    square_after_flow,
+    square_after_step,
+)
 
 A = torch.diag(torch.tensor([1.0, 2.0, 5.0], dtype=torch.float64))
 START = torch.tensor([0.5, -1.0, 0.7], dtype=torch.float64)

@@ -10,7 +10,7 @@ from torch import nn
 from networks import Lambda, seeded
 from normscope.core.value import Kind, Value
 from normscope.lipschitz.weights.pointwise import norms_at
-from normscope.lipschitz.weights.printed import is_plain_chain, theorem_12, unnormalized_product
+from normscope.lipschitz.weights.theorem_12 import is_plain_chain, theorem_12, unnormalized_product
 
 
 def test_theorem_12_is_a_printed_product() -> None:

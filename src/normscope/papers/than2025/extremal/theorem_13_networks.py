@@ -12,7 +12,7 @@ from torch import Tensor
 from normscope.core.errors import InputError
 from normscope.core.statement import statement
 from normscope.core.value import ALL_INPUTS, Kind, Value, product
-from normscope.papers.than2025.extremal.extremal import (
+from normscope.papers.than2025.extremal.theorem_6_networks import (
     Extremal,
     both_sides,
     checked_input,
@@ -188,7 +188,7 @@ def gradients(
     The signal is ``a_1 ... a_{i-1}``, so that of the weight, ``prod_{k != i} a_k``, is of one order for all layers:
     with equal scales deeper layers are no easier.
 
-    Arguments are those of :func:`~normscope.papers.than2025.extremal.theorem_6`.
+    Arguments are those of :func:`~normscope.papers.than2025.extremal.theorem_6_networks.theorem_6`.
 
     Returns:
         One entry for each layer; values rounded up, logarithms where floats end.

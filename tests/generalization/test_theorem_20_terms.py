@@ -11,13 +11,10 @@ import torch
 from normscope.core.errors import InputError
 from normscope.core.value import Kind
 from normscope.generalization import (
-    cell_constants,
-    flat_cells,
     g_multinomial,
     g_paper,
     g_tight,
     g_total_variation,
-    ramp_loss,
 )
 
 CASES = [(1, 2, 10), (5, 10, 100), (40, 50, 400), (200, 1000, 1000), (3, 1000, 5000)]
@@ -95,45 +92,3 @@ def test_multinomial_term_holds() -> None:
     p = source.dirichlet(np.ones(20))
     apart = 0.5 * np.abs(source.multinomial(200, p, size=2000) / 200 - p).sum(1)
     assert (apart > g_multinomial(1.0, 20, 200, 0.1).value).mean() <= 0.1
-
-
-@pytest.mark.parametrize("gamma", [0.05, 0.5])
-def test_no_pair_exceeds_it(gamma: float) -> None:
-    """A margin ``K sin(x)`` on cells of width 0.2: differences of the ramp over all pairs of a fine mesh."""
-    constant, radius = 2.0, 0.1
-    centres = torch.arange(40, dtype=torch.float64) * 0.2 + 0.1
-    found = cell_constants(constant * centres.sin(), constant, radius, gamma)
-    for centre, local in zip(centres, found, strict=True):
-        x = torch.linspace(float(centre) - radius, float(centre) + radius, 201, dtype=torch.float64)
-        f = ramp_loss(constant * x.sin(), gamma)
-        assert float(f.max() - f.min()) <= float(local) * 2 * radius + 1e-12
-    assert (found == 0).any()
-    assert (found > 0).any()
-    assert float(found.max()) <= min(constant / gamma, 5.0) + 1e-12
-
-
-def test_a_constant_and_a_radius_for_each_cell() -> None:
-    """The same as one cell at a time; a smaller constant or ball can only make more cells flat."""
-    margins = torch.tensor([1.3, 1.3, 1.3, -0.4])
-    constants, radii = (torch.tensor(v, dtype=torch.float64) for v in ([1.0, 5.0, 1.0, 3.0], [0.2, 0.2, 0.9, 0.1]))
-    found = cell_constants(margins, constants, radii, 1.0)
-    alone = [
-        float(cell_constants(m[None], float(k), float(r), 1.0))
-        for m, k, r in zip(margins, constants, radii, strict=True)
-    ]
-    assert found.tolist() == alone
-    assert flat_cells(margins, constants, radii, 1.0).tolist() == [True, False, False, True]
-
-
-def test_refused() -> None:
-    """No ramp, no cell."""
-    for constant, radius, gamma in ((1.0, 0.0, 1.0), (1.0, 1.0, 0.0), (-1.0, 1.0, 1.0)):
-        with pytest.raises(InputError):
-            cell_constants(torch.zeros(2), constant, radius, gamma)
-
-
-def test_margins_on_the_edge_are_not_flat_whatever_their_size() -> None:
-    """The allowance for rounding grows with the margin: it is relative."""
-    for size in (1.0, 1e6):
-        margins = torch.tensor([2.0 + 1e-10, 2.0 + 1e-8], dtype=torch.float64) * size
-        assert flat_cells(margins, size, 1.0, size).tolist() == [False, True]

@@ -7,7 +7,7 @@ import math
 
 import pytest
 
-from normscope.papers.akbar2025.experiments.conditioning import run
+from normscope.papers.akbar2025.experiments.experiment_2_conditioning import run
 
 
 @pytest.mark.turns(3)

@@ -13,7 +13,7 @@ from normscope import analyze
 from normscope.core.errors import InputError, NonFiniteError
 from normscope.core.value import Kind
 from normscope.papers.than2025.extremal import Extremal, layer_norm_blow_up, remark_7, scaled_output, theorem_6
-from normscope.papers.than2025.extremal.extremal import (
+from normscope.papers.than2025.extremal.theorem_6_networks import (
     both_sides,
     checked_input,
     linear,
