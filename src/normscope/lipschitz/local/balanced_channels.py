@@ -17,12 +17,15 @@ from normscope.graph.ir import SOURCES, Graph, Node, Ref, references
 from normscope.graph.recognise import name_of
 from normscope.operators.program import Program
 
-#: Operations that treat channels one by one and commute with positive factors.
+#: Operations that treat entries one by one and commute with positive factors.
+_ENTRYWISE = ("relu", "relu_", "leaky_relu", "leaky_relu_", "dropout", "clone", "contiguous", "detach", "alias")
+#: The same for channels, which stand along the axis behind the batch.
 _CHANNELWISE = (
-    "relu", "relu_", "leaky_relu", "leaky_relu_", "max_pool1d", "max_pool2d", "max_pool3d", "avg_pool1d",
-    "avg_pool2d", "avg_pool3d", "adaptive_avg_pool1d", "adaptive_avg_pool2d", "adaptive_avg_pool3d", "dropout",
-    "clone", "contiguous", "detach", "alias",
+    "max_pool1d", "max_pool2d", "max_pool3d", "avg_pool1d", "avg_pool2d", "avg_pool3d", "adaptive_avg_pool1d",
+    "adaptive_avg_pool2d", "adaptive_avg_pool3d",
 )  # fmt: skip
+#: Normalizers with a factor for each channel at their end: the place of that factor among the arguments.
+_NORMALIZERS = {"group_norm": 2, "instance_norm": 1, "layer_norm": 2}
 _CONVOLUTIONS = ("conv1d", "conv2d", "conv3d")
 #: How often the channels between layers are balanced.
 SWEEPS = 40
@@ -36,8 +39,9 @@ def with_balanced_channels(captured: Captured) -> Captured:
 
     Between layers channels may be scaled by any :math:`D > 0`, as
     :math:`W_2 f(W_1 x + b) = (W_2 D^{-1}) f(D (W_1 x + b))` for :math:`f(d t) = d f(t)`; through residual sums, pools
-    and BatchNorm with fixed statistics too. A network, and the same network with channels scaled by powers of two,
-    become the same numbers. Balanced, products of norms are small, so that errors bounded by them are.
+    and BatchNorm with fixed statistics too, and behind the factors of other normalizers. Channels of tokens stand along
+    the last axis. A network, and the same network with channels scaled by powers of two, become the same numbers.
+    Balanced, products of norms are small, so that errors bounded by them are.
 
     Args:
         captured: the model. Where nothing can be scaled it is returned as it is.
@@ -60,7 +64,7 @@ def with_balanced_channels(captured: Captured) -> Captured:
 def channel_scales(captured: Captured, program: Program) -> dict[int, Tensor]:
     """Return what the channels of each atom are to be multiplied by to be balanced, not rounded, by the atom's id.
 
-    In units of these scales nothing depends on how the channels came.
+    They have the rank of the atom. In units of these scales nothing depends on how the channels came.
 
     Args:
         captured: the model.
@@ -69,9 +73,15 @@ def channel_scales(captured: Captured, program: Program) -> dict[int, Tensor]:
     channels = _Channels(captured.graph)
     if not channels.layers:
         return {}
-    factors = torch.exp2(channels.exponents(captured))
-    named = {atom.id: program.nodes.get(atom.id, "") for atom in program.atoms}
-    return {key: factors[channels.numbers(name)] for key, name in named.items() if channels.numbers(name) is not None}
+    factors, found = torch.exp2(channels.exponents(captured)), {}
+    for atom in program.atoms:
+        name = program.nodes.get(atom.id, "")
+        numbers = channels.numbers(name)
+        if numbers is not None:
+            shape = [1] * len(atom.shape)
+            shape[channels.axis(name)] = -1
+            found[atom.id] = factors[numbers].reshape(shape)
+    return found
 
 
 @dataclass(frozen=True, eq=False)
@@ -86,6 +96,7 @@ class _Layer:
         mean: name of the running mean; only a BatchNorm has one.
         variance: name of the running variance.
         eps: what is added to it.
+        diagonal: whether each channel that it writes reads one alone.
     """
 
     reads: Tensor
@@ -95,11 +106,12 @@ class _Layer:
     mean: str | None = None
     variance: str | None = None
     eps: float = 0.0
+    diagonal: bool = False
 
     def factors(self, exponents: Tensor) -> Iterator[tuple[str, Tensor]]:
         """Yield each tensor's name and what it is multiplied by."""
         into, out = torch.exp2(-exponents[self.reads]), torch.exp2(exponents[self.writes])
-        yield self.weight, out[:, None] * into if self.mean is None else out * into
+        yield self.weight, out * into if self.diagonal else out[:, None] * into
         if self.bias is not None:
             yield self.bias, out
         if self.mean is not None:
@@ -109,7 +121,9 @@ class _Layer:
         """Return the squares of the weights by channel written and channel read, summed over the places of a kernel."""
         weight = tensors[self.weight].detach().double().square()
         if self.variance is not None:
-            return (weight / (tensors[self.variance].detach().double() + self.eps)).diag()
+            weight = weight / (tensors[self.variance].detach().double() + self.eps)
+        if self.diagonal:
+            return weight.diag()
         return weight.flatten(2).sum(2) if weight.ndim > 2 else weight
 
 
@@ -126,6 +140,7 @@ class _Channels:
         self._same: list[int] = []
         self._fixed: set[int] = set()
         self._of: dict[str, list[int]] = {}
+        self._along: dict[str, int] = {}  # the axis of the channels, where it is not that behind the batch
         self._uses = Counter(ref.name for node in graph for ref in references((node.args, node.kwargs)))
         self._holders = Counter(node.target for node in graph if node.target)
         for node in graph:
@@ -138,6 +153,10 @@ class _Channels:
     def numbers(self, name: str) -> Tensor | None:
         """Return the numbers of the channels of what a node computes, if they are known."""
         return self._roots(torch.tensor(self._of[name])) if self._of.get(name) else None
+
+    def axis(self, name: str) -> int:
+        """Return the axis along which the channels of what a node computes stand."""
+        return self._along.get(name, 1)
 
     def exponents(self, captured: Captured) -> Tensor:
         """Return for every number the power of two its channel is multiplied by to be balanced, not rounded."""
@@ -173,47 +192,76 @@ class _Channels:
 
     def _after(self, node: Node) -> list[int]:
         """Return the channels of what a node computes; those of an operation not known here stay as they are."""
-        name, given = name_of(node), [self._of[n] for n in node.inputs() if n in self._of]
-        found: list[int] | None = None
+        name, read = name_of(node), [n for n in node.inputs() if n in self._of]
         first = node.args[0].name if node.args and isinstance(node.args[0], Ref) else ""
-        if first in self._of and len(given) == 1:
-            channels = self._of[first]
-            if name in _CHANNELWISE or self._along_places(node, name):
-                found = channels
-            elif name in (*_CONVOLUTIONS, "linear"):
-                found = self._multiplied(node, channels, name)
-            elif name == "batch_norm":
-                found = self._normalized(node, channels)
-            elif name in ("flatten", "view", "reshape"):
-                found = self._flattened(node, first, channels)
-            elif name == "pad":
-                found = self._padded(node, channels)
-        elif name == "add" and len(given) == 2 and len(node.args) == 2 and not node.kwargs:
-            found = self._tied(given) if node.shape is not None and len(given[0]) == len(given[1]) else None
-        if found is None or node.shape is None or len(node.shape) < 2 or len(found) != node.shape[1]:
-            for channels in given:
-                self._fixed.update(channels)
+        found, axis = None, 1
+        if first in self._of and len(read) == 1:
+            axis = self.axis(first)
+            if name == "linear" or name in _NORMALIZERS:
+                axis = 1 if name in ("group_norm", "instance_norm") else len(node.shape or ()) - 1
+                found = self._multiplied(node, first, name) if name == "linear" else self._scaled(node, name, axis)
+            elif name in _ENTRYWISE:
+                found = self._of[first]
+            elif axis == 1:
+                found = self._of_images(node, first, name)
+        elif name == "add" and len(read) == 2 and len(node.args) == 2 and not node.kwargs:
+            axis = self.axis(read[0])
+            shapes, given = [self.graph[n].shape or () for n in read], [self._of[n] for n in read]
+            alike = axis == self.axis(read[1]) and len(shapes[0]) == len(shapes[1]) and len(given[0]) == len(given[1])
+            found = self._tied(given) if node.shape is not None and alike else None
+        if found is None or node.shape is None or not 1 <= axis < len(node.shape) or len(found) != node.shape[axis]:
+            self._fixed.update(*(self._of[n] for n in read))
             return self._fixed_channels(node)
+        if axis != 1:
+            self._along[node.name] = axis
         return found
 
-    def _multiplied(self, node: Node, channels: list[int], name: str) -> list[int] | None:
-        """Return the channels that a convolution without groups or a linear layer on vectors writes."""
+    def _of_images(self, node: Node, first: str, name: str) -> list[int] | None:
+        """Return the channels behind an operation on those that stand along the axis behind the batch."""
+        channels = self._of[first]
+        if name in _CHANNELWISE or self._along_places(node, name):
+            return channels
+        if name in _CONVOLUTIONS:
+            return self._multiplied(node, first, name)
+        if name == "batch_norm":
+            return self._normalized(node, channels)
+        if name in ("flatten", "view", "reshape"):
+            return self._flattened(node, first, channels)
+        return self._padded(node, channels) if name == "pad" else None
+
+    def _multiplied(self, node: Node, first: str, name: str) -> list[int] | None:
+        """Return the channels that a convolution without groups or a linear layer writes."""
         if not self._owns(node, 1, 2) or node.shape is None:
             return None
-        weight = self.graph[node.args[1].name].shape
-        if weight is None or weight[1] != len(channels):
+        weight, channels = self.graph[node.args[1].name].shape, self._of[first]
+        if weight is None or (name == "linear" and len(weight) != 2):
             return None
-        if name == "linear" and (len(node.shape) != 2 or len(weight) != 2):
+        if name == "linear" and self.axis(first) != len(node.shape) - 1:
+            self._fixed.update(channels)
+            channels = self._held(weight[1])
+        if weight[1] != len(channels):
             return None
         return self._written(_Layer(torch.tensor(channels), self._new(weight[0]), *self._names(node, 1, 2)))
+
+    def _scaled(self, node: Node, name: str, axis: int) -> list[int] | None:
+        """Return the channels that a normalizer writes; what it reads stays as it is."""
+        place = _NORMALIZERS[name]
+        if not self._owns(node, place, place + 1) or node.shape is None:
+            return None
+        weight = self.graph[node.args[place].name].shape
+        if weight is None or tuple(weight) != (node.shape[axis],):
+            return None
+        self._fixed.update(self._of[node.args[0].name])
+        reads, (own, bias) = torch.tensor(self._held(weight[0])), self._names(node, place, place + 1)
+        return self._written(_Layer(reads, self._new(weight[0]), own, bias, diagonal=True))
 
     def _normalized(self, node: Node, channels: list[int]) -> list[int] | None:
         """Return the channels that a BatchNorm with fixed statistics writes."""
         fixed = len(node.args) > 5 and node.args[5] is False
         if not fixed or not self._owns(node, 1, 2, 3) or None in (node.args[3], node.args[4]):
             return None
-        names = (*self._names(node, 1, 2, 3, 4), float(node.args[7]))
-        return self._written(_Layer(torch.tensor(channels), self._new(len(channels)), *names))
+        layer = _Layer(torch.tensor(channels), self._new(len(channels)), *self._names(node, 1, 2, 3, 4))
+        return self._written(replace(layer, eps=float(node.args[7]), diagonal=True))
 
     def _written(self, layer: _Layer) -> list[int]:
         self.layers.append(layer)
@@ -256,13 +304,14 @@ class _Channels:
 
     def _owns(self, node: Node, *places: int) -> bool:
         """Tell whether an operation has a weight, and no other reads the tensors that it reads there."""
-        read = [self.graph[a.name] if isinstance(a, Ref) else a for a in node.args[1 : max(places) + 1]]
+        given = [node.args[place] if len(node.args) > place else None for place in places]
+        read = [self.graph[a.name] if isinstance(a, Ref) else a for a in given]
         own = (
             a is None
             or (isinstance(a, Node) and a.op in SOURCES[1:] and self._uses[a.name] == self._holders[a.target] == 1)
             for a in read
         )
-        return bool(read) and read[0] is not None and all(own)
+        return read[0] is not None and all(own)
 
     def _names(self, node: Node, *places: int) -> Iterator[Any]:
         """Yield the names of the tensors an operation reads there, or nothing where it reads none."""
@@ -271,8 +320,11 @@ class _Channels:
 
     def _fixed_channels(self, node: Node) -> list[int]:
         """Return channels that are not scaled."""
-        count = node.shape[1] if node.shape is not None and len(node.shape) > 1 else 0
-        new: list[int] = self._new(max(0, count)).tolist()
+        return self._held(max(0, node.shape[1] if node.shape is not None and len(node.shape) > 1 else 0))
+
+    def _held(self, count: int) -> list[int]:
+        """Return the numbers of so many new channels that are not scaled."""
+        new: list[int] = self._new(count).tolist()
         self._fixed.update(new)
         return new
 

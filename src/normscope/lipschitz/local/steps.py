@@ -61,7 +61,7 @@ class Steps:
 
     Args:
         norms: where certified norms come from.
-        scales: what the channels of each atom are multiplied by to be balanced, by the atom's id.
+        scales: what the channels of each atom are multiplied by to be balanced, with its rank, by the atom's id.
     """
 
     def __init__(self, norms: SegmentNorms, scales: Mapping[int, Tensor] | None = None) -> None:
@@ -81,7 +81,7 @@ class Steps:
         scale = self._scales.get(atom.id)
         if scale is None:
             return torch.ones(atom.numel, dtype=torch.float64)
-        return scale.reshape(1, -1, *(1,) * (len(atom.shape) - 2)).expand(atom.shape).flatten()
+        return scale.expand(atom.shape).flatten()
 
     def reach(self, source: Expr, expr: Expr) -> float:
         """Return a bound on the norm of the linear map from an atom."""
