@@ -14,9 +14,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from normscope.core.display import Saved
+from normscope.core.display import Shown
 from normscope.core.errors import InputError, NonFiniteError, WeightsError, listed
-from normscope.core.files import user_path
+from normscope.core.files import Saved, user_path
 from normscope.core.result import SCHEMA_VERSION, from_plain, to_plain
 from normscope.core.value import Kind, Value, product
 from normscope.graph.checkpoint import INDICES, Role, TensorEntry, checkpoint_files, iterate_tensors, read_header
@@ -59,7 +59,7 @@ class TensorResult:
 
 
 @dataclass(frozen=True, repr=False)
-class CheckpointResult(Saved):
+class CheckpointResult(Saved, Shown):
     """What the weights alone tell.
 
     Attributes:

@@ -8,8 +8,9 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from normscope.analysis.checkpoint import CheckpointResult
-from normscope.core.display import Saved
+from normscope.core.display import Shown
 from normscope.core.errors import InputError
+from normscope.core.files import Saved
 from normscope.core.finding import Finding, order
 from normscope.core.result import SCHEMA_VERSION, Result
 from normscope.core.value import LN10, Value, json_number
@@ -82,7 +83,7 @@ class Row:
 
 
 @dataclass(frozen=True, repr=False)
-class Comparison(Saved):
+class Comparison(Saved, Shown):
     """Several models side by side; the others are compared with the first.
 
     Attributes:

@@ -5,7 +5,6 @@ from dataclasses import fields, is_dataclass
 from enum import Enum
 from typing import Any, ClassVar
 
-from normscope.core import files
 from normscope.core.errors import MissingDependencyError
 from normscope.core.lazy import late
 from normscope.core.value import Value
@@ -51,10 +50,6 @@ class Shown:
             MissingDependencyError: if pandas is not installed.
         """
         return frame(getattr(self, self._rows))
-
-
-class Saved(files.Saved, Shown):
-    """A result that is shown, and written as JSON."""
 
 
 def frame(rows: Iterable[Any]) -> Any:

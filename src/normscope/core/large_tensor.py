@@ -1,7 +1,5 @@
 """Room for large tensors in large pages: the system gives them out far faster than many small ones."""
 
-from __future__ import annotations
-
 import math
 import mmap
 

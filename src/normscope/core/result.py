@@ -9,8 +9,9 @@ from typing import Any, Protocol, SupportsIndex, TypeVar, overload
 
 from normscope.core.around import Around
 from normscope.core.depth_curve import Depth
-from normscope.core.display import Saved, frame
+from normscope.core.display import Shown, frame
 from normscope.core.errors import listed
+from normscope.core.files import Saved
 from normscope.core.finding import Finding
 from normscope.core.gap import Gap
 from normscope.core.lazy import late
@@ -147,7 +148,7 @@ class LayerResult:
 
 
 @dataclass(frozen=True, repr=False)
-class Result(Saved):
+class Result(Saved, Shown):
     """What ``analyze`` found.
 
     ``print(result)`` shows the verdict and the constants, a notebook the same as a page, ``to_frame()`` the layers.

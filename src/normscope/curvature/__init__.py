@@ -4,8 +4,6 @@ The package is called like the function it offers, so that ``normscope.curvature
 module of the package was imported before.
 """
 
-from __future__ import annotations
-
 import sys
 from types import ModuleType
 from typing import Any

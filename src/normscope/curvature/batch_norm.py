@@ -1,7 +1,5 @@
 """BatchNorm while curvature is measured: batch, running or frozen-batch statistics, for every call of it."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import torch

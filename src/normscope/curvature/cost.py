@@ -1,7 +1,5 @@
 """What products will cost in memory, before they are made, and which way of making them fits."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass, replace
 
 import torch

@@ -1,7 +1,5 @@
 """The density of eigenvalues: known zeros and eigenpairs exactly, the rest by stochastic Lanczos quadrature."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass
 

@@ -1,7 +1,5 @@
 """Directions in which the loss is known not to change: scalings of groups of weights, and given generators."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping, Sequence
 
 import torch

@@ -1,7 +1,5 @@
 """Slices of the loss: along one or two directions, straight or on the spheres of scale groups."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 

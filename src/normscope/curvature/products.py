@@ -1,7 +1,5 @@
 """Products of a vector with the Hessian, the Gauss-Newton matrix or a Fisher matrix of a loss."""
 
-from __future__ import annotations
-
 import contextlib
 import warnings
 from collections.abc import Callable, Sequence

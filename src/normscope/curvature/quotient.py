@@ -1,7 +1,5 @@
 """Spectrum modulo symmetries: the smallest eigenvalue that is not a known zero, and the condition number."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass
 

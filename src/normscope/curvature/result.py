@@ -6,7 +6,8 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, fields
 from typing import Any
 
-from normscope.core.display import Saved
+from normscope.core.display import Shown
+from normscope.core.files import Saved
 from normscope.core.result import Rows, from_plain, to_plain
 
 SCHEMA_VERSION = 1
@@ -49,7 +50,7 @@ class LayerCurvature:
 
 
 @dataclass(frozen=True, repr=False)
-class CurvatureResult(Saved):
+class CurvatureResult(Saved, Shown):
     """What ``curvature`` found.
 
     Attributes:

@@ -1,7 +1,5 @@
 """One measurement of curvature, from products to a result; stopping it keeps what is known."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, field, replace

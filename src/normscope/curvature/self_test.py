@@ -1,7 +1,5 @@
 """Tests that every run makes of its own products: symmetry, and a difference of gradients."""
 
-from __future__ import annotations
-
 import torch
 from torch import Tensor
 

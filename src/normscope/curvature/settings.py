@@ -1,7 +1,5 @@
 """How to measure curvature."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any

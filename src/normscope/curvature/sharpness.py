@@ -1,7 +1,5 @@
 """Sharpness: how much the loss rises around the weights, in the worst case, on average, raw and free of scale."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 

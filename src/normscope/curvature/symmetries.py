@@ -1,7 +1,5 @@
 """Flat directions from the symmetry groups that :mod:`normscope.geometry` discovers."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Iterable
 from typing import Any

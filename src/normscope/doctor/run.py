@@ -10,8 +10,9 @@ import torch
 from torch import nn
 
 from normscope.analysis.context import Prepared
-from normscope.core.display import Saved
+from normscope.core.display import Shown
 from normscope.core.errors import InputError
+from normscope.core.files import Saved
 from normscope.core.finding import FINDINGS_VERSION, Finding, Severity, grouped, order
 from normscope.doctor.catalogue import RULES
 from normscope.doctor.history import History
@@ -21,7 +22,7 @@ from normscope.graph.guard import untouched
 
 
 @dataclass(frozen=True, repr=False)
-class CheckResult(Saved):
+class CheckResult(Saved, Shown):
     """What a check found.
 
     Attributes:

@@ -11,8 +11,9 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from normscope.core.display import Saved
+from normscope.core.display import Shown
 from normscope.core.errors import InputError
+from normscope.core.files import Saved
 from normscope.core.result import to_plain
 from normscope.geometry.candidates.biases import Absorber, Biases, find_biases
 from normscope.geometry.candidates.columns import column_groups, offset_groups
@@ -251,7 +252,7 @@ def _enters_by_joining(function: Function, name: str) -> bool:
 
 
 @dataclass(frozen=True, eq=False, repr=False)
-class Symmetries(Saved):
+class Symmetries(Saved, Shown):
     """The symmetries of a model.
 
     Attributes:

@@ -1,7 +1,5 @@
 """BatchNorm whose second derivative takes a few passes over the data; torch's own takes tens of them."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import torch

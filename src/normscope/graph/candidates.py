@@ -1,7 +1,5 @@
 """Example inputs for a model without data: from its configuration, or from its first layers."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 

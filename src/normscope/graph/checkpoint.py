@@ -4,8 +4,6 @@ Files may be larger than memory: safetensors and zip-format .pt files are mapped
 as it is walked, so that little more than the largest tensor is resident.
 """
 
-from __future__ import annotations
-
 import itertools
 import json
 import os

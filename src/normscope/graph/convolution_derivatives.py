@@ -1,7 +1,5 @@
 """Convolution whose second derivative uses the kernels of the first, which are quicker than torch's."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 

@@ -1,7 +1,5 @@
 """The primary front end: ``torch.export`` (non-strict), translated into our own graph."""
 
-from __future__ import annotations
-
 import contextlib
 import io
 import logging

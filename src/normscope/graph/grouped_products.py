@@ -1,7 +1,5 @@
 """Grouped matrix products, as mixtures of experts use them, in float64: torch has them in shorter precisions only."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import torch

@@ -1,7 +1,5 @@
 """Data in the form a model accepts: from tensors, arrays, batches and loaders, or guessed from the model."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any

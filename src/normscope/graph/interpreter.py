@@ -1,7 +1,5 @@
 """Run a graph: resolve its operations and execute them on tensors."""
 
-from __future__ import annotations
-
 import functools
 import math
 import operator

@@ -1,7 +1,5 @@
 """The frozen graph: what a model computes, as plain data."""
 
-from __future__ import annotations
-
 import functools
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field

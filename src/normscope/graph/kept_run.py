@@ -1,7 +1,5 @@
 """One run of a graph, kept: what nodes gave on an input need not be computed again for the same input."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from typing import Any
 

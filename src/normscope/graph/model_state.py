@@ -1,7 +1,5 @@
 """What a model holds: tensors, containers, arrays and random generators in the attributes of its modules."""
 
-from __future__ import annotations
-
 import random
 import sys
 import threading

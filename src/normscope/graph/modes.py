@@ -1,7 +1,5 @@
 """BatchNorm modes: the same graph with batch statistics instead of running ones."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import replace
 

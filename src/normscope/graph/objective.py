@@ -1,7 +1,5 @@
 """The loss on a batch: the model's own, the user's, or the usual one for the labels."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping
 
 import torch

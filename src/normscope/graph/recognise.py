@@ -5,8 +5,6 @@ product or quotient whose other operand is a root of a reduction of the same ten
 caller checks a match on numbers before it is trusted, and names it.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any

@@ -5,8 +5,6 @@ control flow that depends on data and side effects in Python. The record is a pr
 turns its in-place writes and views into functional operations (``FunctionalTensorMode``), as ``torch.export`` does.
 """
 
-from __future__ import annotations
-
 import contextlib
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace

@@ -1,7 +1,5 @@
 """Data read as often as needed: iterators from their beginning again, loaders without moving their generators."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 

@@ -5,8 +5,6 @@ not on torch's list of harmless ones are read as :class:`StandIn`, which keeps w
 nothing.
 """
 
-from __future__ import annotations
-
 import os
 import pickle
 import re

@@ -1,7 +1,5 @@
 """Where the samples of a batch meet: each operation by itself, on values of its own."""
 
-from __future__ import annotations
-
 import contextlib
 import math
 import sys

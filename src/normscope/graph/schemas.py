@@ -1,7 +1,5 @@
 """What the schema of an operation tells: what it writes to, and what its shape depends on."""
 
-from __future__ import annotations
-
 import functools
 import re
 from collections.abc import Iterator, Sequence

@@ -1,7 +1,5 @@
 """Operations that can be differentiated twice: attention, recurrent layers, checkpointed blocks, weight norm."""
 
-from __future__ import annotations
-
 import contextlib
 import importlib
 from collections.abc import Callable, Iterator

@@ -1,7 +1,5 @@
 """A model run from the state its user left it in, every time: what one run leaves behind no other may see."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Inputs unlike an example, on which a captured graph must do what its model does."""
 
-from __future__ import annotations
-
 import itertools
 from collections.abc import Callable, Iterator, Sequence
 

@@ -1,7 +1,5 @@
 """Whether a model's weights are numbers at all: finite, real and present."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 
 import torch

@@ -3,8 +3,6 @@
 The names are loaded when they are first used: reading a run needs no torch.
 """
 
-from __future__ import annotations
-
 from normscope.core.lazy import lazy_names
 
 __getattr__, __dir__, __all__ = lazy_names(__name__, __file__)

@@ -1,7 +1,5 @@
 """How much to measure: the presets, and the share of the training time that the monitor may take."""
 
-from __future__ import annotations
-
 import math
 import time
 from collections.abc import Callable, Iterator

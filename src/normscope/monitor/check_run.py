@@ -1,7 +1,5 @@
 """``check_run``: the doctor's rules over a run folder, and over a run while it goes on."""
 
-from __future__ import annotations
-
 from collections import deque
 from collections.abc import Iterable, Mapping
 from pathlib import Path

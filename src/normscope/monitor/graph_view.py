@@ -1,7 +1,5 @@
 """A model seen by its captured graph: layers and normalizers wherever they are computed, not only where modules are."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """A model seen by its modules, where no graph could be captured: layers and normalizers of torch's own classes only."""
 
-from __future__ import annotations
-
 import contextlib
 from collections.abc import Callable, Iterator
 from dataclasses import replace

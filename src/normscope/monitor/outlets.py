@@ -1,7 +1,5 @@
 """Where the numbers go: run folders, TensorBoard, trackers; one that fails does not keep them from the others."""
 
-from __future__ import annotations
-
 import contextlib
 import logging
 import warnings

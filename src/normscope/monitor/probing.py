@@ -1,7 +1,5 @@
 """The probe batch and the state in which it is run, apart from the training around it."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any

@@ -1,7 +1,5 @@
 """A quantity of the monitor: a pure function of a moment, with a memory between moments where that saves work."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass
 from typing import ClassVar

@@ -3,8 +3,6 @@
 A line is whole when it ends with a newline. Numbers that strict JSON cannot carry are strings: ``"nan"``, ``"inf"``.
 """
 
-from __future__ import annotations
-
 import json
 import math
 from collections.abc import Iterator, Mapping

@@ -1,7 +1,5 @@
 """Numbers that a user logs: read now, or later so that nothing waits for an accelerator, and kept until written."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 
 import torch

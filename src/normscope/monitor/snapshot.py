@@ -1,7 +1,5 @@
 """One moment of a training run, as quantities see it: read from the live model when first used."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager, nullcontext

@@ -1,7 +1,5 @@
 """What training uses: the user's module inside its wrappers, and the learning rates of its optimizers."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import torch

@@ -1,7 +1,5 @@
 """What quantities see of a model: its layers and normalizers with their live values, and one pass over the probe."""
 
-from __future__ import annotations
-
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager

@@ -1,7 +1,5 @@
 """Spectral norms that follow moving weights: Lanczos from the vector of the last time."""
 
-from __future__ import annotations
-
 import torch
 from torch import Tensor
 

@@ -12,9 +12,9 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from normscope.core.display import Saved
+from normscope.core.display import Shown
 from normscope.core.errors import CaptureError, InputError, NonFiniteError
-from normscope.core.files import replacing
+from normscope.core.files import Saved, replacing
 from normscope.doctor.fixes.balance import balance_pairs
 from normscope.doctor.fixes.cancelled_bias import drop_biases
 from normscope.doctor.fixes.change import Change, Draft, Fix, Refusal
@@ -44,7 +44,7 @@ ENDINGS = (".safetensors", ".pt")
 
 
 @dataclass(frozen=True, eq=False, repr=False)
-class FixResult(Saved):
+class FixResult(Saved, Shown):
     """What ``fix`` did.
 
     Attributes:

@@ -1,7 +1,5 @@
 """Certificates of regions: found by search, proved by a factorisation, kept for every domain that asks."""
 
-from __future__ import annotations
-
 import math
 import time
 from collections.abc import Callable, Sequence

@@ -5,8 +5,6 @@ errs by at most :math:`\gamma_k |A| |X|`, entry by entry, so a path of operation
 :math:`\gamma_K |A_p| \cdots |A_1|` with K roundings on the way: the same path with all coefficients taken in magnitude.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Mapping
 

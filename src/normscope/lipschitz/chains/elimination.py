@@ -11,8 +11,6 @@ At the end one in the sources alone remains. Going forward again from its eigenv
 by the envelope theorem the gradient :math:`\partial / \partial \lambda_i = 2 (h_i - a z_i)(b z_i - h_i)`.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 import torch

@@ -5,8 +5,6 @@ input has them. Ascent over these patterns attains a value of it: along the lead
 every entry takes the slope that adds most, unit by unit.
 """
 
-from __future__ import annotations
-
 import torch
 from torch import Tensor
 

@@ -1,7 +1,5 @@
 """Chains joined to the rest of a network: which tensors they end at, and what they say about them."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Sequence
 

@@ -1,7 +1,5 @@
 """Which part of a network a chain may run over: all entrywise functions of bounded slope below a tensor."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass
 

@@ -6,8 +6,6 @@ blocks and :math:`0 < s_k < 1`, every shape :math:`S_k` and share :math:`s_k` is
 all before it: a search neither runs into walls nor carries a scale from unit to unit. Nothing found here is trusted.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """Multipliers raised just as far as a form needs them: for frequencies at which they were not searched."""
 
-from __future__ import annotations
-
 import torch
 from torch import Tensor
 

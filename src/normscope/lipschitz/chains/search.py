@@ -4,8 +4,6 @@ r"""Search for good multipliers: the largest eigenvalue, smoothed, by a quasi-Ne
 make the search indifferent to the scale of each neuron. Nothing found here is trusted: :mod:`.proof` checks it.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable
 from dataclasses import dataclass

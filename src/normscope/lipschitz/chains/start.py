@@ -5,8 +5,6 @@ that makes :math:`2 \Lambda` one and a half times the largest eigenvalue in that
 they scale with it: nothing found from them depends on how the network's neurons are scaled.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, replace

@@ -6,8 +6,6 @@ network. With multipliers that depend on the channel and on the phase (the place
 alone, the quadratic form commutes with shifts by a cell.
 """
 
-from __future__ import annotations
-
 import itertools
 import math
 from collections.abc import Sequence

@@ -1,7 +1,5 @@
 """The constant of a network on a ball around one point, and the radius within which its decision cannot change."""
 
-from __future__ import annotations
-
 import math
 import time
 from collections.abc import Sequence

@@ -1,7 +1,5 @@
 """Nonlinear operations written as linear maps and functions of single entries, for which everything else is proved."""
 
-from __future__ import annotations
-
 import functools
 import math
 from collections.abc import Callable, Sequence

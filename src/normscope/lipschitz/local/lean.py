@@ -1,7 +1,5 @@
 """Walks of deep piecewise linear networks: rows are made in as few passes over them as possible."""
 
-from __future__ import annotations
-
 import math
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Tensors around a point, and what can be done with them: linear maps, sums, functions of single entries, products."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable
 from dataclasses import dataclass

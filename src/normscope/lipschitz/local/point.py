@@ -1,7 +1,5 @@
 """Values of every tensor of a network at one point, each with a bound on what rounding did to it."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 

@@ -11,8 +11,6 @@ independent probes miss an error only with tiny probability. What is verified is
 own size: the walk does not depend on the probes, except that it ends where one fails.
 """
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass, replace
 from typing import Any

@@ -1,7 +1,5 @@
 """From constants at some points to a statement about most inputs like them."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 

@@ -11,8 +11,6 @@ the point, which does not depend on the combinations, so the probabilities of al
 whose slope may change, and of the outputs, are made backwards, one by one, as in walks with enclosed rounding.
 """
 
-from __future__ import annotations
-
 import math
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Values of a piecewise linear network in twice the precision of float64: what rounds is far below everything else."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass, replace
 from typing import Any

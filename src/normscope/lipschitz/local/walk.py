@@ -1,7 +1,5 @@
 """Walk a network around a point: tangents, ranges on a ball, and the slopes that may change in it."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace

@@ -5,7 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field, fields
 from typing import Any
 
-from normscope.core.display import Saved
+from normscope.core.display import Shown
+from normscope.core.files import Saved
 from normscope.core.result import SCHEMA_VERSION, to_plain
 from normscope.core.value import Value
 
@@ -58,7 +59,7 @@ class WeightRow:
 
 
 @dataclass(frozen=True, repr=False)
-class WeightResult(Saved):
+class WeightResult(Saved, Shown):
     """What ``weight_lipschitz`` found.
 
     Attributes:

@@ -1,7 +1,5 @@
 """The monitor as a callback of the Hugging Face trainer."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from normscope.core.errors import MissingDependencyError

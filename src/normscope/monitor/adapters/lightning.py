@@ -1,7 +1,5 @@
 """The monitor as a Lightning callback."""
 
-from __future__ import annotations
-
 import importlib
 import sys
 from typing import Any

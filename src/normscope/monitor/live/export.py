@@ -1,7 +1,5 @@
 """A still copy of the page: one file with the lines of all charts inside."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Several runs as one feed: what the page shows now, what came since, and detail where it looks closer."""
 
-from __future__ import annotations
-
 import math
 import re
 import threading

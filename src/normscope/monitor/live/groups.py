@@ -1,7 +1,5 @@
 """Which metrics share a chart, in which order the charts stand, and what is said about each line."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase

@@ -1,7 +1,5 @@
 """The server of a watched run: three addresses, read only, nothing of the disk but what the runs hold."""
 
-from __future__ import annotations
-
 import contextlib
 import hmac
 import ipaddress

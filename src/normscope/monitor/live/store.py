@@ -1,7 +1,5 @@
 """One run in memory, metric by metric, kept up with its folder while that grows, is resumed or begins anew."""
 
-from __future__ import annotations
-
 import itertools
 import json
 import math

@@ -1,7 +1,5 @@
 """Series with more points than a screen has pixels, thinned so that every peak stays."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass

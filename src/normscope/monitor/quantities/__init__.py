@@ -1,7 +1,5 @@
 """The quantities of the monitor, one a file: pure functions, and twins that remember what saves work."""
 
-from __future__ import annotations
-
 from normscope.core.lazy import modules_in
 from normscope.monitor.quantities.certified import DESCRIPTIONS
 from normscope.monitor.quantity import Description, Quantity

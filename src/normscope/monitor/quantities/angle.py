@@ -1,7 +1,5 @@
 """The angle by which one update turns a weight."""
 
-from __future__ import annotations
-
 import math
 
 import torch

@@ -1,7 +1,5 @@
 """Certified constants along a run: what ``analyze`` proves of the weights of one moment."""
 
-from __future__ import annotations
-
 from normscope.core.result import Result
 from normscope.core.value import ALL_INPUTS, Kind
 from normscope.monitor.quantity import Description

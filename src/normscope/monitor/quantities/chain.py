@@ -1,7 +1,5 @@
 """A cheap end-to-end estimate: the constants of layers and normalizers multiplied as if the network were a chain."""
 
-from __future__ import annotations
-
 from normscope.core.value import Kind, product
 from normscope.monitor.quantities.spectral import lower_product
 from normscope.monitor.quantity import Description, Quantity

@@ -1,7 +1,5 @@
 """The effective learning rate of weights whose scale does not matter."""
 
-from __future__ import annotations
-
 import math
 
 from normscope.core.statement import statement

@@ -1,7 +1,5 @@
 """Layers folded with the fixed normalization after them, and their product: unchanged when a weight is rescaled."""
 
-from __future__ import annotations
-
 from normscope.core.value import ALL_INPUTS, Kind
 from normscope.monitor.quantities.spectral import lower_product
 from normscope.monitor.quantity import Description, Quantity

@@ -1,7 +1,5 @@
 """Gradient norms on the probe, and their ratio to the weights."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterable
 

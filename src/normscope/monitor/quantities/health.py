@@ -1,7 +1,5 @@
 """What the doctor follows along a run: statistics, modes, batches, logits, scales, and what is no longer a number."""
 
-from __future__ import annotations
-
 import torch
 from torch import Tensor, nn
 

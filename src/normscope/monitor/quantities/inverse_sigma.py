@@ -1,7 +1,5 @@
 """What the normalizers multiply with: the papers' product of ``1/sigma`` as printed, and the constants as proved."""
 
-from __future__ import annotations
-
 from normscope.core.value import Kind, Value, product
 from normscope.monitor.quantity import Description, Quantity
 from normscope.monitor.snapshot import Snapshot

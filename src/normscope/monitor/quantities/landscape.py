@@ -1,7 +1,5 @@
 """The loss along its gradient: how predictive the gradient is, and how smooth the loss (Santurkar et al. 2018)."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 
 import numpy as np

@@ -1,7 +1,5 @@
 """The loss on the probe."""
 
-from __future__ import annotations
-
 from normscope.core.value import Kind
 from normscope.monitor.quantity import Description, Quantity
 from normscope.monitor.snapshot import Snapshot

@@ -1,7 +1,5 @@
 """The squared gradient over the loss, on which gradient descent with weight normalization is shown to converge."""
 
-from __future__ import annotations
-
 import math
 
 from normscope.core.errors import InputError

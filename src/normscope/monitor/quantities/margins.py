@@ -1,7 +1,5 @@
 """Margins on the probe: how far the correct class is ahead."""
 
-from __future__ import annotations
-
 import torch
 
 from normscope.core.value import Kind

@@ -1,7 +1,5 @@
 """The smallest norm of a weight vector: the paper on weight normalization divides by it."""
 
-from __future__ import annotations
-
 import math
 
 import torch

@@ -1,7 +1,5 @@
 """The radial part of an update: zero where a normalizer follows the weight and plain SGD moves it."""
 
-from __future__ import annotations
-
 import torch
 from torch import Tensor
 

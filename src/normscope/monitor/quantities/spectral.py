@@ -1,7 +1,5 @@
 """Spectral norms of the linear layers, and their product."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 
 from normscope.core.value import ALL_INPUTS, Kind, Value, product

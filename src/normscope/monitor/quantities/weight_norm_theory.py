@@ -1,7 +1,5 @@
 """What the theory of weight normalization proves about the next step, along a run."""
 
-from __future__ import annotations
-
 import math
 
 from normscope.core.errors import InputError

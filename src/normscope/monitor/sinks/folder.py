@@ -1,7 +1,5 @@
 """A run folder: ``config.json`` written once at the start, ``metrics.jsonl`` appended line by line."""
 
-from __future__ import annotations
-
 import contextlib
 import errno
 import json

@@ -46,10 +46,8 @@ def _measured(run: Run) -> dict[str, list[tuple[int, float]]]:
 
 @pytest.fixture(scope="module")
 def unbroken(tmp_path_factory: pytest.TempPathFactory) -> Run:
-    """Return a run that was never stopped, made by a process of its own."""
-    folder = tmp_path_factory.mktemp("unbroken")
-    subprocess.run([sys.executable, "-c", PROGRAM, str(folder)], check=True, capture_output=True)
-    return Run.open(folder)
+    """Return a run that was never stopped, made by this process."""
+    return record(SETTING, tmp_path_factory.mktemp("unbroken"), certify=False)
 
 
 @pytest.mark.turns(2)
@@ -67,7 +65,7 @@ def test_it_measures_what_the_figure_shows(unbroken: Run) -> None:
 
 @pytest.mark.turns(2)
 def test_killed_at_any_moment_it_is_readable_and_goes_on_to_the_same_curve(unbroken: Run, tmp_path: Path) -> None:
-    """SIGKILL while it trains; then again from the start of the same command."""
+    """SIGKILL while another process trains; then again with the same setting."""
     process = subprocess.Popen([sys.executable, "-c", PROGRAM, str(tmp_path)], stderr=subprocess.DEVNULL)
     deadline = time.monotonic() + 120
     metrics = tmp_path / "metrics.jsonl"
@@ -79,8 +77,7 @@ def test_killed_at_any_moment_it_is_readable_and_goes_on_to_the_same_curve(unbro
     before = torn.series("train/loss").values
     assert len(before) >= 7
     assert list(before) == list(unbroken.series("train/loss").values[: len(before)])
-    subprocess.run([sys.executable, "-c", PROGRAM, str(tmp_path)], check=True, capture_output=True)
-    whole = Run.open(tmp_path)
+    whole = record(SETTING, tmp_path, certify=False)
     assert _measured(whole) == _measured(unbroken)
 
 
