@@ -9,8 +9,6 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from normscope.core.large_tensor import empty
-
 #: Numbers of one block of images: they stay in the cache while all places of the kernel pass over them.
 BLOCK = 2**16
 #: Fewer images than this are left to torch.
@@ -96,7 +94,7 @@ def convolved(
         key: buffer[:, before : before + each * image].view(channels, each, across.length, width)
         for key, buffer in buffers.items()
     }
-    room, out = z.new_empty(results, each * image), empty(count, results, across.result, down.result)
+    room, out = z.new_empty(results, each * image), z.new_empty(count, results, across.result, down.result)
     for first in range(0, count, each):
         part = z[first : first + each].transpose(0, 1)
         _fill(views, part, stride, down.result)

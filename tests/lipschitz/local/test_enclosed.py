@@ -14,7 +14,6 @@ from normscope.lipschitz.local.feedback import gain
 from normscope.lipschitz.local.steps import Steps
 from normscope.lipschitz.local.walk import Walk
 from normscope.lipschitz.segments import SegmentNorms
-from normscope.operators.expression import Expr
 from normscope.operators.program import Program
 
 
@@ -83,53 +82,6 @@ def test_deep_networks_are_enclosed_and_no_jacobian_exceeds_them(make: object, m
     for k in range(20):
         d = points(*x.shape, seed=k)
         assert jacobian_norm(model, x + 0.2 * (1 - 1e-9) * d / d.norm()) <= found[1].constant
-
-
-@pytest.mark.parametrize("make", [residual_network, _strided])
-def test_ranges_by_the_ellipsoid_hold(make: object, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What entries are said to deviate before their rows are made backwards is more than any sample does."""
-    model, radius, quick = make(1), 0.5, Enclosed._quick_ranges
-    ranges: list[tuple[Expr, Tensor, Tensor]] = []
-
-    def noted(walk: Enclosed, flat: Tensor, entries: Tensor, error: float) -> Tensor | None:
-        found = quick(walk, flat, entries, error)
-        if found is not None:
-            ranges.append((walk._now.atom.inputs[0], entries, found))
-        return found
-
-    monkeypatch.setattr(Enclosed, "_quick_ranges", noted)
-    x = points(1, 2, 4, 4, seed=1)
-    walk = Enclosed(*_program(model, x), [x], radius)
-    walk.tangents()
-    steps = [radius * (1 - 1e-9) * d / d.norm() for d in (points(*x.shape, seed=k) for k in range(200))]
-    moved = [Walk(walk.program, walk.steps, [x + d], 0.0).values() for d in steps]
-    assert ranges
-    for expr, entries, bound in ranges:
-        away = torch.stack([at[expr.id].value - walk.nominal[expr.id].value for at in moved]).flatten(1)
-        reached = away.abs().amax(0)[entries]
-        assert bool((reached <= bound).all())
-        assert bool((bound <= 30 * reached).all())
-
-
-def test_entries_that_the_ellipsoid_closes_have_no_rows_made(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Units that read and write in all directions: together they move the next one less than one by one."""
-    layers = (nn.Linear(30, 60), nn.ReLU(), nn.Linear(60, 200), nn.ReLU(), nn.Linear(200, 2))
-    model, x = seeded(nn.Sequential(*layers)), points(1, 30)
-    with torch.no_grad():
-        model[0].bias.copy_(-(x @ model[0].weight.double().T)[0] + 1e-3)
-    monkeypatch.setattr(enclosed, "PRECISE", 0.0)
-    made: list[int] = []
-    back = Enclosed._backwards
-    monkeypatch.setattr(Enclosed, "_backwards", lambda *given: made.append(len(given[2])) or back(*given))
-    counts = []
-    for quick in (Enclosed._quick_ranges, lambda *given: None):
-        monkeypatch.setattr(Enclosed, "_quick_ranges", quick)
-        made.clear()
-        walk = Enclosed(*_program(model, x), [x], 0.3)
-        walk.run()
-        counts.append((made[1], len(walk.units)))
-    assert counts[0][0] < counts[1][0]
-    assert counts[0][1] == counts[1][1]
 
 
 def test_a_network_too_deep_is_refused() -> None:

@@ -102,6 +102,17 @@ def test_a_bound_is_proved_close_to_where_the_proof_fails() -> None:
     assert not feedback._holds(f, T, value * (1 - 2 * feedback.FINE))
 
 
+def test_factors_and_solutions_in_single_precision_are_those_in_double() -> None:
+    A = points(7, 7)
+    form, triangle, columns = A @ A.T + torch.eye(7).double(), torch.eye(7).double() + A.tril(-1), points(7, 5, seed=1)
+    single = feedback._factor(form.float())
+    torch.testing.assert_close(single.tril().double(), feedback._factor(form), rtol=1e-4, atol=1e-5)
+    assert feedback._factor((form - 10 * torch.eye(7)).float()) is None
+    found = feedback._solved(triangle.float(), columns.float().T.contiguous().T)
+    torch.testing.assert_close(found.double(), feedback._solved(triangle, columns), rtol=1e-4, atol=1e-4)
+    torch.testing.assert_close(triangle @ feedback._solved(triangle, columns), columns)
+
+
 def test_first_multipliers_are_feasible_and_multipliers_too_small_prove_nothing() -> None:
     f = _system(1)
     T = first_multipliers(f)

@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import pytest
+import torch
+from torch import Tensor, nn
 
-from networks import jacobian_norm, points, program_of, residual_network
-from normscope.lipschitz.local import sketched, twofold
+from networks import jacobian_norm, points, program_of, residual_network, seeded
+from normscope.lipschitz.local import enclosed, sketched, twofold
 from normscope.lipschitz.local.ball import on_balls
 from normscope.lipschitz.local.enclosed import Enclosed
 from normscope.lipschitz.local.feedback import gain
 from normscope.lipschitz.local.sketched import Sketched, sketch_failure
 from normscope.lipschitz.local.steps import Steps
+from normscope.lipschitz.local.walk import Walk
 from normscope.lipschitz.segments import SegmentNorms
+from normscope.operators.expression import Expr
 
 
 @pytest.fixture
@@ -60,3 +64,49 @@ def test_the_probability_is_not_below_what_samples_show(raised: float) -> None:
     assert 0.01 < missed <= sketch_failure(1, count, raised) < 3 * missed + 0.5
     assert sketch_failure(5, 400, 1.4) == pytest.approx(5 * sketch_failure(1, 400, 1.4))
     assert sketch_failure(10**9, 4, 1.1) == 1.0
+
+
+def test_ranges_by_the_ellipsoid_hold(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What entries are said to deviate before their rows are made backwards is more than any sample does."""
+    model, radius, quick = residual_network(1), 0.5, Sketched._quick_ranges
+    ranges: list[tuple[Expr, Tensor, Tensor]] = []
+
+    def noted(walk: Sketched, flat: Tensor, entries: Tensor, error: float) -> Tensor | None:
+        found = quick(walk, flat, entries, error)
+        if found is not None:
+            ranges.append((walk._now.atom.inputs[0], entries, found))
+        return found
+
+    monkeypatch.setattr(Sketched, "_quick_ranges", noted)
+    x = points(1, 2, 4, 4, seed=1)
+    walk = Sketched(program_of(model, x), Steps(SegmentNorms()), [x], radius)
+    walk.tangents()
+    steps = [radius * (1 - 1e-9) * d / d.norm() for d in (points(*x.shape, seed=k) for k in range(200))]
+    moved = [Walk(walk.program, walk.steps, [x + d], 0.0).values() for d in steps]
+    assert ranges
+    for expr, entries, bound in ranges:
+        away = torch.stack([at[expr.id].value - walk.nominal[expr.id].value for at in moved]).flatten(1)
+        reached = away.abs().amax(0)[entries]
+        assert bool((reached <= bound).all())
+        assert bool((bound <= 30 * reached).all())
+
+
+def test_entries_that_the_ellipsoid_closes_have_no_rows_made(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Units that read and write in all directions: together they move the next one less than one by one."""
+    layers = (nn.Linear(30, 60), nn.ReLU(), nn.Linear(60, 200), nn.ReLU(), nn.Linear(200, 2))
+    model, x = seeded(nn.Sequential(*layers)), points(1, 30)
+    with torch.no_grad():
+        model[0].bias.copy_(-(x @ model[0].weight.double().T)[0] + 1e-3)
+    monkeypatch.setattr(enclosed, "PRECISE", 0.0)
+    made: list[int] = []
+    back = Enclosed._backwards
+    monkeypatch.setattr(Enclosed, "_backwards", lambda *given: made.append(len(given[2])) or back(*given))
+    counts = []
+    for quick in (Sketched._quick_ranges, lambda *given: None):
+        monkeypatch.setattr(Sketched, "_quick_ranges", quick)
+        made.clear()
+        walk = Sketched(program_of(model, x), Steps(SegmentNorms()), [x], 0.3)
+        walk.run()
+        counts.append((made[1], len(walk.units)))
+    assert counts[0][0] < counts[1][0]
+    assert counts[0][1] == counts[1][1]

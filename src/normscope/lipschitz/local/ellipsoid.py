@@ -58,17 +58,16 @@ class Ellipsoid:
 
     Args:
         inputs: number of entries of x.
-        dtype: of all rows.
     """
 
-    def __init__(self, inputs: int, dtype: torch.dtype = torch.float64) -> None:
-        self.inputs, self.dtype = inputs, dtype
+    def __init__(self, inputs: int) -> None:
+        self.inputs = inputs
         self.first: FirstLayer | None = None  # units that became inputs
-        empty = torch.zeros(0, dtype=dtype)
-        self.rows = torch.zeros(0, inputs, dtype=dtype)  # q of every unit's entries, over (x, w)
-        self.centre, self.radius, self.t, self.scale = empty, empty, empty, empty
-        self.factor = torch.zeros(0, 0, dtype=dtype)
-        self.gram = torch.zeros(0, 0, dtype=dtype)  # of the parts of the rows that belong to x
+        none = torch.zeros(0, dtype=torch.float64)
+        self.rows = torch.zeros(0, inputs, dtype=torch.float64)  # q of every unit's entries, over (x, w)
+        self.centre, self.radius, self.t, self.scale = none, none, none, none
+        self.factor = torch.zeros(0, 0, dtype=torch.float64)
+        self.gram = torch.zeros(0, 0, dtype=torch.float64)  # of the parts of the rows that belong to x
         self.blocks: list[tuple[int, int]] = []  # of entries that do not feed one another, but all later ones
         self._errors: list[float] = []  # of the rows of each block and of those before it
         self._size = 0.0  # Frobenius norm of the rows
@@ -209,7 +208,7 @@ class Ellipsoid:
         m = radius[:, None] * rows
         own = rows[:, : self.inputs] @ rows[:, : self.inputs].T
         P = radius[:, None] * own * radius + (m[:, self.inputs :] * self.t) @ m[:, self.inputs :].T
-        across = torch.zeros(u, 0, dtype=self.dtype)
+        across = torch.zeros(u, 0, dtype=torch.float64)
         if old:
             across = torch.linalg.solve_triangular(self.factor, self._through(m, over_x * radius), upper=False).T
             P = P + across @ across.T

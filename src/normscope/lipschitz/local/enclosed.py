@@ -19,14 +19,13 @@ from torch import Tensor
 from normscope.core.statement import statement
 from normscope.linalg.matrix_rounding import UNIT_ROUNDOFF, gamma
 from normscope.lipschitz.local.feedback import Feedback
-from normscope.lipschitz.local.first_layer import is_large
 from normscope.lipschitz.local.lean import Folded, Lean, convolve
 from normscope.lipschitz.local.moving import Rows, UnboundedError
 from normscope.lipschitz.local.point import Nominal
 from normscope.lipschitz.local.slopes import Sectors
 from normscope.lipschitz.local.steps import Step, Steps, apply, size_of
 from normscope.lipschitz.local.twofold import precise_values
-from normscope.lipschitz.local.walk import Opened, column_squares
+from normscope.lipschitz.local.walk import Opened
 from normscope.operators.convolution import apply_convolution, stack_roundings
 from normscope.operators.expression import Expr
 from normscope.operators.nonlinear import Input
@@ -165,18 +164,6 @@ class Enclosed(Lean):
         if self.radius > 0 and pad * math.sqrt(below.numel) > TOO_LARGE * self.sizes[below.id].inputs:
             raise RoundingError("the rounding of float64 is too large for the depth of the network")
         return pad
-
-    def _quick_ranges(self, flat: Tensor, entries: Tensor, error: float) -> Tensor | None:
-        """Return bounds by the ellipsoid of all units, which needs no row along the input, only its norm."""
-        if not self.radius or not len(self.units) or self.ellipsoid.first is not None or not len(entries):
-            return None
-        if self._waiting is not None and is_large(len(self._waiting[0]), self.inputs):
-            return None
-        self._grow()
-        self.spend(2.5 * len(entries) * len(self.ellipsoid) ** 2)
-        n, slack = 1 + self.along, 1e-12 * len(flat)
-        along = column_squares(flat[1:n, entries]).sqrt() * (1 + slack) + 1.01 * self._pad(error)
-        return self.radius * (along + self.ellipsoid.reached(flat[n:, entries].T.contiguous())) * (1 + 1e-12)
 
     def _raw(self, x: Rows, entries: Tensor) -> tuple[Tensor, float]:
         if self._now is None:

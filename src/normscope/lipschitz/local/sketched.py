@@ -19,7 +19,9 @@ from torch import Tensor
 
 from normscope.core.statement import statement
 from normscope.lipschitz.local.enclosed import Enclosed
+from normscope.lipschitz.local.first_layer import is_large
 from normscope.lipschitz.local.steps import Steps
+from normscope.lipschitz.local.walk import column_squares
 from normscope.operators.program import Program
 
 #: Gaussian combinations, and by how much their norms are raised.
@@ -71,6 +73,18 @@ class Sketched(Enclosed):
             return super()._directions(first, count)
         part = self._sketch[:, first : first + count]
         return torch.cat([part.new_zeros(1, count), part])
+
+    def _quick_ranges(self, flat: Tensor, entries: Tensor, error: float) -> Tensor | None:
+        """Return bounds by the ellipsoid of all units, which needs no row along the input, only its norm."""
+        if not self.radius or not len(self.units) or self.ellipsoid.first is not None or not len(entries):
+            return None
+        if self._waiting is not None and is_large(len(self._waiting[0]), self.inputs):
+            return None
+        self._grow()
+        self.spend(2.5 * len(entries) * len(self.ellipsoid) ** 2)
+        n, slack = 1 + self.along, 1e-12 * len(flat)
+        along = column_squares(flat[1:n, entries]).sqrt() * (1 + slack) + 1.01 * self._pad(error)
+        return self.radius * (along + self.ellipsoid.reached(flat[n:, entries].T.contiguous())) * (1 + 1e-12)
 
     def _is_precise(self, error: float, rows: Tensor) -> bool:
         return self._sketch is None and super()._is_precise(error, rows)

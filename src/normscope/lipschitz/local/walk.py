@@ -9,7 +9,6 @@ import torch
 from torch import Tensor
 
 from normscope.core.errors import InputError
-from normscope.core.large_tensor import empty
 from normscope.linalg.matrix_rounding import UNIT_ROUNDOFF
 from normscope.lipschitz.local.ellipsoid import Centred, Ellipsoid, padded
 from normscope.lipschitz.local.expansion import expanded, named
@@ -340,7 +339,7 @@ class Walk:
         left_out = float(width.max()) if len(width) else 0.0
         small = float((width * sizes).norm()) * (1 + 1e-12)
         old = 1 + self.along + before
-        rows = empty(old + u, flat.shape[1])
+        rows = flat.new_empty(old + u, flat.shape[1])
         torch.mul(flat, sectors.nominal, out=rows[: len(flat)])
         rows[len(flat) :] = 0.0
         if u:
