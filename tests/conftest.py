@@ -26,6 +26,9 @@ from normscope.analysis import around  # noqa: E402  (it reads the number above)
 around.USUAL_SECONDS = 0.2
 around.BALL_WORK = 5e9
 around.BALL_TRIES = 8
+USUALLY_CHEAP = around.CHEAP
+if not os.environ.get("NORMSCOPE_ALL"):
+    around.CHEAP = 1e7  # of other than the smallest networks, balls are looked at where a test asks for them
 
 # A busy machine is slow; no example says anything about time.
 hypothesis.settings.register_profile("no deadline", deadline=None)
@@ -54,6 +57,12 @@ def _every_part_is_computed(request: pytest.FixtureRequest, monkeypatch: pytest.
         return told(what, error)
 
     monkeypatch.setattr(errors, "failure", raised)
+
+
+@pytest.fixture
+def usual_balls(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Look at balls around data as users do who ask for nothing."""
+    monkeypatch.setattr(around, "CHEAP", USUALLY_CHEAP)
 
 
 @pytest.hookimpl(tryfirst=True)

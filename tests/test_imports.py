@@ -6,6 +6,7 @@ import ast
 import functools
 import subprocess
 import sys
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import normscope
@@ -58,10 +59,21 @@ def _name(file: Path) -> str:
     return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
 
 
+@functools.cache
 def _folder(name: str) -> str:
     """Return the folder of a module; modules at the top are in none."""
     parts = name.split(".")
     return parts[1] if len(parts) > 1 and (ROOT / parts[1]).is_dir() else ""
+
+
+def _statements(body: Sequence[ast.AST]) -> Iterator[ast.AST]:
+    """Yield statements and those inside them, not their expressions."""
+    for node in body:
+        yield node
+        for field in ("body", "orelse", "finalbody", "handlers", "cases"):
+            inside = getattr(node, field, ())
+            if isinstance(inside, list):
+                yield from _statements(inside)
 
 
 @functools.cache
@@ -72,11 +84,11 @@ def _imports(file: Path, *, late: bool = True) -> list[tuple[str, tuple[str, ...
     """
     left_out: set[int] = set()
     imports: list[ast.Import | ast.ImportFrom] = []
-    for node in ast.walk(_tree(file)):
+    for node in _statements(_tree(file).body):
         if isinstance(node, ast.Import | ast.ImportFrom):
             imports.append(node)
         elif (isinstance(node, ast.If) and "TYPE_CHECKING" in ast.dump(node.test)) or (
-            not late and isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda)
+            not late and isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
         ):
             left_out.update(range(node.lineno, (node.end_lineno or node.lineno) + 1))
     found: list[tuple[str, tuple[str, ...]]] = []

@@ -13,6 +13,8 @@ from normscope.testing import refute
 from normscope.testing.normalizer_states import with_random_normalizers, with_zero_normalizers
 from rotation import todays
 
+pytestmark = pytest.mark.usefixtures("usual_balls")
+
 BUILDS: dict[str, Callable[[], tuple[nn.Module, Inputs]]] = {
     **{name: architecture.build for name, architecture in ARCHITECTURES.items()},
     **MORE,

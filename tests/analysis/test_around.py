@@ -15,6 +15,8 @@ from normscope.core.errors import InputError
 from normscope.core.result import Result
 from normscope.core.value import Kind
 
+pytestmark = pytest.mark.usefixtures("usual_balls")
+
 FAST = {"ascent": 0, "points": 1, "without_normalizers": False}
 
 
@@ -144,6 +146,15 @@ def test_a_derivative_that_is_not_finite_is_no_constant_of_zero(monkeypatch: pyt
     assert found is not None
     low, high = sorted(found.neighbourhoods[0].constants)
     assert 0.0 < low < high == float("inf")
+
+
+def test_of_an_operation_without_a_derivative_nothing_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
+    """In large networks too, whose Jacobians are differentiated; the coverage tells of the operation."""
+    monkeypatch.setattr("normscope.analysis.around.CHEAP", 0.0)
+    model = Lambda(lambda s, x: s.head(torch.special.zeta(x.abs() + 2, 2.0)), head=nn.Linear(3, 2)).eval()
+    result = analyze(model, points(4, 3).float(), points=1, ascent=0)
+    assert result.around is None
+    assert any("zeta" in opaque.op for opaque in result.coverage.opaque)
 
 
 def test_a_sketch_of_a_deep_network_says_how_likely_it_fails(monkeypatch: pytest.MonkeyPatch) -> None:

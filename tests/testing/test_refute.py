@@ -14,6 +14,8 @@ from normscope.core.errors import InputError
 from normscope.testing import refute
 from refuting import small
 
+pytestmark = pytest.mark.usefixtures("usual_balls")
+
 
 class _RMSNorm(nn.Module):
     """Written out, as in Llama."""

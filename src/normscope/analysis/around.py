@@ -96,6 +96,9 @@ def _at_points(work: Work, points: list[list[Tensor]], ceiling: Value | None, se
             work.say(f"Jacobians around the data: point {first + 1} of {len(points)}")
             group = torch.cat([point[0] for point in points[first : first + 8]])
             balls += [[Ball(0.0, value * (1 + 1e-9))] for value in norms(group).tolist()]
+    except NotImplementedError:  # an operation without a derivative, which the search from below reports
+        work.messages.extend(notes)
+        return None
     except KeyboardInterrupt:
         notes.append(f"stopped after {len(balls)} of {len(points)} points")
     spent = (time.process_time() - start) / max(1, len(balls))
