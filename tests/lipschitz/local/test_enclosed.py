@@ -90,3 +90,24 @@ def test_a_network_too_deep_is_refused() -> None:
     x = points(1, 2, 4, 4)
     with pytest.raises(RoundingError, match="too large for the depth"):
         Enclosed(*_program(model, x), [x], 1e-30).run()
+
+
+def test_a_unit_whose_rows_vanish_may_still_change_its_slope() -> None:
+    """A channel without weights stands at the kink: what rounding makes of it passes with either slope."""
+    convolutions = nn.Conv2d(2, 3, 3, padding=1), nn.Conv2d(3, 3, 3, padding=1)
+    layers = convolutions[0], nn.ReLU(), convolutions[1], nn.ReLU(), nn.Flatten(), nn.Linear(48, 3)
+    model = seeded(nn.Sequential(*layers), 0)
+    with torch.no_grad():
+        for parameter in convolutions[1].parameters():
+            parameter[0] = 0.0
+    x = points(1, 2, 4, 4, seed=0)
+    walk = Enclosed(*_program(model, x), [x], 0.1)
+    walk.tangents()
+    undecided = {key: width for key, width in walk.left_out.items() if width > 0}
+    assert undecided
+    for expr in walk.order():
+        if expr.atom is not None and expr.id in undecided:
+            (below,) = expr.atom.inputs
+            steepest = float(walk.slopes[expr.id].abs().max())
+            # The difference of the two slopes, and the one that was taken: both may act on the error.
+            assert walk.errors[expr.id].total >= (steepest + undecided[expr.id]) * walk.errors[below.id].total > 0
