@@ -7,7 +7,15 @@ import inspect
 import pytest
 
 from normscope.core import errors
-from normscope.core.errors import InputError, NonFiniteError, NonFiniteInputError, NormscopeError, attempt
+from normscope.core.errors import (
+    InputError,
+    ModelFailedError,
+    NonFiniteError,
+    NonFiniteInputError,
+    NormscopeError,
+    attempt,
+    failures_of_the_model,
+)
 
 CLASSES = [kind for _, kind in inspect.getmembers(errors, inspect.isclass) if kind.__module__ == errors.__name__]
 
@@ -74,3 +82,21 @@ def test_what_works_is_returned() -> None:
     told: list[str] = []
     assert attempt("x", lambda: 3, 0, told) == 3
     assert not told
+
+
+@pytest.mark.parametrize("kind", [RuntimeError, LookupError, SystemExit])
+def test_what_a_model_raises_becomes_one_error_of_ours(kind: type[BaseException]) -> None:
+    """Also a model that ends the process."""
+    with (
+        pytest.raises(ModelFailedError, match=f"The model failed with {kind.__name__}: enough"),
+        failures_of_the_model(),
+    ):
+        raise kind("enough")
+
+
+@pytest.mark.parametrize("kind", [InputError, MemoryError, KeyboardInterrupt])
+def test_other_failures_stay_what_they_are(kind: type[BaseException]) -> None:
+    """Ours, memory that runs out, and Ctrl-C."""
+    with pytest.raises(kind) as caught, failures_of_the_model():
+        raise kind("enough")
+    assert caught.type is kind

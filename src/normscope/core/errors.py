@@ -98,7 +98,7 @@ def failures_of_the_model() -> Iterator[None]:
         yield
     except (NormscopeError, MemoryError):
         raise
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         if type(error).__name__ == "OutOfMemoryError":  # torch's, which is not imported here
             raise
         raise ModelFailedError(f"The model failed with {type(error).__name__}: {error}") from error
