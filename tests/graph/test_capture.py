@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+import weakref
 from collections import namedtuple
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -235,3 +236,13 @@ def test_weights_made_in_inference_mode_are_captured_as_plain_ones() -> None:
         model = seeded(nn.Linear(4, 2))
     captured = captured_of(model, points(3, 4))
     assert not any(t.is_inference() for t in captured.tensors.values())
+
+
+def test_weights_in_another_precision_are_shared_while_held_and_freed_after() -> None:
+    captured = captured_of(nn.Linear(3, 2), torch.ones(1, 3))
+    held = captured.tensors_as(torch.float64)
+    assert captured.tensors_as(torch.float64) is held
+    assert {tensor.dtype for tensor in held.values()} == {torch.float64}
+    last = weakref.ref(held)
+    del held
+    assert last() is None

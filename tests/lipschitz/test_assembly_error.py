@@ -11,6 +11,7 @@ from torch import Tensor, nn
 
 from networks import Lambda, points, program_of, seeded
 from normscope.linalg.bounds import NormBounds
+from normscope.lipschitz import assembly_error as module
 from normscope.lipschitz.assembly_error import Forming, forming_error
 from normscope.operators.expression import Expr, LinearOp, atom_expr, evaluate, linear
 
@@ -76,6 +77,15 @@ def test_the_mass_is_that_of_the_absolute_map() -> None:
     absolute = program_of(model, points(2, 2, 6))
     norm = float(torch.linalg.matrix_norm(_formed(absolute.atoms[0], absolute.outputs[0][1]), 2))
     assert norm <= math.exp(forming_error(source, target).log_mass) <= 20 * norm
+
+
+def test_the_mass_of_a_large_matrix_is_found_block_by_block(monkeypatch: pytest.MonkeyPatch) -> None:
+    weight = points(23, 7, seed=4)
+    x = atom_expr(None, (7,))
+    whole = linear(LinearOp("matrix", lambda z: z @ weight.mT, None, {"weight": weight, "axis": -1}), [x], (23,))
+    monkeypatch.setattr(module, "BLOCK_NUMBERS", 30)
+    sums = weight.abs().sum(1).max() * weight.abs().sum(0).max()
+    assert forming_error(x, whole).log_mass == pytest.approx(float(sums.log()) / 2, abs=1e-8)
 
 
 def test_centring_and_generic_operations_count() -> None:

@@ -9,6 +9,7 @@ import inspect
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
+from weakref import WeakValueDictionary
 
 import torch
 from torch import Tensor, nn
@@ -39,6 +40,10 @@ _ANY_ATTENTION = [SDPBackend.FLASH_ATTENTION, SDPBackend.EFFICIENT_ATTENTION, SD
 _RMS_NORMS = ("aten.rms_norm.default", "aten._fused_rms_norm.default")
 
 
+class Tensors(dict[str, Tensor]):
+    """Tensors by name; unlike a plain dictionary, this one can be referred to weakly."""
+
+
 @dataclass(frozen=True, eq=False)
 class Captured:
     """A model as a graph, its tensors, and the example it was captured on.
@@ -56,19 +61,26 @@ class Captured:
     example: list[Tensor]
     input_names: list[str]
     kept_run: KeptRun | None = field(default=None, init=False, repr=False)
-    _in_precision: dict[torch.dtype, dict[str, Tensor]] = field(default_factory=dict, init=False, repr=False)
+    _in_precision: WeakValueDictionary[torch.dtype, Tensors] = field(
+        default_factory=WeakValueDictionary, init=False, repr=False
+    )
 
     def known_at(self, inputs: Sequence[Any]) -> Mapping[str, Tensor]:
         """Return what nodes that read weights give on some inputs, as far as that is known."""
         return {} if self.kept_run is None else self.kept_run.at(inputs)
 
-    def tensors_as(self, dtype: torch.dtype | None) -> dict[str, Tensor]:
-        """Return the tensors without gradients, floating ones in a precision if one is given; kept."""
+    def tensors_as(self, dtype: torch.dtype | None) -> Tensors:
+        """Return the tensors without gradients, floating ones in a precision if one is given.
+
+        All who hold the result share it; when nobody does, its memory is free for what comes next.
+        """
         if dtype is None:
-            return {name: tensor.detach() for name, tensor in self.tensors.items()}
-        if dtype not in self._in_precision:
-            self._in_precision[dtype] = {k: as_floating(t.detach(), dtype) for k, t in self.tensors.items()}
-        return self._in_precision[dtype]
+            return Tensors((name, tensor.detach()) for name, tensor in self.tensors.items())
+        found = self._in_precision.get(dtype)
+        if found is None:
+            found = Tensors((name, as_floating(tensor.detach(), dtype)) for name, tensor in self.tensors.items())
+            self._in_precision[dtype] = found
+        return found
 
     def run(self, inputs: list[Tensor]) -> list[Tensor]:
         """Run the graph on other inputs."""

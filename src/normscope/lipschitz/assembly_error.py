@@ -11,6 +11,7 @@ from normscope.core.statement import statement
 from normscope.core.value import log_sum
 from normscope.linalg.bounds import NormBounds
 from normscope.linalg.matrix_rounding import UNIT_ROUNDOFF, schur_norm
+from normscope.linalg.streamed import BLOCK_NUMBERS
 from normscope.lipschitz.tokens import TokenMatrices
 from normscope.operators.expression import Expr, LinearOp, between
 from normscope.operators.linear_map import LinearMap
@@ -165,7 +166,7 @@ def _absolute(op: LinearOp, expr: Expr) -> tuple[float, int]:
     if op.kind == "diagonal":
         return _diagonal(op.data["scale"])
     if op.kind == "matrix":
-        weight = op.data["weight"].to(torch.float64).abs()
+        weight = op.data["weight"]
         return _schur_test(weight), max(weight.shape[-2:])
     if op.kind == "convolution":
         return _convolution(op)
@@ -181,17 +182,21 @@ def _generic(source: Expr, expr: Expr) -> float:
     matrix = TokenMatrices(0).matrix(source, expr)
     if matrix is None and source.numel * expr.numel <= LARGEST_GENERIC and expr.op is not None:
         matrix = LinearMap.from_function(expr.op.apply, source.shape, expr.shape, dtype=torch.float64).matrix()
-    return math.inf if matrix is None else _schur_test(matrix.abs())
+    return math.inf if matrix is None else _schur_test(matrix)
 
 
 def _schur_test(weight: torch.Tensor) -> float:
-    """Return the log of Schur's bound of the norm of matrices with entries >= 0, logarithms first: nothing overflows.
+    """Return the log of Schur's bound of the norm of matrices of absolute values, logarithms first: nothing overflows.
 
     A millionth of a per mille covers the rounding of the sums.
     """
     if weight.numel() == 0:
         return -math.inf
-    return (_log(float(weight.sum(-1).max())) + _log(float(weight.sum(-2).max()))) / 2 + 1e-9
+    most, columns = 0.0, torch.zeros((), dtype=torch.float64)
+    for rows in weight.split(max(1, BLOCK_NUMBERS // weight.shape[-1]), dim=-2):  # no copy of the whole matrix
+        part = rows.to(torch.float64).abs()
+        most, columns = max(most, float(part.sum(-1).max())), columns + part.sum(-2)
+    return (_log(most) + _log(float(columns.max()))) / 2 + 1e-9
 
 
 def _diagonal(scale: torch.Tensor) -> tuple[float, int]:
