@@ -8,7 +8,6 @@ from dataclasses import dataclass
 
 import numpy as np
 import torch
-from scipy.linalg import eigh_tridiagonal
 from torch import Tensor
 
 from normscope.core.statement import statement
@@ -323,6 +322,8 @@ def _largest_ritz(diagonal: np.ndarray, off_diagonal: np.ndarray) -> tuple[float
     k = len(diagonal)
     if k == 1:
         return float(diagonal[0]), np.ones(1)
+    from scipy.linalg import eigh_tridiagonal  # slow to load, and dense norms do without
+
     values, vectors = eigh_tridiagonal(diagonal, off_diagonal, select="i", select_range=(k - 1, k - 1))
     return float(values[0]), vectors[:, 0]
 

@@ -1,15 +1,20 @@
 """A convolution as a sparse matrix: for few channels the cheapest way to its Gram matrix."""
 
+from __future__ import annotations
+
 import itertools
 import math
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
-from scipy.sparse import csr_array
 from torch import Tensor
 
 from normscope.linalg.convolution_geometry import Axis, extension_sources
+
+if TYPE_CHECKING:
+    from scipy.sparse import csr_array
 
 
 def convolution_matrix(weight: Tensor, axes: Sequence[Axis], padding_mode: str = "zeros") -> csr_array:
@@ -30,12 +35,15 @@ def convolution_matrix(weight: Tensor, axes: Sequence[Axis], padding_mode: str =
     columns = np.arange(channels_in)[None, :, None] * math.prod(inputs) + sources
     rows, columns = np.broadcast_arrays(rows, columns)
     shape = (channels_out * math.prod(outputs), channels_in * math.prod(inputs))
+    from scipy.sparse import csr_array  # slow to load, and networks without convolutions do without
+
     return csr_array((entries.ravel(), (rows.ravel(), columns.ravel())), shape=shape)
 
 
 def sparse_gram(matrix: csr_array) -> Tensor:
     r"""Return :math:`A^T A` or :math:`A A^T`, whichever is smaller, as a dense tensor.
 
+    >>> from scipy.sparse import csr_array
     >>> sparse_gram(csr_array([[3.0, 4.0]])).tolist()
     [[25.0]]
     """

@@ -15,7 +15,6 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-from scipy import special
 
 Array = npt.NDArray[np.float64]
 _ROOM = 2.0**-46
@@ -120,8 +119,10 @@ def _exp(u: Interval) -> Derivatives:
 
 
 def _sigmoid(u: Interval) -> Derivatives:
-    slope = _even(lambda x: special.expit(x) * special.expit(-x), u)
-    return _rising(special.expit, u), slope, slope * _rising(lambda x: np.tanh(x / 2), u).scaled(-1.0)
+    from scipy.special import expit  # slow to load, and most networks never get here
+
+    slope = _even(lambda x: expit(x) * expit(-x), u)
+    return _rising(expit, u), slope, slope * _rising(lambda x: np.tanh(x / 2), u).scaled(-1.0)
 
 
 def _softplus(u: Interval) -> Derivatives:
@@ -130,19 +131,23 @@ def _softplus(u: Interval) -> Derivatives:
 
 
 def _tanh(u: Interval) -> Derivatives:
+    from scipy.special import expit
+
     value = _rising(np.tanh, u)
-    slope = _even(lambda x: 4.0 * special.expit(2.0 * x) * special.expit(-2.0 * x), u)
+    slope = _even(lambda x: 4.0 * expit(2.0 * x) * expit(-2.0 * x), u)
     return value, slope, (value * slope).scaled(-2.0)
 
 
 def _erf(u: Interval) -> Derivatives:
+    from scipy.special import erf
+
     # x^2 is rounded: beyond 27 its exponential is below every float, before that the error is at most 800 units
     def bell(x: Array) -> Array:
         return np.asarray(2.0 / math.sqrt(math.pi) * np.exp(-np.minimum(x * x, 800.0)))
 
     slope = _even(bell, u)
     slope = outward(slope.low * (1.0 - 2.0**-40), slope.high * (1.0 + 2.0**-40))
-    return _rising(special.erf, u), slope, (u * slope).scaled(-2.0)
+    return _rising(erf, u), slope, (u * slope).scaled(-2.0)
 
 
 def _atan(u: Interval) -> Derivatives:
