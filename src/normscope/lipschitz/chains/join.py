@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from normscope.lipschitz.chains.certificate import SPEED, Certificate, certify
 from normscope.lipschitz.chains.dense import dense_form, fits
 from normscope.lipschitz.chains.floor import STARTS, pattern_floor
+from normscope.lipschitz.chains.max_pool import is_maximum, without_maxima
 from normscope.lipschitz.chains.region import Region, region_below
 from normscope.lipschitz.chains.search import reduced
 from normscope.operators.expression import Expr
@@ -42,35 +43,53 @@ class Chains:
         self.ends = frozenset(inner)
         self.seconds = seconds / (len(inner) + max(1, len(program.outputs)))
         self._left = LONGEST_OF_ALL * seconds
-        self._found: dict[int, tuple[Region, Certificate | None]] = {}
+        self._found: dict[int, list[tuple[Region, Certificate]]] = {}
 
     @property
     def used(self) -> bool:
         """Tell whether any region has a certificate so far."""
-        return any(certificate is not None for _, certificate in self._found.values())
+        return any(self._found.values())
 
     def lipschitz(self, target: Expr, context: Context) -> Lip | None:
         r"""Return the constant of a tensor by its chain, or ``None`` where there is none.
 
         :math:`|dT|^2 \le \sum_i c_i^2 |ds_i|^2`, and each source :math:`s_i` has its constant on the domain.
         """
-        region, certificate = self.certificate(target, context)
-        if certificate is None:
-            return None
-        lips = [context.lipschitz(s).scaled(log) for s, log in zip(region.sources, certificate.logs, strict=True)]
-        return lips[0].root_sum_square(*lips[1:])
+        found = None
+        for region, certificate in self.certificates(target, context):
+            lips = [context.lipschitz(s).scaled(log) for s, log in zip(region.sources, certificate.logs, strict=True)]
+            one = lips[0].root_sum_square(*lips[1:])
+            found = one if found is None else found.minimum(one)
+        return found
 
-    def certificate(self, target: Expr, context: Context) -> tuple[Region, Certificate | None]:
-        """Return the region that ends at a tensor and what is proved of it; the context weighs its sources."""
+    def certificates(self, target: Expr, context: Context) -> list[tuple[Region, Certificate]]:
+        """Return the regions that end at a tensor and what is proved of them; the context weighs their sources.
+
+        There is one that begins at max-pools, and where it is small another one that runs through them.
+        """
         if target.id not in self._found:
-            affordable = self._affordable([len(target.atoms)])
-            region = region_below(target, self._atoms) if affordable else Region(target, (), ())
-            found = None
-            if region.units and region.sources and self._paid(region):
-                logs = [max(context.lipschitz(source).certified) for source in region.sources]
-                found = certify(region, logs, seconds=self.seconds, progress=self.progress)
-            self._found[target.id] = region, found
+            self._found[target.id] = found = []
+            for region, seconds in self._regions(target):
+                if region.units and region.sources and self._paid(region):
+                    logs = [max(context.lipschitz(source).certified) for source in region.sources]
+                    one = certify(region, logs, seconds=seconds, progress=self.progress)
+                    found += [] if one is None else [(region, one)]
         return self._found[target.id]
+
+    def _regions(self, target: Expr) -> list[tuple[Region, float]]:
+        """Return the regions that end at a tensor, as far as there is time to look for them, and seconds for each.
+
+        One that runs through max-pools to an output has the time of all that begin and end at them.
+        """
+        if not self._affordable([len(target.atoms)]):
+            return []
+        regions = [(region_below(target, self._atoms), self.seconds)]
+        opened, atoms = without_maxima(target, self._atoms)
+        if opened is not target:
+            through = region_below(opened, atoms)
+            joined = 1 if target.id in self.ends else 1 + sum(map(is_maximum, self._atoms.values()))
+            regions += [(through, joined * self.seconds)] if fits(through) else []
+        return regions
 
     def _affordable(self, reads: Sequence[int]) -> bool:
         """Tell whether there is time for one region whose tensors read so many atoms each."""
@@ -88,7 +107,7 @@ class Chains:
 
     def floor(self, target: Expr) -> float | None:
         """Return the logarithm of what no bound over free activation patterns can go below, where that is cheap."""
-        region = region_below(target, self._atoms)
+        region = region_below(*without_maxima(target, self._atoms))
         if len(region.sources) != 1 or region.sources[0].atom.inputs or not region.units or not fits(region):
             return None
         form = dense_form(region, (1.0,))

@@ -46,12 +46,3 @@ def region_below(target: Expr, atoms: Mapping[int, Expr]) -> Region:
         stack.extend(atoms[key] for key in atom.atom.inputs[0].atoms if key in atoms)
     order = lambda found: tuple(found[key] for key in sorted(found))  # noqa: E731
     return Region(target, order(sources), order(units))
-
-
-def boundaries(atoms: Mapping[int, Expr], outputs: list[Expr]) -> list[Expr]:
-    """Return the tensors at which a region ends: the outputs, and what other nonlinear operations read."""
-    found = {e.id: e for e in outputs}
-    for atom in atoms.values():
-        if atom.atom.sector is None:
-            found |= {e.id: e for e in atom.atom.inputs}
-    return [found[key] for key in sorted(found)]
