@@ -8,7 +8,7 @@ products are then added in twofold precision. Slices that cannot matter are left
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 
 import torch
@@ -101,7 +101,18 @@ def slices(value: Pair, bits: int) -> Iterator[Tensor]:
             return
 
 
-def product(weight: Tensor, x: Pair, apply: Callable[[Tensor, Tensor], Tensor], terms: int) -> tuple[Pair, float]:
+def weight_slices(weight: Tensor) -> list[Tensor]:
+    """Return the slices of a weight as :func:`product` takes them."""
+    return list(slices(Pair.of(weight), WEIGHT_BITS))
+
+
+def product(
+    weight: Tensor,
+    x: Pair,
+    apply: Callable[[Tensor, Tensor], Tensor],
+    terms: int,
+    cut: Iterable[Tensor] | None = None,
+) -> tuple[Pair, float]:
     r"""Return a linear map that is bilinear in its weight and the tensor, and a bound on the error of an entry.
 
     Args:
@@ -109,6 +120,7 @@ def product(weight: Tensor, x: Pair, apply: Callable[[Tensor, Tensor], Tensor], 
         x: the tensor.
         apply: the map: of a weight and a tensor, both float64, by sums of products.
         terms: most products that are added for one entry of the result.
+        cut: what :func:`weight_slices` returns for the weight, if that is known.
 
     >>> w, v = torch.tensor([[1.0, 2.0**-30]]).double(), Pair.of(torch.tensor([[1.0], [2.0**-40]]).double())
     >>> result, error = product(w, v, torch.matmul, 2)
@@ -119,7 +131,7 @@ def product(weight: Tensor, x: Pair, apply: Callable[[Tensor, Tensor], Tensor], 
     tops = [float(t.abs().max()) if t.numel() else 0.0 for t in (weight, x.high)]
     parts = list(slices(x, bits))
     found: list[tuple[int, Tensor]] = []
-    for i, w in enumerate(slices(Pair.of(weight), WEIGHT_BITS)):
+    for i, w in enumerate(slices(Pair.of(weight), WEIGHT_BITS) if cut is None else cut):
         for k, v in enumerate(parts):
             if WEIGHT_BITS * i + bits * k < DEPTH:
                 found.append((WEIGHT_BITS * i + bits * k, apply(w, v)))

@@ -102,15 +102,23 @@ def test_a_bound_is_proved_close_to_where_the_proof_fails() -> None:
     assert not feedback._holds(f, T, value * (1 - 2 * feedback.FINE))
 
 
-def test_factors_and_solutions_in_single_precision_are_those_in_double() -> None:
-    A = points(7, 7)
-    form, triangle, columns = A @ A.T + torch.eye(7).double(), torch.eye(7).double() + A.tril(-1), points(7, 5, seed=1)
-    single = feedback._factor(form.float())
-    torch.testing.assert_close(single.tril().double(), feedback._factor(form), rtol=1e-4, atol=1e-5)
-    assert feedback._factor((form - 10 * torch.eye(7)).float()) is None
+def test_solutions_in_single_precision_are_those_in_double() -> None:
+    triangle, columns = torch.eye(7).double() + points(7, 7).tril(-1), points(7, 5, seed=1)
     found = feedback._solved(triangle.float(), columns.float().T.contiguous().T)
     torch.testing.assert_close(found.double(), feedback._solved(triangle, columns), rtol=1e-4, atol=1e-4)
     torch.testing.assert_close(triangle @ feedback._solved(triangle, columns), columns)
+
+
+def test_small_systems_are_refined_and_never_worse(monkeypatch: pytest.MonkeyPatch) -> None:
+    systems = [_system(seed, blocks=(4, 5, 6)) for seed in range(4)]
+    found = [search(f, 10) for f in systems]
+    monkeypatch.setattr(feedback, "REFINED", ())
+    plain = [search(f, 10) for f in systems]
+    assert {tried for _, tried in plain} == {10}
+    assert {tried for _, tried in found} == {15}
+    pairs = [(a[1], b[1]) for (a, _), (b, _) in zip(found, plain, strict=True)]
+    assert all(a <= b for a, b in pairs)
+    assert any(a < b * (1 - 1e-3) for a, b in pairs)
 
 
 def test_first_multipliers_are_feasible_and_multipliers_too_small_prove_nothing() -> None:

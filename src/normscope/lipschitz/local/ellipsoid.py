@@ -20,6 +20,8 @@ WORTHWHILE = 0.03
 FILL = 0.3
 #: Sides up to which all eigenvalues are computed, and products with a vector for the largest one otherwise.
 SMALL, POWER = 300, 20
+#: Units up to which zeros are multiplied too: so few that leaving them out takes longer.
+DENSE = 200
 
 
 def padded(rows: Tensor, columns: int) -> Tensor:
@@ -96,9 +98,12 @@ class Ellipsoid:
         if not len(self):
             return Centred(raw, error, self._across(raw))
         weighted = raw[:, self.inputs :] * self.centre
-        found = raw.clone()
-        for i, j in self.blocks:  # the rows of a block are zero from its own entries on
-            found[:, : self.inputs + i] += weighted[:, i:j] @ self.rows[i:j, : self.inputs + i]
+        if len(self) <= DENSE:
+            found = torch.addmm(raw, weighted, self.rows)
+        else:
+            found = raw.clone()
+            for i, j in self.blocks:  # the rows of a block are zero from its own entries on
+                found[:, : self.inputs + i] += weighted[:, i:j] @ self.rows[i:j, : self.inputs + i]
         return Centred(found, self._centred_error(weighted, error), self._across(found))
 
     def _centred_error(self, weighted: Tensor, error: float) -> float:
@@ -115,9 +120,9 @@ class Ellipsoid:
         found = self.first.applied(raw)
         return found, self.first.error_of(raw, found, error)
 
-    def radii(self, given: Centred) -> Tensor:
-        r"""Return bounds of :math:`a \cdot (x, w)` for rows a."""
-        return _above(self._squares(given), given.error * self._stretch())
+    def radii(self, given: Centred, solved: Tensor | None = None) -> Tensor:
+        r"""Return bounds of :math:`a \cdot (x, w)` for rows a; what :meth:`_solved` returns may be given."""
+        return _above(self._squares(given, solved), given.error * self._stretch())
 
     def reached(self, raw: Tensor) -> Tensor:
         r"""Return bounds of what the remainders alone add up to, :math:`a \cdot e` for rows a.
@@ -150,6 +155,8 @@ class Ellipsoid:
 
     def _onward(self, w: Tensor) -> Tensor:
         """Return what remainders, as columns, add to the inputs of all units: each reads those before it alone."""
+        if len(self) <= DENSE:
+            return self.rows[:, self.inputs :] @ w
         found = w.new_zeros(len(self), w.shape[1])
         for i, j in self.blocks[1:]:
             found[i:j] = self.rows[i:j, self.inputs : self.inputs + i] @ w[:i]
@@ -157,19 +164,25 @@ class Ellipsoid:
 
     def _back(self, q: Tensor) -> Tensor:
         """Return the adjoint of :meth:`_onward`."""
+        if len(self) <= DENSE:
+            return self.rows[:, self.inputs :].T @ q
         found = q.new_zeros(len(self), q.shape[1])
         for i, j in self.blocks[1:]:
             found[:i] += self.rows[i:j, self.inputs : self.inputs + i].T @ q[i:j]
         return found
 
-    def _squares(self, given: Centred) -> Tensor:
-        """Return the quadratic form at each row."""
+    def _squares(self, given: Centred, solved: Tensor | None = None) -> Tensor:
+        """Return the quadratic form at each row; what :meth:`_solved` returns may be given."""
         rows = given.rows
         plain = rows[:, : self.inputs].square().sum(1)
         if not len(self):
             return plain
-        solved = torch.linalg.solve_triangular(self.factor, self._through(rows, given.across), upper=False)
+        solved = self._solved(given) if solved is None else solved
         return plain + rows[:, self.inputs :].square() @ self.t + solved.square().sum(0)
+
+    def _solved(self, given: Centred) -> Tensor:
+        """Return the columns whose squares are the part of the quadratic form with the inverse of R."""
+        return torch.linalg.solve_triangular(self.factor, self._through(given.rows, given.across), upper=False)
 
     def grow(
         self,
@@ -261,8 +274,10 @@ class Ellipsoid:
 
     def refactored(self, t: Tensor) -> bool:
         """Take other shares if the form stays definite, and tell whether it does."""
-        R, after = self.gram.clone(), self.rows[:, self.inputs :]
-        for place, (i, j) in enumerate(self.blocks):
+        after = self.rows[:, self.inputs :]
+        small = len(self) <= DENSE
+        R = torch.addmm(self.gram, after * t, after.T) if small else self.gram.clone()
+        for place, (i, j) in enumerate([] if small else self.blocks):
             weighed = after[i:j, :i] * t[:i]
             for k, m in self.blocks[1 : place + 1]:
                 part = weighed[:, :k] @ after[k:m, :k].T
@@ -281,12 +296,12 @@ class Ellipsoid:
     def tuned(self, given: Centred, rounds: int) -> Tensor:
         """Return bounds as :meth:`radii` does, the smallest over some rounds of better shares for these rows."""
         rows, across = given.rows, given.across
-        best = self.radii(given)
         if not len(self) or not len(rows):
-            return best
+            return self.radii(given)
+        solved = self._solved(given)
+        best = self.radii(given, solved)
         level, kept = float(best.log().mean()), (self.t, self.factor)
         for _ in range(rounds):
-            solved = torch.linalg.solve_triangular(self.factor, self._through(rows, across), upper=False)
             back = self.radius[:, None] * torch.linalg.solve_triangular(self.factor.T, solved, upper=True)
             scale = best.clamp_min(1e-300)
             w = self.t[:, None] * (rows[:, self.inputs :].T + self._back(back)) / scale
@@ -296,7 +311,8 @@ class Ellipsoid:
             move = ((held + floor) / (free + floor)).clamp(0.05, 20.0).sqrt()
             if not self.refactored(self.t * move):
                 break
-            radii = self.radii(given)
+            solved = self._solved(given)
+            radii = self.radii(given, solved)
             best = torch.minimum(best, radii)
             gained, level = level - float(radii.log().mean()), min(level, float(radii.log().mean()))
             if gained > 0:

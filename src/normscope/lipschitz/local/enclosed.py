@@ -25,7 +25,7 @@ from normscope.lipschitz.local.point import Nominal
 from normscope.lipschitz.local.slopes import Sectors
 from normscope.lipschitz.local.steps import Step, Steps, apply, size_of
 from normscope.lipschitz.local.twofold import precise_values
-from normscope.lipschitz.local.walk import Opened
+from normscope.lipschitz.local.walk import Opened, Walk
 from normscope.operators.convolution import apply_convolution, stack_roundings
 from normscope.operators.expression import Expr
 from normscope.operators.nonlinear import Input
@@ -88,6 +88,15 @@ class Enclosed(Lean):
         """Return the value of every expression at the point, in twofold precision."""
         return precise_values(self.order(), self.steps, self.point, given=False)
 
+    def _read(self, expr: Expr) -> tuple[Expr, ...]:
+        return Walk._read(self, expr)  # small segments are one matrix, forwards and backwards
+
+    def _applied(self, expr: Expr, stacks: list[Tensor]) -> Tensor:
+        segment = self.steps.segment(expr)
+        if segment is None:
+            return super()._applied(expr, stacks)
+        return (stacks[0].flatten(1) @ segment.matrix.T).reshape(-1, *expr.shape)
+
     def _sized(self, rows: Tensor) -> Errors:
         n = 1 + self.along
         return Errors(size_of([rows[:n]]), size_of([rows[n:]]))
@@ -97,31 +106,34 @@ class Enclosed(Lean):
         if not expr.atoms or not expr.inputs:
             self.errors[expr.id] = self.fresh[expr.id] = self.sizes[expr.id] = Errors()
             return found
-        step, below = self._step(expr, len(found.rows)), [i.id for i in expr.inputs]
+        step, below, whole = self._step(expr, len(found.rows)), self._read(expr), self.steps.segment(expr) is not None
         fresh, error = Errors(), Errors()
-        for i in below:
-            fresh = fresh.plus(self.fresh[i], step.norm)
-            error = error.plus(self.errors[i], step.norm)
-            own = gamma(step.roundings) * step.mass * 1.01 if step.roundings else 0.0
-            fresh, error = fresh.plus(self.sizes[i], own), error.plus(self.sizes[i], own)
-        if len(expr.atoms) == 1:
+        own = gamma(step.roundings) * step.mass * 1.01 if step.roundings else 0.0
+        for item in below:
+            i = item.id
+            fresh = fresh.plus(self.fresh[i], step.norm).plus(self.sizes[i], own)
+            error = error.plus(self.errors[i], step.norm).plus(self.sizes[i], own)
+        if len(expr.atoms) == 1 and not whole:
             source = expr
             while source.op is not None:
                 source = next(i for i in source.inputs if i.atoms)
             through = fresh.plus(self.errors[source.id], self.steps.reach(source, expr))
             error = Errors(min(error.inputs, through.inputs), min(error.units, through.units))
         self.fresh[expr.id], self.errors[expr.id] = fresh, error
-        skipped = expr.id in self.folded and self.folded[expr.id] is None
-        self.sizes[expr.id] = self.sizes[below[0]] if skipped else self._sized(found.rows)
+        skipped = not whole and expr.id in self.folded and self.folded[expr.id] is None
+        self.sizes[expr.id] = self.sizes[below[0].id] if skipped else self._sized(found.rows)
         return replace(found, error=error.total)
 
     def _step(self, expr: Expr, count: int = 0) -> Step:
-        """Return the bounds of an operation as rows pass it: convolutions together with their scales.
+        """Return the bounds of an operation as rows pass it: small segments as a whole, convolutions with their scales.
 
         Args:
             expr: the operation.
             count: of rows that pass it forwards; none for either direction.
         """
+        segment = self.steps.segment(expr)
+        if segment is not None:
+            return segment.step
         if expr.id not in self.folded:
             return self.steps.of(expr)
         scaled = self.folded[expr.id]
@@ -214,7 +226,7 @@ class Enclosed(Lean):
         first[torch.arange(count), entries] = 1.0
         pulled = {target.id: first.reshape(count, *target.shape)}
         rows = torch.zeros(count, self.inputs + len(self.units), dtype=torch.float64)
-        for expr in reversed(self.order()):
+        for expr in reversed(self.passed):
             if expr.id not in pulled or not expr.atoms:
                 continue
             given = pulled.pop(expr.id)
@@ -242,6 +254,10 @@ class Enclosed(Lean):
             left = self.left_out[expr.id] * size * self.errors[item.id].total
             steepest = float(slopes.abs().max()) if len(slopes) else 0.0
             return [(item, found, left + self._weighed(item, 2 * UNIT_ROUNDOFF * steepest * size))]
+        segment = self.steps.segment(expr)
+        if segment is not None:
+            found = (given.flatten(1) @ segment.matrix).reshape(-1, *segment.source.shape)
+            return [self._rounded(segment.source, found, segment.step, given)]
         if expr.op.kind == "sum":
             return [(item, given, 0.0) for item in expr.inputs if item.atoms]
         if len(expr.inputs) != 1:
@@ -257,8 +273,12 @@ class Enclosed(Lean):
             found = _convolved_back(scaled, given, expr, inner)
         else:
             (found,) = _adjoint(expr, given)
+        return [self._rounded(item, found, step, given)]
+
+    def _rounded(self, item: Expr, found: Tensor, step: Step, given: Tensor) -> tuple[Expr, Tensor, float]:
+        """Return what an operand gets, and what the rounding of one operation may have done to the rows there."""
         own = gamma(step.roundings) * step.mass * 1.01 if step.roundings else 0.0
-        return [(item, found, self._weighed(item, own * size_of([given])))]
+        return item, found, self._weighed(item, own * size_of([given]))
 
     def _weighed(self, item: Expr, error: float) -> float:
         """Return what an error of cotangents does to rows: at most the norm of the tangents times as much."""
@@ -283,6 +303,14 @@ class RoundingError(UnboundedError):
 
 def _adjoint(expr: Expr, given: Tensor) -> tuple[Tensor, ...]:
     """Return the adjoint of an operation on a stack of cotangents, one stack for each operand."""
+    if expr.op is not None and len(expr.inputs) == 1:  # without the cost of differentiating
+        data = expr.op.data
+        if data.get("reshape"):
+            return (given.reshape(-1, *expr.inputs[0].shape),)
+        if expr.op.kind == "matrix" and data["axis"] == -1 and data["weight"].ndim == 2:
+            return (torch.matmul(given, data["weight"].to(torch.float64)),)
+        if expr.op.kind == "diagonal" and expr.inputs[0].shape == expr.shape:
+            return (given * data["scale"].to(torch.float64),)
     zeros = [torch.zeros(len(given), *item.shape, dtype=torch.float64) for item in expr.inputs]
     return tuple(torch.func.vjp(lambda *z: apply(expr, list(z)), *zeros)[1](given))
 

@@ -6,29 +6,29 @@ import math
 from dataclasses import dataclass, replace
 from functools import cached_property
 
+import numpy as np
 import torch
 from scipy.linalg.blas import strsm
-from scipy.linalg.lapack import spotrf
 from torch import Tensor
 
 from normscope.core.statement import statement
 from normscope.linalg.cholesky import cholesky_margin
 from normscope.linalg.matrix_rounding import gamma
+from normscope.lipschitz.local import multipliers
 from normscope.lipschitz.local.ellipsoid import largest
 from normscope.lipschitz.local.first_layer import FirstLayer, first_guess, is_large
+from normscope.lipschitz.local.multipliers import SMOOTH, Array, Form
 
-#: Relative distance below the largest eigenvalue within which others count in a search, until its last third.
-SMOOTH = 0.02
 #: First relative distance between the bound that the search found and the one that is proved.
 SLACK = 1e-9
 #: Largest distance between a bound that is proved and one that is not, relative to it.
 FINE = 1e-4
-#: Most that the logarithms of multipliers lie apart: beyond it only rounding grows.
-SPREAD = 18.0
 #: Entries from which on multipliers are searched for in single precision; what is found is proved in double.
 SINGLE_FROM = 1_000
 #: Entries up to which a search may take more steps, which cost next to nothing, and how many times as many.
 FEW, MORE_STEPS = 48, 2
+#: Entries up to which what was found is refined, and the part of the steps that this takes again.
+REFINED = ((100, 0.5), (300, 0.25))
 #: Relative distance above what single precision found at which a proof is tried first.
 SINGLE_SLACK = 1e-4
 #: Multipliers of a large first layer that are tried, one where the rest has very many units.
@@ -138,6 +138,13 @@ class Feedback:
         return found
 
     @cached_property
+    def form(self) -> Form:
+        """Return the form of the transposed system."""
+        side = self.side
+        gram, B, N, centre, radius = map(_array, (side.gram, side.B, side.N, self.centre, self.radius))
+        return Form(gram, side.size, B, N, centre, radius)
+
+    @cached_property
     def side(self) -> _Side:
         """Return the transposed system, of which only Gram matrices over the inputs are needed."""
         joint = torch.cat([self.A, self.B])
@@ -157,26 +164,6 @@ class _Side:
     def squares(self) -> Tensor:
         """Return the squares of the entries of ``[B N]``."""
         return torch.cat([self.B, self.N], 1).square_()
-
-    def form(self, f: Feedback, T: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        r"""Return the blocks (ww, wy, yy) of :math:`\sum_j T_j ((w_j - c_j q_j)^2 - \rho_j^2 q_j^2) - |p|^2`."""
-        c = self.size
-        TC = T * f.centre
-        low_high = T * (f.centre.square() - f.radius.square())
-        ww = self.gram[c:, c:].neg()
-        for i, j in f.blocks:  # N is zero elsewhere: entries do not feed those before them
-            cross = TC[i:j, None] * self.N[i:j, j:]
-            ww[i:j, j:] -= cross
-            ww[j:, i:j] -= cross.T
-        ww.diagonal().add_(T)
-        wy = -TC[:, None] * self.B - self.gram[c:, :c]
-        yy = -self.gram[:c, :c]
-        if bool((low_high != 0).any()):  # zero for sectors [0, s]
-            weighted = low_high[:, None] * self.N
-            ww = ww + self.N.T @ weighted
-            wy = wy + weighted.T @ self.B
-            yy = yy + self.B.T @ (low_high[:, None] * self.B)
-        return ww, wy, yy
 
 
 @dataclass(frozen=True)
@@ -234,10 +221,10 @@ def _behind_first_layer(feedback: Feedback, steps: int) -> Bound:
         behind = feedback.behind(layer)
         found = _gain(behind, max(1, steps // LAYERS))
         best = min(best, found, key=lambda bound: bound.value)
-        peak = None if large or found.multipliers is None else _peak(behind, found.multipliers, SMOOTH)
+        peak = None if large or found.multipliers is None else behind.form.peak(found.multipliers.numpy(), SMOOTH)
         if peak is None:
             break
-        T = layer.better(torch.cat([behind.A, behind.B]).T @ torch.cat(peak[1:]))
+        T = layer.better(torch.cat([behind.A, behind.B]).T @ torch.from_numpy(np.concatenate([peak.y, peak.w])))
     return best
 
 
@@ -265,8 +252,8 @@ def _confirmed(feedback: Feedback, T: Tensor) -> Bound | None:
     for room in (0.0, 1e-4, 1e-2, 0.3):
         # Units that are fed by others are raised more: what they add to those stays below.
         raised = T * (1 + room) ** torch.linspace(0.0, 1.0, len(T), dtype=T.dtype)
-        peak = _peak(feedback, raised, SMOOTH)
-        value = math.inf if peak is None else proved(feedback, raised, peak[0])
+        peak = feedback.form.peak(raised.numpy(), SMOOTH)
+        value = math.inf if peak is None else proved(feedback, raised, peak.value)
         if math.isfinite(value):
             return Bound(value, multipliers=raised)
     return None
@@ -274,89 +261,18 @@ def _confirmed(feedback: Feedback, T: Tensor) -> Bound | None:
 
 def search(feedback: Feedback, steps: int) -> tuple[tuple[Tensor, float] | None, int]:
     """Return multipliers (one per unit) and the bound they give, not proved yet, and the number of steps taken."""
-    log = first_multipliers(feedback).log()
-    best: Tensor | None = None
-    level, damping = math.inf, 0.9
-    momentum, squares = torch.zeros_like(log), torch.zeros_like(log)
-    fixed, adam, tried = max(1, (2 * steps) // 5), 0, 0
-    for step in range(steps):
-        if step == fixed and best is not None:
-            log = best.log()
-        tried = step + 1
-        log = torch.maximum(log, log.max() - SPREAD)
-        late = min(1.0, 3 * (1 - step / steps))  # falls to zero over the last third
-        tangent = _step(feedback, log.exp(), SMOOTH * max(late, 0.02))
-        if tangent is None:  # not a bound: go back towards the best
-            if best is None:
-                if step == 8:
-                    break
-                log = log + 4 * torch.linspace(0.0, 1.0, len(log), dtype=log.dtype)
-                continue
-            log, damping = (log + best.log()) / 2, 0.8 * damping
-            momentum.zero_()
-            continue
-        value, free, bound = tangent
-        if value < level:
-            level, best = value, log.exp()
-        if step < fixed:
-            free, bound = free * log.exp(), bound * log.exp()  # in the unit of each: its scale does not matter
-            floor = 1e-12 * (free.mean() + bound.mean()) + torch.finfo(log.dtype).tiny
-            log = log + 0.5 * damping * ((free + floor) / (bound + floor)).log().clamp(-3, 3)
-        else:
-            adam += 1
-            slope = (bound - free) * log.exp() / value**2
-            momentum = 0.8 * momentum + 0.2 * slope
-            squares = 0.95 * squares + 0.05 * slope.square()
-            rate = 0.25 * damping * late**2
-            log = log - rate * (momentum / (1 - 0.8**adam)) / ((squares / (1 - 0.95**adam)).sqrt() + 1e-8)
-    return (None if best is None else (best, level)), tried
-
-
-def _step(feedback: Feedback, T: Tensor, smooth: float = SMOOTH) -> tuple[float, Tensor, Tensor] | None:
-    r"""Return the bound at T and per entry the mean of :math:`(w - c q)^2` and of :math:`\rho^2 q^2` where it binds."""
-    peak = _peak(feedback, T, smooth)
-    if peak is None:
-        return None
-    value, y, w = peak
-    q = feedback.side.B @ y + feedback.side.N @ w
-    free = (w - feedback.centre[:, None] * q).square().sum(1)
-    return value, free, (feedback.radius[:, None] * q).square().sum(1)
-
-
-def _peak(feedback: Feedback, T: Tensor, smooth: float) -> tuple[float, Tensor, Tensor] | None:
-    """Return the bound at T and the (y, w) of the transposed system where it binds, one column for each eigenvalue."""
-    side = feedback.side
-    ww, wy, yy = side.form(feedback, T)
-    factor = _factor(ww)
-    if factor is None:
-        return None
-    W = torch.cholesky_solve(wy, factor)
-    S = wy.T @ W - yy
-    values, vectors = torch.linalg.eigh((S + S.T) / 2)
-    top = float(values[-1])
-    if not math.isfinite(top):
-        return None
-    if top <= 1e-290:  # nothing reaches the output
-        return 1e-145, torch.zeros_like(vectors), torch.zeros_like(W)
-    # Weights on the largest few eigenvalues instead of the first one: the search does not zigzag between them.
-    y = vectors * torch.softmax((values - top) / (smooth * top), 0).sqrt()
-    return math.sqrt(top), y, -W @ y
-
-
-def _factor(form: Tensor) -> Tensor | None:
-    """Return the lower factor of a form, which may be written over; nothing if it is not definite.
-
-    In single precision, where nothing is proved, by the routine of scipy: it takes half the time on some processors.
-    """
-    if form.dtype == torch.float32:
-        found, failed = spotrf(form.numpy().T, lower=1, clean=0, overwrite_a=1)
-        return None if failed else torch.from_numpy(found)
-    factor, info = torch.linalg.cholesky_ex(form)
-    return None if int(info) else factor
+    found, tried = multipliers.search(feedback.form, first_multipliers(feedback).numpy(), steps)
+    if found is None:
+        return None, tried
+    part = next((part for most, part in REFINED if feedback.units <= most), 0.0)
+    if int(part * steps) and found[0].dtype == np.float64:
+        finer, more = multipliers.search(feedback.form, found[0], int(part * steps), refine=True)
+        found, tried = found if finer is None else min(found, finer, key=lambda pair: pair[1]), tried + more
+    return (torch.from_numpy(found[0]), found[1]), tried
 
 
 def _solved(whole: Tensor, columns: Tensor) -> Tensor:
-    """Return what a lower triangle with ones on its diagonal maps to columns, as quickly as :func:`_factor`."""
+    """Return what a lower triangle with ones on its diagonal maps to columns; in float32 by scipy, which is quicker."""
     if whole.dtype == torch.float32:
         found = strsm(1.0, whole.numpy().T, columns.contiguous().numpy().T, side=1, diag=1)
         return torch.from_numpy(found).T
@@ -421,12 +337,10 @@ def _holds(feedback: Feedback, T: Tensor, L: float) -> bool:
     by the norms of its terms, those of the factorisation by its trace, and the error E of the matrices themselves by
     their norms.
     """
-    side = feedback.side
-    ww, wy, yy = side.form(feedback, T)
-    n = side.size + len(T)
-    form = torch.empty(n, n, dtype=T.dtype)
-    c = side.size
-    form[:c, :c], form[c:, :c], form[:c, c:], form[c:, c:] = yy, wy, wy.T, ww
+    ww, wy, yy = map(torch.from_numpy, feedback.form.blocks(T.numpy()))
+    c, n = len(yy), len(yy) + len(ww)
+    form = torch.zeros(n, n, dtype=T.dtype)  # the lower triangle alone is looked at
+    form[:c, :c], form[c:, :c], form[c:, c:] = yy, wy, ww.T
     form[:c, :c].diagonal().add_(L * L)
     scale = torch.cat([T.new_full((c,), L), T.sqrt()])
     form.div_(scale[:, None]).div_(scale)
@@ -488,3 +402,8 @@ def _largest(values: Tensor) -> float:
 def _norm(matrix: Tensor) -> float:
     """Return an estimate of the spectral norm."""
     return float(torch.linalg.matrix_norm(matrix, 2)) if matrix.numel() else 0.0
+
+
+def _array(tensor: Tensor) -> Array:
+    """Return a tensor as an array that shares its memory."""
+    return tensor.contiguous().numpy()

@@ -45,7 +45,7 @@ class Lean(Walk):
         return expr.inputs if expr.op is not None else expr.atom.inputs
 
     def _linear(self, expr: Expr) -> Rows:
-        below = [self.known[i.id].rows for i in expr.inputs]
+        below = [self.known[i.id].rows for i in self._read(expr)]
         if not expr.atoms or not below:
             return Rows(torch.zeros(1 + self.along, *expr.shape, dtype=torch.float64), 0.0)
         return Rows(self._applied(expr, below), math.inf)

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor
@@ -17,6 +18,7 @@ from normscope.operators.convolution import convolved_stack
 from normscope.operators.expression import Expr, between, evaluate
 from normscope.operators.linear_map import LinearMap, batched
 
+T = TypeVar("T")
 #: Most entries of a matrix that stands for a whole segment between two nonlinear operations.
 LARGEST_SEGMENT = 2**18
 
@@ -68,7 +70,22 @@ class Steps:
         self.norms, self._scales = norms, scales or {}
         self._known: dict[int, Step] = {}
         self._segments: dict[int, Segment | None] = {}
+        self._once: dict[tuple[str, int], Any] = {}
         self.probing = False  # once norms were multiplied in vain
+
+    def once(self, what: str, expr: Expr, make: Callable[[], T]) -> T:
+        """Return something that depends on an operation alone, made when it is first asked for.
+
+        Args:
+            what: its name.
+            expr: the operation.
+            make: makes it.
+        """
+        key = (what, expr.id)
+        if key not in self._once:
+            self._once[key] = make()
+        found: T = self._once[key]
+        return found
 
     def of(self, expr: Expr) -> Step:
         """Return the bounds of an operation on one operand, or of a sum or concatenation (norm one in each)."""

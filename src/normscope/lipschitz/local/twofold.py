@@ -8,11 +8,11 @@ import torch
 from torch import Tensor
 
 from normscope.linalg.matrix_rounding import UNIT_ROUNDOFF, gamma
-from normscope.linalg.pairs import Pair, product, two_product, two_sum
+from normscope.linalg.pairs import Pair, product, two_product, two_sum, weight_slices
 from normscope.lipschitz.local.moving import UnboundedError
 from normscope.lipschitz.local.point import Nominal
 from normscope.lipschitz.local.slopes import scalar_of
-from normscope.lipschitz.local.steps import Steps, apply, size_of
+from normscope.lipschitz.local.steps import LARGEST_SEGMENT, Steps, apply, size_of
 from normscope.operators.convolution import convolved_stack
 from normscope.operators.expression import Expr, LinearOp
 from normscope.operators.nonlinear import Input
@@ -74,7 +74,7 @@ def passed(expr: Expr, steps: Steps, below: list[Flow], *, sources: dict[int, fl
     elif op.kind == "diagonal" and expr.inputs[0].shape == expr.shape:
         factor = op.data["scale"].to(torch.float64).expand(expr.shape)
         pair = first.times(factor)
-        exact = None if given else exact_factors(op)
+        exact = None if given else steps.once("factors", expr, lambda: exact_factors(op))
         if exact is not None:
             pair = pair.plus(Pair.of(first.high * exact[0].low.expand(expr.shape)))
         elif not given:
@@ -82,12 +82,12 @@ def passed(expr: Expr, steps: Steps, below: list[Flow], *, sources: dict[int, fl
     elif len(below) == 1 and (op.kind in ("isometry", "embedding") or op.data.get("coordinate")):
         pair = first.mapped(lambda z: apply(expr, [z]))
     elif op.kind == "convolution" and not op.data["transposed"]:
-        weight = op.data["weight"].to(torch.float64)
-        pair, each = product(weight, first, lambda w, z: _convolved(op.data, w, z, expr), weight[0].numel())
+        weight, cut = _cut_weight(expr, op, steps)
+        pair, each = product(weight, first, lambda w, z: _convolved(op.data, w, z, expr), weight[0].numel(), cut)
         own = each * math.sqrt(pair.high.numel())
     elif op.kind == "matrix" and op.data["axis"] == -1 and op.data["weight"].ndim == 2:
-        weight = op.data["weight"].to(torch.float64)
-        pair, each = product(weight, first, lambda w, z: torch.matmul(z, w.mT), weight.shape[1])
+        weight, cut = _cut_weight(expr, op, steps)
+        pair, each = product(weight, first, lambda w, z: torch.matmul(z, w.mT), weight.shape[1], cut)
         own = each * math.sqrt(pair.high.numel())
     else:
         pair = Pair(*(apply(expr, [getattr(f.pair, part) for f in below]) for part in ("high", "low")))
@@ -101,6 +101,18 @@ def passed(expr: Expr, steps: Steps, below: list[Flow], *, sources: dict[int, fl
             source = next(i for i in source.inputs if i.atoms)
         error = min(error, fresh + steps.reach(source, expr) * sources.get(key, 0.0))
     return Flow(pair, error, fresh)
+
+
+def _cut_weight(expr: Expr, op: LinearOp, steps: Steps) -> tuple[Tensor, list[Tensor] | None]:
+    """Return the weight of an operation in float64, and its slices where they are small enough to be kept."""
+
+    def cut() -> tuple[Tensor, list[Tensor]]:
+        weight = op.data["weight"].to(torch.float64)
+        return weight, weight_slices(weight)
+
+    if op.data["weight"].numel() > LARGEST_SEGMENT:
+        return op.data["weight"].to(torch.float64), None
+    return steps.once("slices", expr, cut)
 
 
 def exact_factors(op: LinearOp) -> tuple[Pair, Pair, Tensor] | None:
@@ -134,10 +146,13 @@ def exact_factors(op: LinearOp) -> tuple[Pair, Pair, Tensor] | None:
     return Pair(y, low), taken.plus(Pair.of(added)), (mean * y).abs() + added.abs()
 
 
-def _bias(op: LinearOp, shape: tuple[int, ...], *, given: bool) -> tuple[Pair, float]:
+def _bias(expr: Expr, op: LinearOp, steps: Steps, *, given: bool) -> tuple[Pair, float]:
     """Return what an operation adds, and a bound on its error: shifts of normalizers are rounded unless given."""
+    shape = expr.shape
     found = Pair.of(op.bias.to(torch.float64))  # type: ignore[union-attr]
-    exact = None if given or op.kind != "diagonal" else exact_factors(op)
+    exact = None
+    if not given and op.kind == "diagonal":
+        exact = steps.once("factors", expr, lambda: exact_factors(op))
     if exact is not None:
         found = exact[1]
     found = Pair(found.high.expand(shape).unsqueeze(0), found.low.expand(shape).unsqueeze(0))
@@ -173,7 +188,7 @@ def precise_values(order: list[Expr], steps: Steps, point: list[Tensor], *, give
             flow = _activated(expr, flows[expr.atom.inputs[0].id])
             sources[expr.id] = flow.error
         if expr.op is not None and expr.op.bias is not None:
-            bias, made = _bias(expr.op, expr.shape, given=given)
+            bias, made = _bias(expr, expr.op, steps, given=given)
             flow = replace(flow, pair=flow.pair.plus(bias), error=flow.error + made, fresh=flow.fresh + made)
         flows[expr.id] = flow
         value = flow.pair.high[0]

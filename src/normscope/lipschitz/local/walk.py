@@ -31,6 +31,8 @@ LIMIT = 5_000
 LARGEST_CARRIED = 2**20
 #: Rows that are looked at at once.
 CHUNK, FEW = 256, 16
+#: Entries of rows up to which all are looked at together.
+TOGETHER = 2**16
 #: Rounds of tuning the ellipsoid for each nonlinear operation.
 ROUNDS = 3
 #: Multiplications beyond which a round of tuning is left out: so many units are open that ranges hardly matter.
@@ -130,6 +132,7 @@ class Walk:
         self._label = ""
         self._passed: Expr | None = None
         self._last: dict[int, int] = {}
+        self.passed: list[Expr] = []  # what tangents are made of, in order of evaluation
         self.nominal: dict[int, Nominal] = nominal or {}
         atoms = [a.numel for a in program.atoms if not isinstance(a.atom, Input)]
         plain = all(isinstance(a.atom, Input) or scalar_of(a.atom) is not None for a in program.atoms)
@@ -153,7 +156,7 @@ class Walk:
         """Walk the network and return how every output moves."""
         outputs = [e for _, e in self.program.outputs]
         self.nominal = self.nominal or self.values()
-        order = _order(outputs, self._read)
+        order = self.passed = _order(outputs, self._read)
         last = self._last = {i.id: e.id for e in order for i in self._read(e)}
         keep = {e.id for e in outputs}
         for expr in order:
@@ -221,8 +224,12 @@ class Walk:
             first = sum(p.numel() for p in self.point[: rule.block])
             rows = self._directions(first, expr.numel).reshape(-1, *expr.shape)
             return Rows(rows, 0.0, carried=None if self.sources is None else rows[:0])
-        operands = [Moving(self.nominal[e.id], self.known[e.id]) for e in rule.inputs]
         self._label, self._passed = named(rule), expr
+        scalar = scalar_of(rule)
+        if scalar is not None:
+            (below,) = rule.inputs
+            return self._entrywise(self.nominal[below.id], self.known[below.id], scalar)
+        operands = [Moving(self.nominal[e.id], self.known[e.id]) for e in rule.inputs]
         return known(expanded(rule, operands, Algebra(self._entrywise)).rows)
 
     def _directions(self, first: int, count: int) -> Tensor:
@@ -397,6 +404,8 @@ class Walk:
 
 def column_squares(rows: Tensor) -> Tensor:
     """Return the sum of squares of every column, a few rows at a time so that they stay in the cache."""
+    if rows.numel() <= TOGETHER:
+        return (rows * rows).sum(0)
     total = torch.zeros(rows.shape[1], dtype=torch.float64)
     for i in range(0, len(rows), FEW):
         part = rows[i : i + FEW]
