@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor, nn
+from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.fx.experimental import proxy_tensor
 from torch.nn.utils import parametrizations
 
@@ -162,6 +163,37 @@ def test_a_torch_without_memory_formats_is_left_as_it_is(monkeypatch: pytest.Mon
     monkeypatch.delattr(proxy_tensor, "_extract_tensor_metadata")
     with export._without_memory_formats():
         assert not hasattr(proxy_tensor, "_extract_tensor_metadata")
+
+
+def test_shapes_inside_operations_are_not_remembered_which_changes_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Repeated layers are still found; the graph is the same, and torch afterwards as before, also after a failure."""
+    found = FakeTensorMode._make_cache_entry
+    made: list[str] = []
+
+    def counted(*arguments: Any) -> Any:
+        made.append(str(arguments[3]))
+        return found(*arguments)
+
+    monkeypatch.setattr(FakeTensorMode, "_make_cache_entry", counted)
+    kept = FakeTensorMode._cached_dispatch_impl
+    model = Tupled(lambda m, x: (m.a(m.b(m.a(m.b(x)))),), a=nn.Linear(3, 3), b=nn.LayerNorm(3)).eval()
+    graph, _ = export_graph(model, (torch.ones(2, 3),), dynamic=True)
+    assert made
+    assert len(made) == len(set(made))  # once each, although every layer comes twice
+    with pytest.raises(Exception, match="data-dependent"):
+        export_graph(Tupled(lambda m, x: x if x.sum() > 0 else -x), (torch.ones(2, 3),), dynamic=True)
+    assert FakeTensorMode._cached_dispatch_impl is kept
+    few = len(made)
+    monkeypatch.setattr(export, "_without_nested_caching", contextlib.nullcontext)
+    assert export_graph(model, (torch.ones(2, 3),), dynamic=True)[0] == graph
+    assert len(made) > 2 * few
+
+
+def test_a_torch_without_that_cache_is_left_as_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nothing is put where nothing was."""
+    monkeypatch.delattr(FakeTensorMode, "_cached_dispatch_impl")
+    with export._without_nested_caching():
+        assert not hasattr(FakeTensorMode, "_cached_dispatch_impl")
 
 
 def test_operations_in_place_need_no_second_trace() -> None:
