@@ -20,10 +20,10 @@ demo: $(STAMP) ## set up, train the papers' network with and without BatchNorm, 
 	$(BIN)/normscope demo --out normscope-demo
 
 test: $(STAMP) style ## set up, lint and run the tests (mypy is one of them); of the long ones a part that changes daily
-	OPENBLAS_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist worksteal
+	PYTHONDONTWRITEBYTECODE= OPENBLAS_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist worksteal
 
 test-all: $(STAMP) style ## the same with every long test whole (hours)
-	OPENBLAS_NUM_THREADS=1 NORMSCOPE_ALL=1 $(BIN)/python -m pytest -n 2 --dist worksteal -m ''
+	PYTHONDONTWRITEBYTECODE= OPENBLAS_NUM_THREADS=1 NORMSCOPE_ALL=1 $(BIN)/python -m pytest -n 2 --dist worksteal -m ''
 
 style: $(STAMP)
 	$(BIN)/ruff check .
