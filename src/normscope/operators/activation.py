@@ -70,14 +70,15 @@ def function(
         return call.opaque(f"{name} jumps", known=True, shape=x.shape)
     low, high = image(name, given, 0.0, 0.0)
     room = _SIXTHS.get(name, 1.0)
+    curve = ACTIVATIONS[name].curve(given)
     return call.atom(
         Pointwise(
             x,
-            lambda a, b: slope(name, given, a, b) * room,
+            lambda a, b: curve.slope(a, b) * room,
             lambda a, b: image(name, given, a, b),
             needs_range=math.isinf(fixed),
             vanishing=low == 0.0 == high,
-            curve=ACTIVATIONS[name].curve(given),
+            curve=curve,
             apply=apply or on_tensors(name, given),
             inexact=room - 1.0,
         ),

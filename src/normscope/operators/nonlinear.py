@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable
@@ -268,7 +269,7 @@ class Pointwise(Nonlinear):
         self.needs_range, self.vanishing = needs_range, vanishing
         self.curve, self.apply, self.inexact = curve, apply, inexact
 
-    @property
+    @functools.cached_property
     def sector(self) -> tuple[float, float] | None:
         """Return the least and the largest slope on the whole line."""
         steepest = self.slope(-INF, INF)

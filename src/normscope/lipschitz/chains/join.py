@@ -43,6 +43,7 @@ class Chains:
         self.ends = frozenset(inner)
         self.seconds = seconds / (len(inner) + max(1, len(program.outputs)))
         self._left = LONGEST_OF_ALL * seconds
+        self._maxima = sum(map(is_maximum, program.atoms))
         self._found: dict[int, list[tuple[Region, Certificate]]] = {}
 
     @property
@@ -84,10 +85,10 @@ class Chains:
         if not self._affordable([len(target.atoms)]):
             return []
         regions = [(region_below(target, self._atoms), self.seconds)]
-        opened, atoms = without_maxima(target, self._atoms)
+        opened, atoms = without_maxima(target, self._atoms) if self._maxima else (target, self._atoms)
         if opened is not target:
             through = region_below(opened, atoms)
-            joined = 1 if target.id in self.ends else 1 + sum(map(is_maximum, self._atoms.values()))
+            joined = 1 if target.id in self.ends else 1 + self._maxima
             regions += [(through, joined * self.seconds)] if fits(through) else []
         return regions
 
