@@ -19,11 +19,14 @@ $(STAMP): pyproject.toml constraints.txt
 demo: $(STAMP) ## set up, train the papers' network with and without BatchNorm, analyze both, write a report to open
 	$(BIN)/normscope demo --out normscope-demo
 
+# Detailed messages of assertions take half of the time it takes to collect the tests: only what failed is run with them.
+PYTEST = PYTHONDONTWRITEBYTECODE= OPENBLAS_NUM_THREADS=1 $(BIN)/python -m pytest
+
 test: $(STAMP) style ## set up, lint and run the tests (mypy is one of them); of the long ones a part that changes daily
-	PYTHONDONTWRITEBYTECODE= OPENBLAS_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist worksteal
+	$(PYTEST) -n 2 --dist worksteal --assert plain || { $(PYTEST) --last-failed; false; }
 
 test-all: $(STAMP) style ## the same with every long test whole (hours)
-	PYTHONDONTWRITEBYTECODE= OPENBLAS_NUM_THREADS=1 NORMSCOPE_ALL=1 $(BIN)/python -m pytest -n 2 --dist worksteal -m ''
+	NORMSCOPE_ALL=1 $(PYTEST) -n 2 --dist worksteal --assert plain -m '' || { NORMSCOPE_ALL=1 $(PYTEST) --last-failed -m ''; false; }
 
 style: $(STAMP)
 	$(BIN)/ruff check .
