@@ -23,10 +23,10 @@ demo: $(STAMP) ## set up, train the papers' network with and without BatchNorm, 
 PYTEST = PYTHONDONTWRITEBYTECODE= OPENBLAS_NUM_THREADS=1 $(BIN)/python -m pytest
 
 test: $(STAMP) style ## set up, lint and run the tests (mypy is one of them); of the long ones a part that changes daily
-	$(PYTEST) -n 2 --dist worksteal --assert plain || { $(PYTEST) --last-failed; false; }
+	$(PYTEST) -n 2 --dist worksteal --assert plain || { $(PYTEST) --last-failed --last-failed-no-failures none; false; }
 
 test-all: $(STAMP) style ## the same with every long test whole (hours)
-	NORMSCOPE_ALL=1 $(PYTEST) -n 2 --dist worksteal --assert plain -m '' || { NORMSCOPE_ALL=1 $(PYTEST) --last-failed -m ''; false; }
+	NORMSCOPE_ALL=1 $(PYTEST) -n 2 --dist worksteal --assert plain -m '' || { NORMSCOPE_ALL=1 $(PYTEST) --last-failed --last-failed-no-failures none -m ''; false; }
 
 style: $(STAMP)
 	$(BIN)/ruff check .
