@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import copy
+
 import pytest
 import torch
 from torch import Tensor, nn
 
-from networks import jacobian_norm, points, program_of, residual_network, seeded
+from networks import captured_of, jacobian_norm, points, program_of, residual_network, seeded
 from normscope.lipschitz.local import enclosed, sketched, twofold
-from normscope.lipschitz.local.ball import on_balls
+from normscope.lipschitz.local.balanced_channels import channel_scales, with_balanced_channels
+from normscope.lipschitz.local.ball import Ball, on_balls
 from normscope.lipschitz.local.enclosed import Enclosed
 from normscope.lipschitz.local.feedback import gain
 from normscope.lipschitz.local.sketched import Sketched, sketch_failure
@@ -16,6 +19,7 @@ from normscope.lipschitz.local.steps import Steps
 from normscope.lipschitz.local.walk import Walk
 from normscope.lipschitz.segments import SegmentNorms
 from normscope.operators.expression import Expr
+from normscope.operators.program import build_program
 
 
 @pytest.fixture
@@ -110,3 +114,77 @@ def test_entries_that_the_ellipsoid_closes_have_no_rows_made(monkeypatch: pytest
         counts.append((made[1], len(walk.units)))
     assert counts[0][0] < counts[1][0]
     assert counts[0][1] == counts[1][1]
+
+
+def _network(kind: str, generator: torch.Generator) -> nn.Module:
+    """Return a network with BatchNorm, its statistics and factors drawn."""
+
+    def drawn(*shape: int) -> Tensor:
+        return torch.rand(shape, generator=generator, dtype=torch.float64)
+
+    if kind == "dense":
+        layers = [nn.Linear(40, 30), nn.BatchNorm1d(30), nn.ReLU(), nn.Linear(30, 30), nn.BatchNorm1d(30), nn.ReLU()]
+        layers.append(nn.Linear(30, 5))
+    else:
+        layers = [nn.Conv2d(2, 8, 3, padding=1), nn.BatchNorm2d(8), nn.ReLU(), nn.Conv2d(8, 10, 3, 2)]
+        layers += [nn.BatchNorm2d(10), nn.ReLU(), nn.Flatten(), nn.Linear(90, 4)]
+    model = seeded(nn.Sequential(*layers)).double().eval()
+    for layer in model:
+        if isinstance(layer, nn.BatchNorm1d | nn.BatchNorm2d):
+            count = layer.num_features
+            for tensor, value in (
+                (layer.running_mean, drawn(count) - 0.5),
+                (layer.running_var, 0.01 + 0.1 * drawn(count)),
+                (layer.weight.data, 0.5 + drawn(count)),
+                (layer.bias.data, drawn(count) - 0.5),
+            ):
+                tensor.copy_(value)
+    return model
+
+
+@torch.no_grad()
+def _rescaled(model: nn.Sequential, generator: torch.Generator) -> nn.Sequential:
+    """Return the same function: channels before and behind every BatchNorm times 0.01 to 100."""
+    other = copy.deepcopy(model)
+    for before, norm, after in zip(other, other[1:], [*other[3:], *other[-1:] * 3], strict=False):
+        if not isinstance(norm, nn.BatchNorm1d | nn.BatchNorm2d):
+            continue
+        after = other[-1] if isinstance(after, nn.Flatten) else after
+        first, second = 10.0 ** (4 * torch.rand(2, norm.num_features, generator=generator, dtype=torch.float64) - 2)
+        wide = first.reshape(-1, *(1,) * (before.weight.ndim - 1))
+        before.weight.mul_(wide)
+        before.bias.mul_(first)
+        norm.running_mean.mul_(first)
+        spread = (first.square() * norm.running_var + norm.eps) / (norm.running_var + norm.eps)
+        norm.running_var.mul_(first.square())
+        norm.weight.mul_(spread.sqrt() / first * second)
+        norm.bias.mul_(second)
+        read = after.weight.reshape(len(after.weight), norm.num_features, -1)
+        after.weight.copy_((read / second[:, None]).reshape(after.weight.shape))
+    return other
+
+
+def _balls(model: nn.Module, x: Tensor) -> list[Ball]:
+    balanced = with_balanced_channels(captured_of(model, x))
+    program = build_program(balanced.graph, balanced.tensors, balanced.at_batch(1))
+    steps = Steps(SegmentNorms(), channel_scales(balanced, program))
+    return on_balls(program, steps, [x], [0.1, 0.5], sketched=True)
+
+
+@pytest.mark.usefixtures("few")
+@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize(("kind", "shape"), [("dense", (40,)), ("convolutional", (2, 8, 8))])
+def test_scales_of_channels_hardly_move_it(
+    kind: str, shape: tuple[int, ...], seed: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(twofold, "TOO_LARGE", 0.0)
+    generator = torch.Generator().manual_seed(seed)
+    model, x = _network(kind, generator), points(1, *shape, seed=seed)
+    other = _rescaled(model, generator)
+    assert torch.allclose(other(x), model(x), rtol=1e-10)
+    assert not torch.allclose(other[0].weight, model[0].weight, rtol=0.5)
+    found, moved = _balls(model, x), _balls(other, x)
+    assert found[1].units > 2
+    assert all(0.0 < b.delta < 1.0 for b in found)
+    for ball, same in zip(found, moved, strict=True):
+        assert same.constant == pytest.approx(ball.constant, rel=1e-4)
