@@ -57,7 +57,7 @@ class Settings:
         samples: of its batch.
         timed: samples of the batch on which its products are timed.
         images: of the batch of ResNet-20; 0 leaves it out.
-        steps: of the training that the monitor follows.
+        steps: updates of the trainings beside which the monitor reads.
         readings: of the largest eigenvalue along a run.
         weights: a checkpoint of ResNet-20, if there is one: the environment variable NORMSCOPE_RESNET20.
         data_root: folder of CIFAR-10, if it is there (NORMSCOPE_DATA); otherwise the images are random.
@@ -71,7 +71,7 @@ class Settings:
     samples: int = 256
     timed: int = 512
     images: int = 64
-    steps: int = 12
+    steps: int = 400
     readings: int = 30
     weights: Path | None = field(default_factory=lambda: _named("NORMSCOPE_RESNET20"))
     data_root: Path | None = field(default_factory=lambda: _named("NORMSCOPE_DATA"))

@@ -28,73 +28,115 @@ from normscope.zoo.randomness import seeded
 Say = Callable[[str], None]
 
 
-#: The share of the training time that readings may take where it is limited.
-SHARE = 0.05
+#: Updates between two readings where their cost is measured.
+EVERY = 100
+
+
+@dataclass(frozen=True)
+class Training:
+    """A training beside which readings are made.
+
+    Attributes:
+        name: of the network and its weights.
+        build: returns the network.
+        data: inputs and labels.
+        batch: samples of a batch.
+        probe: samples of the probe.
+        optimizer: of parameters.
+    """
+
+    name: str
+    build: Callable[[], nn.Module]
+    data: tuple[Tensor, Tensor]
+    batch: int
+    probe: int
+    optimizer: Callable[..., torch.optim.Optimizer]
 
 
 def overheads(steps: int, weights: Path | None, cifar: Path | None, say: Say) -> Iterator[dict[str, Any]]:
-    """Yield what readings cost, from random weights and from trained ones, with batches of two sizes."""
-    for size in (64, 128):
-        with seeded(3):
-            batches = torch.randn(4, size, 3, 32, 32), torch.randint(0, 10, (4, size))
-        yield _overhead("random weights", partial(zoo.build, "resnet20", seed=3), batches, steps, steps // 3, say)
-    if weights is None or cifar is None:
-        return
-    images = load_data("cifar10", cifar, "train", 6400, normalize="imagenet").tensors()
-    assert images.labels is not None
-    real = images.inputs.view(100, 64, *images.inputs.shape[1:]), images.labels.view(100, 64)
-    yield _overhead("trained weights", partial(load_model, "zoo:resnet20", weights=weights), real, 100, 50, say, 0.01)
+    """Yield what one reading in a hundred updates costs, with no limit of the monitor's time."""
+    for training in _trainings(weights, cifar):
+        yield _overhead(training, steps, say)
 
 
-def _overhead(
-    name: str, build: Callable[[], nn.Module], batches: tuple[Tensor, Tensor], steps: int, every: int, say: Say,
-    rate: float = 0.05,
-) -> dict[str, Any]:  # fmt: skip
-    """Compare readings of the largest eigenvalue with training steps, and trainings with and without them."""
-    say(f"monitor, {name}, batches of {batches[0].shape[1]}")
-    losses, states, spent, parts, products = [], [], [], [], []
-    x, y = batches
-    for watched in (False, True):
-        model = build().train()
-        optimizer = torch.optim.SGD(model.parameters(), rate, momentum=0.9)
-        monitor = None
-        if watched:
-            monitor = Monitor(
-                model, (x[0, :32], y[0, :32]), optimizer=optimizer, quantities=("curvature",), every=max(1, every),
-                budget=math.inf,
-            ).begin()  # fmt: skip
-        seen = []
-        for step in range(steps):
+def _trainings(weights: Path | None, cifar: Path | None) -> Iterator[Training]:
+    """Yield the trainings."""
+    fast, slow = (partial(torch.optim.SGD, momentum=0.9, lr=rate) for rate in (0.05, 0.01))
+    if cifar is not None:
+        images = load_data("cifar10", cifar, "train", 12800, normalize="imagenet").tensors()
+        assert images.labels is not None
+        data = images.inputs, images.labels
+        for size in (128, 64):
+            yield Training("ResNet-20, random weights", partial(zoo.build, "resnet20", seed=3), data, size, 32, fast)
+        if weights is not None:
+            trained = partial(load_model, "zoo:resnet20", weights=weights)
+            yield Training("ResNet-20, trained weights", trained, data, 128, 32, slow)
+    gpt = partial(zoo.build, "gpt", vocabulary=128, context=64, width=384, layers=6, heads=6)
+    adam = partial(torch.optim.AdamW, lr=1e-3)
+    yield Training("GPT, 6 layers of 384, context 64", gpt, _letters(64), 12, 3, adam)
+
+
+def _overhead(training: Training, steps: int, say: Say) -> dict[str, Any]:
+    """Compare the CPU time of readings with that of the training around them, and readings with the eigenvalues.
+
+    A twin without a monitor is trained in turns until some updates after the first reading, and compared bit for bit.
+    """
+    say(f"monitor, {training.name}, batches of {training.batch}")
+    (x, y), generator = training.data, torch.Generator().manual_seed(0)
+    models = [_initial(training) for _ in range(2)]
+    optimizers = [training.optimizer(model.parameters()) for model in models]
+    probe, spent, losses = (x[: training.probe], y[: training.probe]), 0.0, ([], [])
+    monitor = Monitor(
+        models[0], probe, optimizer=optimizers[0], quantities=("curvature",), every=EVERY, budget=math.inf, loss=_loss
+    ).begin()
+    parts, products, truths, values = [], [], [], []
+    identical, compared = False, min(EVERY + 6, steps)
+    for step in range(1, steps + 1):
+        batch = torch.randint(0, len(x), (training.batch,), generator=generator)
+        for model, optimizer, seen in zip(models, optimizers, losses, strict=False):
             begin = time.process_time()
-            loss = nn.functional.cross_entropy(model(x[step % len(x)]), y[step % len(x)])
+            loss = _loss(model(x[batch]), y[batch])
             optimizer.zero_grad()
             loss.backward()
             optimizer.step()
-            spent.append(time.process_time() - begin)
+            spent += time.process_time() - begin if model is models[0] else 0.0
             seen.append(float(loss.detach()))
-            if monitor is not None:
-                _told(monitor, parts, products)
-        while monitor is not None and _quantity(monitor).unfinished:  # the last one needs no further training
-            _told(monitor, parts, products)
-        losses.append(seen)
-        states.append(model.state_dict())
-    same = losses[0] == losses[1] and all(same_bits(a, b) for a, b in zip(*map(dict.values, states), strict=True))
-    reading, step_seconds = sum(parts) / len(products), float(np.median(spent))
+        probes = monitor.probes
+        _told(monitor, parts, products, values)
+        if monitor.probes > probes:
+            truths.append(_truth(models[0], probe))
+        if step == compared:
+            pairs = zip(*(model.state_dict().values() for model in models), strict=True)
+            identical = losses[0] == losses[1] and all(same_bits(a, b) for a, b in pairs)
+            models, optimizers = models[:1], optimizers[:1]
+    while _quantity(monitor).unfinished:  # the last one needs no further training
+        _told(monitor, parts, products, values)
+    errors = [1 - value / truth for value, truth in zip(values, truths, strict=True)]
     return {
-        "case": name, "batch": x.shape[1], "probe": 32, "step": step_seconds, "reading": reading,
-        "readings": len(products), "products": float(np.mean(products)), "updates": len(parts) / len(products),
-        "overhead": reading / (100 * step_seconds), "every": reading / (SHARE * step_seconds),
-        "identical": same,
+        "case": training.name, "batch": training.batch, "probe": training.probe, "steps": steps, "step": spent / steps,
+        "readings": len(products), "reading": sum(parts) / len(products), "products": float(np.mean(products)),
+        "most": max(products), "updates": len(parts) / len(products), "overhead": sum(parts) / spent,
+        "median": float(np.median(errors)), "worst": max(map(abs, errors)), "compared": compared,
+        "identical": identical,
     }  # fmt: skip
 
 
-def _told(monitor: Monitor, parts: list[float], products: list[int]) -> None:
-    """Tell a monitor of an update, and keep the CPU seconds of a part of a reading, and products of a whole one."""
+def _initial(training: Training) -> nn.Module:
+    """Return the network as training begins."""
+    with seeded(3):
+        return training.build().train()
+
+
+def _told(monitor: Monitor, parts: list[float], products: list[int], values: list[float]) -> None:
+    """Tell a monitor of an update; keep the CPU seconds of it, and products and value of a finished reading."""
     begin, probes, unfinished = time.process_time(), monitor.probes, _quantity(monitor).unfinished
     monitor.step()
+    spent = time.process_time() - begin
     if unfinished or monitor.probes > probes:
-        parts.append(time.process_time() - begin)
-        products += [] if _quantity(monitor).unfinished else [_quantity(monitor).products]
+        parts.append(spent)
+        if not _quantity(monitor).unfinished:
+            products.append(_quantity(monitor).products)
+            values.append(monitor.latest["curvature/largest"])
 
 
 def _quantity(monitor: Monitor) -> curvature.LargestCurvature:

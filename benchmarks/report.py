@@ -417,27 +417,34 @@ def curvature(section: Section) -> str:
     if section.get("gaps"):
         parts.append(_gaps(section["gaps"]))
     if "monitor" in section:
-        rows = [
-            [f"{m['case']}, {m['batch']}, {m['probe']}", seconds(m["step"]), str(m["readings"]), f"{m['products']:.1f}",
-             f"{m['updates']:.1f}", seconds(m["reading"]), f"{100 * m['overhead']:.1f} %", f"{math.ceil(m['every'])}",
-             "yes" if m["identical"] else "no"]
-            for m in section["monitor"]
-        ]  # fmt: skip
-        head = [
-            "monitor, ResNet-20: batch, probe",
-            "step, CPU s",
-            "readings",
-            "products, mean",
-            "updates, mean",
-            "reading, CPU s",
-            "one in 100 steps",
-            "5 % at one in ... steps",
-            "bitwise the same",
-        ]
-        parts.append(table(head, rows))
+        parts.append(_beside_training(section["monitor"]))
     if section.get("followed"):
         parts.append(_followed(section["followed"]))
     return "\n\n".join(parts)
+
+
+def _beside_training(rows: list[Section]) -> str:
+    """Return what readings of the largest eigenvalue cost beside training."""
+    head = [
+        "monitor, a reading every 100 updates: batch, probe",
+        "updates",
+        "update, CPU s",
+        "readings",
+        "products, mean (most)",
+        "over updates, mean",
+        "reading, CPU s",
+        "of the training time",
+        "median error (worst)",
+        "bitwise the same",
+    ]
+    cells = [
+        [f"{m['case']}, {m['batch']}, {m['probe']}", str(m["steps"]), seconds(m["step"]), str(m["readings"]),
+         f"{m['products']:.1f} ({m['most']})", f"{m['updates']:.1f}", seconds(m["reading"]),
+         f"{100 * m['overhead']:.1f} %", f"{width(m['median'])} ({width(m['worst'])})",
+         f"{'yes' if m['identical'] else 'no'}, {m['compared']} updates"]
+        for m in rows
+    ]  # fmt: skip
+    return table(head, cells)
 
 
 def _followed(rows: list[Section]) -> str:

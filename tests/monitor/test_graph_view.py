@@ -16,6 +16,7 @@ from normscope.core.errors import CaptureError, InputError
 from normscope.graph.guard import same_bits
 from normscope.monitor.graph_view import GraphView
 from normscope.monitor.probing import probe_inputs, view_of
+from normscope.monitor.view import Look
 
 
 def _view(model: nn.Module, probe: object, mode: str = "batch") -> GraphView:
@@ -365,3 +366,35 @@ def test_outputs_of_every_form_are_compared() -> None:
     model.shift = 1.0
     assert "computes something else" in view.refresh()
     assert view.refresh() == ""
+
+
+def _product(look: Look) -> Tensor:
+    """Return the product of the Hessian of a look with ones."""
+    slopes, leaves = list(look.gradients.values()), [look.leaves[name] for name in look.gradients]
+    parts = torch.autograd.grad(slopes, leaves, [torch.ones_like(leaf) for leaf in leaves], allow_unused=True)
+    return torch.cat([part.flatten() for part in parts if part is not None])
+
+
+def test_channels_last_change_no_second_derivative() -> None:
+    """Products with channels last are those of the plain layout, and of a float64 twin by torch's own formulas."""
+    view, twin, (x, y) = _view(small(), batch()), small().double().train(), batch()
+    found = _product(view.look(curved=True, statistics=False))
+    assert view._channels_last
+    view._channels_last = False
+    assert torch.allclose(found, _product(view.look(curved=True, statistics=False)), rtol=1e-4, atol=1e-5)
+    named = dict(twin.named_parameters())
+    slopes = torch.autograd.grad(F.cross_entropy(twin(x.double()), y), list(named.values()), create_graph=True)
+    look = Look(gradients=dict(zip(named, slopes, strict=True)), leaves=named)
+    assert torch.allclose(found.double(), _product(look), rtol=1e-3, atol=1e-4)
+
+
+def test_a_loss_that_needs_the_plain_layout_gets_it() -> None:
+    model = nn.Sequential(nn.Conv2d(3, 4, 3), nn.Tanh())
+    x, y = torch.randn(2, 3, 6, 6), torch.zeros(2, 64)
+    inputs, labels = probe_inputs((x, y), model)
+    view = GraphView(model, inputs, labels, lambda out, y: (out.view(2, -1) - y).square().mean(), "batch")
+    assert view._channels_last
+    found = view.look(curved=True, statistics=False).gradients["0.weight"]
+    assert not view._channels_last
+    truth = torch.autograd.grad(model(x).square().mean(), model[0].weight)[0]
+    assert torch.allclose(found, truth, rtol=1e-5, atol=1e-7)
