@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from normscope.core.errors import InputError, NonFiniteError
-from normscope.linalg.accumulated import dots, length, orthogonalized
+from normscope.linalg.accumulated import dots, length
 from normscope.linalg.thick_restart import BASIS_BYTES
 
 Apply = Callable[[Tensor], Tensor]
@@ -21,6 +21,8 @@ FEWEST = 6
 DOUBT = 2.0
 #: Vectors by which a basis grows.
 GROWTH = 8
+#: The part of a vector that is left where one subtraction of its components along a basis is enough.
+MUCH = 0.7
 #: A direction of which less than this is new is not worth a product.
 NEW = 1e-3
 
@@ -157,13 +159,13 @@ class _Model:
     """An operator on a basis: right on the directions it was multiplied with, remembered elsewhere."""
 
     def __init__(self, vectors: Tensor, values: np.ndarray) -> None:
-        self.basis = torch.empty_like(vectors)
-        self.old, self.share = np.zeros(len(vectors)), 1.0  # remembered values, and how much of them still holds
-        self.known = np.zeros((0, len(vectors)))  # directions that were multiplied, in coordinates, one a row
+        self.basis = vectors.new_empty(len(vectors) + GROWTH, vectors.shape[1])
+        self.old, self.share = np.zeros(len(self.basis)), 1.0  # remembered values, and how much of them still holds
+        self.known = np.zeros((0, len(self.basis)))  # directions that were multiplied, in coordinates, one a row
         self.images = self.known
         self.filled = 0
         for vector, value in zip(vectors, values, strict=True):
-            if self._join(vector.clone()) > 0.0:
+            if self._join(vector) > 0.0:
                 self.old[self.filled - 1] = value
 
     def grow(self) -> None:
@@ -174,15 +176,31 @@ class _Model:
         self.basis, self.old = basis, np.pad(self.old, (0, more))
         self.known, self.images = (np.pad(rows, ((0, 0), (0, more))) for rows in (self.known, self.images))
 
-    def _join(self, vector: Tensor) -> float:
-        """Add what a vector has outside the basis to it, and return its length; rounding is left out."""
+    def _join(self, vector: Tensor, coordinates: Tensor | None = None) -> float:
+        """Add what a vector has outside the basis to it, and return its length; rounding is left out.
+
+        Args:
+            vector: the vector; it is not changed.
+            coordinates: its inner products with the basis, if they are known.
+        """
+        rows, new = self.basis[: self.filled], self.basis[self.filled]
         before = length(vector)
-        rest = length(orthogonalized(vector, self.basis[: self.filled]))
+        new.copy_(vector)
+        self._subtract(new, dots(rows, vector) if coordinates is None else coordinates)
+        rest = length(new)
+        if rest < MUCH * before:  # much was subtracted, and its rounding is large beside what is left
+            self._subtract(new, dots(rows, new))
+            rest = length(new)
         if not rest > 100 * torch.finfo(vector.dtype).eps * before:
             return 0.0
-        torch.div(vector, rest, out=self.basis[self.filled])
+        new.div_(rest)
         self.filled += 1
         return rest
+
+    def _subtract(self, vector: Tensor, coordinates: Tensor) -> None:
+        """Subtract a combination of the basis from a vector."""
+        if self.filled:
+            vector.addmv_(self.basis[: self.filled].mT, coordinates.to(vector), alpha=-1)
 
     def _eigh(self) -> tuple[np.ndarray, np.ndarray]:
         """Return eigenvalues and eigenvectors of the model, ascending."""
@@ -209,7 +227,7 @@ class _Model:
 
     def unmultiplied(self, vector: Tensor) -> np.ndarray | None:
         """Return the sum of all directions that were not multiplied; a vector outside the basis becomes one of them."""
-        self._join(vector.clone())
+        self._join(vector)
         return self._fresh((np.arange(len(self.old)) < self.filled).astype(float))
 
     def last_image(self) -> np.ndarray | None:
@@ -230,8 +248,9 @@ class _Model:
         if not math.isfinite(length(product)):
             raise NonFiniteError("A product with the operator is not finite.")
         image = np.zeros(len(self.old))
-        image[: self.filled] = dots(rows, product).cpu().numpy()
-        rest = self._join(product.clone())
+        coordinates = dots(rows, product)
+        image[: self.filled] = coordinates.cpu().numpy()
+        rest = self._join(product, coordinates)
         image[self.filled - 1] += rest
         expected, found = direction @ self.matrix() @ direction, direction @ image
         if expected > 0.0:
