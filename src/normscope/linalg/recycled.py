@@ -17,6 +17,8 @@ Apply = Callable[[Tensor], Tensor]
 KEPT = 8
 #: Vectors of a basis with which the search makes progress, whatever memory is set aside.
 FEWEST = 6
+#: How much smaller the residual of a search without memory must be: at first it may be small at the second eigenvalue.
+COLD = 0.1
 #: How much more a direction may have grown than its equal part of a product shows.
 DOUBT = 2.0
 #: Vectors by which a basis grows.
@@ -72,11 +74,12 @@ class Search:
     from remembered vectors ends with a product of the sum of all directions that were not multiplied, among them one
     outside the basis that is followed from search to search by a power iteration. By how much that differs from what
     the model expects, one of them may have grown; if that could make it the largest, what came out of the product is
-    multiplied as well. Where this finds something larger, the search goes on.
+    multiplied as well. Where this finds something larger, the search goes on. A search from a random vector has no such
+    directions; its residual must be smaller by the factor :data:`COLD` instead.
 
     Args:
         start: a random vector, or what was found of an earlier operator.
-        tolerance: relative residual to reach.
+        tolerance: relative residual to reach from what was found earlier.
 
     Attributes:
         products: products made so far.
@@ -94,7 +97,7 @@ class Search:
     """
 
     def __init__(self, start: Tensor | Followed, *, tolerance: float = 1e-2) -> None:
-        self._tolerance = tolerance
+        self._tolerance = COLD * tolerance if isinstance(start, Tensor) else tolerance
         if isinstance(start, Tensor):
             self._model, self._search = _Model(start[None], np.zeros(1)), start
         else:
