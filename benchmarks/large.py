@@ -38,7 +38,7 @@ def chain(modules: int, width: int = 8) -> nn.Module:
 #: Networks that are not in the zoo, each on vectors of its width.
 NETWORKS: dict[str, Callable[..., nn.Module]] = {
     "chain": chain,
-    "residual": lambda modules, width=8: Residual(modules // 2, width),
+    "residual": lambda layers, width=8: Residual(layers // 2, width),
 }
 
 
@@ -69,15 +69,16 @@ LLAMA = {"width": 4096, "layers": 1, "hidden": 11008, "heads": 32, "key_heads": 
 SUBJECTS = (
     Subject("chain of 2,000 modules", "chain", {"modules": 2_000}, 60.0),
     Subject("chain of 10,000 modules", "chain", {"modules": 10_000}, 60.0),
-    Subject("1,000 residual blocks", "residual", {"modules": 2_000}, 60.0),
-    Subject("5,000 residual blocks", "residual", {"modules": 10_000}, 60.0),
+    Subject("1,000 residual blocks", "residual", {"layers": 2_000}, 60.0),
+    Subject("3,333 residual blocks, 10,002 modules", "residual", {"layers": 6_666}, 60.0),
+    Subject("5,000 residual blocks, 15,002 modules", "residual", {"layers": 10_000}, 60.0),
     Subject("encoder 4 x 1,024", "transformer_encoder", encoder(1_024), 20.0, batch=8),
     Subject("gpt 12 x 768, 128 tokens", "gpt", {"layers": 12, "width": 768, "heads": 12, "context": 128}, 60.0, 128, 2),
     Subject("one block of a 7B Llama, 16 tokens", "llama_like", LLAMA, 120.0, 16, 2),
 )
 SMALL = (
     Subject("chain of 9 modules", "chain", {"modules": 9}, 60.0),
-    Subject("2 residual blocks", "residual", {"modules": 4}, 60.0),
+    Subject("2 residual blocks", "residual", {"layers": 4}, 60.0),
 )
 
 
