@@ -89,6 +89,17 @@ def test_a_kink_within_the_error_of_the_point_has_all_slopes() -> None:
     assert float(found.tangent[1] - found.tangent[0]) == 1.0
 
 
+@pytest.mark.parametrize("name", ["relu", "leaky_relu"])
+def test_an_interval_whose_ends_are_not_numbers_has_all_slopes(name: str) -> None:
+    """Or those that the other end leaves."""
+    low = torch.tensor([math.nan, math.nan, 1.0, -1.0], dtype=torch.float64)
+    high = torch.tensor([math.nan, -1.0, math.nan, math.nan], dtype=torch.float64)
+    least, most = _scalar(name).tangents(low, high)
+    flat = slope(name, None, -2.0, -1.0)
+    assert least.tolist() == [flat, flat, 1.0, flat]
+    assert most.tolist() == [1.0, flat, 1.0, 1.0]
+
+
 def test_a_slope_outside_the_domain_is_unknown() -> None:
     low, high = _scalar("sqrt").tangents(torch.tensor([-1.0]), torch.tensor([1.0]))
     assert math.isinf(low)

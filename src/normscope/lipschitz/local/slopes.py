@@ -268,9 +268,9 @@ def _meets(low: Tensor, high: Tensor, point: float) -> Tensor:
 @np.errstate(all="ignore")
 def _bent_tangents(bend: tuple[float, float], low: Array, high: Array) -> tuple[Array, Array]:
     """Return what :meth:`Scalar.tangents` does for slopes that change at zero alone."""
-    side = np.where(low <= 0.0, *bend)
-    inside = (low - 1e-12 <= 0.0) & (high + 1e-12 >= 0.0)
-    return np.where(inside, min(bend), side), np.where(inside, max(bend), side)
+    below, above = high < -1e-12, low > 1e-12  # neither where an end is not a number
+    either, side = ~(below | above), np.where(below, *bend)
+    return np.where(either, min(bend), side), np.where(either, max(bend), side)
 
 
 @np.errstate(all="ignore")
