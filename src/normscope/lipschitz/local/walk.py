@@ -328,7 +328,7 @@ class Walk:
 
     def _pad(self, error: float) -> float:
         """Return how far an error of rows may move an entry, in units of the radius."""
-        return error * (1 + float(self.units.weight.norm()))
+        return error * (1 + float(self.units.weight.norm())) if self.radius else 0.0
 
     def _squares(self, flat: Tensor) -> tuple[Tensor, Tensor]:
         """Return for every entry the sum of squares of its tangents along the input, and of all other rows."""
