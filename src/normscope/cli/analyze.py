@@ -48,15 +48,10 @@ _MODEL = (
 
 @dataclass(frozen=True)
 class Request(Named):
-    """What a user asks of ``analyze``, of a named model on named data.
+    """What a user asks of ``analyze``, of a named model on named data."""
 
-    Attributes:
-        device: where to compute.
-        options: fields of ``normscope.Options``.
-    """
-
-    device: str | None
-    options: dict[str, Any]
+    device: str | None  #: where to compute
+    options: dict[str, Any]  #: fields of ``normscope.Options``
 
 
 @guarded

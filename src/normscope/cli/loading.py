@@ -23,27 +23,16 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Named:
-    """A model and data as a user names them.
+    """A model and data as a user names them."""
 
-    Attributes:
-        model: the model's specification, arguments included.
-        weights: a state dict for it.
-        data: name or file of the data.
-        root: where named data lies.
-        split: of named data.
-        limit: how many samples.
-        normalize: preset that brings stored numbers to the network's units.
-        shape: of one input, without batch axis, such as ``3,224,224``.
-    """
-
-    model: str
-    weights: Path | None
-    data: str | None
-    root: Path | None
-    split: str
-    limit: int | None
-    normalize: str | None
-    shape: str | None
+    model: str  #: the model's specification, arguments included
+    weights: Path | None  #: a state dict for it
+    data: str | None  #: name or file of the data
+    root: Path | None  #: where named data lies
+    split: str  #: of named data
+    limit: int | None  #: how many samples
+    normalize: str | None  #: preset that brings stored numbers to the network's units
+    shape: str | None  #: of one input, without batch axis, such as ``3,224,224``
 
     @property
     def typed(self) -> str:
@@ -72,21 +61,13 @@ class Inputs:
 
 @dataclass(frozen=True)
 class Loaded:
-    """A model and data that were loaded.
+    """A model and data that were loaded."""
 
-    Attributes:
-        model: the network.
-        origin: where it comes from.
-        data: its data, if some were named.
-        shape: of one input: as named, or as a network of the zoo says.
-        home: where its code lives, to be open while the model runs.
-    """
-
-    model: nn.Module
-    origin: ModelOrigin
-    data: Data | None
-    shape: tuple[int, ...] | None
-    home: Home
+    model: nn.Module  #: the network
+    origin: ModelOrigin  #: where it comes from
+    data: Data | None  #: its data, if some were named
+    shape: tuple[int, ...] | None  #: of one input: as named, or as a network of the zoo says
+    home: Home  #: where its code lives, to be open while the model runs
 
     @property
     def inputs(self) -> Inputs | None:

@@ -24,23 +24,17 @@ _KEYS = ("select", "ignore", "per-place-ignores", "fail-on", "baseline")
 class Settings:
     """How a check is set up.
 
-    Attributes:
-        select: prefixes of the codes that run; none means all.
-        ignore: prefixes of the codes that do not; the longer prefix of the two wins.
-        per_place: patterns of places, and prefixes of codes ignored there.
-        fail_on: one of :data:`FAIL_ON`.
-        baseline: file of findings that are known already.
-
     >>> settings = Settings(select=("NS1",), ignore=("NS10",))
     >>> settings.runs("NS110"), settings.runs("NS101"), settings.runs("NS201")
     (True, False, False)
     """
 
-    select: tuple[str, ...] = ()
-    ignore: tuple[str, ...] = ()
+    select: tuple[str, ...] = ()  #: prefixes of the codes that run; none means all
+    ignore: tuple[str, ...] = ()  #: prefixes of the codes that do not; the longer prefix of the two wins
+    #: patterns of places, and prefixes of codes ignored there
     per_place: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
-    fail_on: str = "warning"
-    baseline: Path | None = None
+    fail_on: str = "warning"  #: one of :data:`FAIL_ON`
+    baseline: Path | None = None  #: file of findings that are known already
 
     def runs(self, code: str) -> bool:
         """Tell whether a rule runs."""

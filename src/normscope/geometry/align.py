@@ -27,19 +27,12 @@ SWEEPS = 10
 
 @dataclass(frozen=True, eq=False)
 class Alignment:
-    """Two sets of weights of one architecture, the second moved along its symmetries.
+    """Two sets of weights of one architecture, the second moved along its symmetries."""
 
-    Attributes:
-        before: distance of the parameters as they were, relative to the length of the first.
-        after: distance once the second was moved.
-        moved: how many units and heads changed places.
-        state: the moved parameters and statistics, float64, by name.
-    """
-
-    before: float
-    after: float
-    moved: int
-    state: dict[str, Tensor] = field(repr=False)
+    before: float  #: distance of the parameters as they were, relative to the length of the first
+    after: float  #: distance once the second was moved
+    moved: int  #: how many units and heads changed places
+    state: dict[str, Tensor] = field(repr=False)  #: the moved parameters and statistics, float64, by name
 
     @property
     def same(self) -> bool:

@@ -26,27 +26,16 @@ SAME = 1e-9
 
 @dataclass(frozen=True)
 class Charge:
-    """A conserved number after a run, as predicted and as measured.
+    """A conserved number after a run, as predicted and as measured."""
 
-    Attributes:
-        kind: of the group.
-        parameters: what it moves.
-        index: which direction of the group.
-        form: ``quadratic`` for ``theta' A theta``, ``linear`` for ``<s, theta>``.
-        start: its value before.
-        predicted: by the law: unchanged by a flow, and by steps if it is linear.
-        measured: its value after.
-        size: of the terms it is a sum of, for comparison with rounding.
-    """
-
-    kind: str
-    parameters: tuple[str, ...]
-    index: int
-    form: str
-    start: float
-    predicted: float
-    measured: float
-    size: float
+    kind: str  #: of the group
+    parameters: tuple[str, ...]  #: what it moves
+    index: int  #: which direction of the group
+    form: str  #: ``quadratic`` for ``theta' A theta``, ``linear`` for ``<s, theta>``
+    start: float  #: its value before
+    predicted: float  #: by the law: unchanged by a flow, and by steps if it is linear
+    measured: float  #: its value after
+    size: float  #: of the terms it is a sum of, for comparison with rounding
 
     @property
     def difference(self) -> float:

@@ -24,27 +24,16 @@ Gradient = Callable[[Point], dict[str, Tensor]]
 
 @dataclass(frozen=True)
 class Law:
-    """The squared length of one weight vector after a run, as predicted and as measured.
+    """The squared length of one weight vector after a run, as predicted and as measured."""
 
-    Attributes:
-        parameter: the weight.
-        block: which of its vectors.
-        start: squared length before.
-        predicted: squared length by the law.
-        measured: squared length found.
-        eps: the part of the difference that the radial gradient of the stabilizer makes.
-        discretization: the part that the integrator of the flow makes; 0 for steps, whose law is exact.
-        rounding: what is left.
-    """
-
-    parameter: str
-    block: int
-    start: float
-    predicted: float
-    measured: float
-    eps: float
-    discretization: float
-    rounding: float
+    parameter: str  #: the weight
+    block: int  #: which of its vectors
+    start: float  #: squared length before
+    predicted: float  #: squared length by the law
+    measured: float  #: squared length found
+    eps: float  #: the part of the difference that the radial gradient of the stabilizer makes
+    discretization: float  #: the part that the integrator of the flow makes; 0 for steps, whose law is exact
+    rounding: float  #: what is left
 
     @property
     def difference(self) -> float:

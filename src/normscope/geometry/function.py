@@ -81,17 +81,11 @@ def is_stabilizer(node: Node) -> bool:
 
 @dataclass(frozen=True, eq=False)
 class Backwards:
-    """Gradients of one random combination of the outputs.
+    """Gradients of one random combination of the outputs."""
 
-    Attributes:
-        length: of the weights of the combination.
-        parameters: the gradient in each parameter.
-        nodes: the gradient in the value of each node that is kept.
-    """
-
-    length: float
-    parameters: dict[str, Tensor]
-    nodes: dict[str, Tensor]
+    length: float  #: of the weights of the combination
+    parameters: dict[str, Tensor]  #: the gradient in each parameter
+    nodes: dict[str, Tensor]  #: the gradient in the value of each node that is kept
 
     @functools.cached_property
     def norms(self) -> dict[str, float]:
@@ -101,29 +95,19 @@ class Backwards:
 
 @dataclass(frozen=True, eq=False)
 class Function:
-    """What a model computes from its parameters on one batch.
+    """What a model computes from its parameters on one batch."""
 
-    Attributes:
-        graph: the model, BatchNorm in the wanted mode.
-        tensors: every tensor of it in float64.
-        inputs: the batch.
-        names: the trainable parameters; one that is stored under several names has the first.
-        aliases: the first name of each other name.
-        mode: ``batch`` or ``running``, what BatchNorm does.
-        loss: ``cross_entropy`` if outputs that differ by a common shift of the classes count as equal, or ``none``.
-        statistics: names of the stored mean and variance of each BatchNorm, by its node.
-        deadline: on the monotonic clock; after it the function is not evaluated any more.
-    """
-
-    graph: Graph
-    tensors: dict[str, Tensor]
-    inputs: list[Any]
-    names: tuple[str, ...]
-    aliases: dict[str, str] = field(default_factory=dict)
-    mode: str = "batch"
+    graph: Graph  #: the model, BatchNorm in the wanted mode
+    tensors: dict[str, Tensor]  #: every tensor of it in float64
+    inputs: list[Any]  #: the batch
+    names: tuple[str, ...]  #: the trainable parameters; one that is stored under several names has the first
+    aliases: dict[str, str] = field(default_factory=dict)  #: the first name of each other name
+    mode: str = "batch"  #: ``batch`` or ``running``, what BatchNorm does
+    #: ``cross_entropy`` if outputs that differ by a common shift of the classes count as equal, or ``none``
     loss: str = "none"
+    #: names of the stored mean and variance of each BatchNorm, by its node
     statistics: dict[str, tuple[str, str]] = field(default_factory=dict)
-    deadline: float = math.inf
+    deadline: float = math.inf  #: on the monotonic clock; after it the function is not evaluated any more
 
     @property
     def point(self) -> dict[str, Tensor]:

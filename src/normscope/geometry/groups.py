@@ -61,49 +61,30 @@ class Straight(Family):
 
 @dataclass(frozen=True)
 class Certificate:
-    """How far a group is from being a symmetry, measured in float64.
+    """How far a group is from being a symmetry, measured in float64."""
 
-    Attributes:
-        derivative: ``||J X||`` at eps = 0, relative to a random direction as long on the same parameters.
-        orbit: largest change of the outputs along a finite orbit at eps = 0, relative to their size.
-        gradient: ``|<grad L, X>|/(||grad L|| ||X||)`` at eps = 0.
-        hessian: ``||H X + (DX)^T grad L||/||grad L||`` at eps = 0: for a scale this is ``||H w + grad L||``. ``None``
-            if it was not asked for.
-        broken: ``<grad L, X>`` with the model's own eps.
-        predicted: what the stabilizers should make of it.
-        exact: whether eps could be taken out; otherwise the numbers above are with it.
-    """
-
-    derivative: float
-    orbit: float
-    gradient: float | None = None
+    derivative: float  #: ``||J X||`` at eps = 0, relative to a random direction as long on the same parameters
+    orbit: float  #: largest change of the outputs along a finite orbit at eps = 0, relative to their size
+    gradient: float | None = None  #: ``|<grad L, X>|/(||grad L|| ||X||)`` at eps = 0
+    #: ``||H X + (DX)^T grad L||/||grad L||`` at eps = 0: for a scale this is ``||H w + grad L||``. ``None`` if it was
+    #: not asked for.
     hessian: float | None = None
-    broken: float | None = None
-    predicted: float | None = None
-    exact: bool = True
+    broken: float | None = None  #: ``<grad L, X>`` with the model's own eps
+    predicted: float | None = None  #: what the stabilizers should make of it
+    exact: bool = True  #: whether eps could be taken out; otherwise the numbers above are with it
 
 
 @dataclass(frozen=True, eq=False)
 class Group:
-    """One group of symmetries.
+    """One group of symmetries."""
 
-    Attributes:
-        kind: ``scale``, ``rescaling``, ``shift``, ``row``, ``linear``, ``rotation``, ``permutation`` or ``unused``.
-        parameters: the names of what it moves.
-        dimension: of its orbit; 0 for a discrete group.
-        statement: what it says, in one line.
-        family: its directions and orbits; ``None`` for a discrete group.
-        certificate: how it was verified.
-        details: sizes, of heads or groups, for a discrete group its order.
-    """
-
-    kind: str
-    parameters: tuple[str, ...]
-    dimension: int
-    statement: str
-    family: Family | None = None
-    certificate: Certificate | None = None
-    details: dict[str, Any] = field(default_factory=dict)
+    kind: str  #: ``scale``, ``rescaling``, ``shift``, ``row``, ``linear``, ``rotation``, ``permutation`` or ``unused``
+    parameters: tuple[str, ...]  #: the names of what it moves
+    dimension: int  #: of its orbit; 0 for a discrete group
+    statement: str  #: what it says, in one line
+    family: Family | None = None  #: its directions and orbits; ``None`` for a discrete group
+    certificate: Certificate | None = None  #: how it was verified
+    details: dict[str, Any] = field(default_factory=dict)  #: sizes, of heads or groups, for a discrete group its order
 
     def to_dict(self) -> dict[str, Any]:
         """Return the JSON form."""

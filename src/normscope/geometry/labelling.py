@@ -19,32 +19,21 @@ from normscope.operators.registry import bind
 
 @dataclass(frozen=True, eq=False)
 class Raw:
-    """A view of a trainable parameter: which entry of it stands where.
+    """A view of a trainable parameter: which entry of it stands where."""
 
-    Attributes:
-        parameter: its name.
-        index: flat positions in the parameter.
-        offset: a number that is added to it: some scales are stored as their distance from one.
-    """
-
-    parameter: str
-    index: Tensor
-    offset: float = 0.0
+    parameter: str  #: its name
+    index: Tensor  #: flat positions in the parameter
+    offset: float = 0.0  #: a number that is added to it: some scales are stored as their distance from one
 
 
 @dataclass(frozen=True, eq=False)
 class Step:
-    """One operation as a rule sees it.
+    """One operation as a rule sees it."""
 
-    Attributes:
-        node: the graph node.
-        arguments: by schema name; tensors are label tensors, :class:`Raw` views, or plain values where nothing acts.
-        value: what the operation returns.
-    """
-
-    node: Node
+    node: Node  #: the graph node
+    #: by schema name; tensors are label tensors, :class:`Raw` views, or plain values where nothing acts
     arguments: dict[str, Any]
-    value: Any
+    value: Any  #: what the operation returns
 
     def __getitem__(self, name: str) -> Any:
         return self.arguments.get(name)
@@ -217,15 +206,10 @@ class Label:
 
 @dataclass(frozen=True, eq=False)
 class Normed(Label):
-    """A weight ``g v/||v||``, one vector per output.
+    """A weight ``g v/||v||``, one vector per output."""
 
-    Attributes:
-        direction: v.
-        gain: g.
-    """
-
-    direction: Raw
-    gain: Raw
+    direction: Raw  #: v
+    gain: Raw  #: g
 
 
 def _labelled(state: Any) -> Iterator[Label | Raw]:

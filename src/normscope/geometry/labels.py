@@ -59,15 +59,10 @@ class Classes:
 
 @dataclass(frozen=True, eq=False)
 class Entry:
-    """A parameter used entry by entry, so that the scale of an entry is that of its label: biases, gains, tables.
+    """A parameter used entry by entry, so that the scale of an entry is that of its label: biases, gains, tables."""
 
-    Attributes:
-        parameter: its name.
-        labels: one label per entry.
-    """
-
-    parameter: str
-    labels: Tensor
+    parameter: str  #: its name
+    labels: Tensor  #: one label per entry
 
     @property
     def line(self) -> Tensor:
@@ -77,23 +72,14 @@ class Entry:
 
 @dataclass(frozen=True, eq=False)
 class Product:
-    """A parameter that multiplies channels: entry ``[o, i, ...]`` takes channel ``x_i`` into channel ``y_o``.
+    """A parameter that multiplies channels: entry ``[o, i, ...]`` takes channel ``x_i`` into channel ``y_o``."""
 
-    Attributes:
-        parameter: its name.
-        index: flat positions in the parameter, outputs first, inputs second.
-        outputs: labels of the outputs.
-        inputs: labels of the inputs, for each output (one row if all outputs read the same).
-        node: the graph node that uses it.
-        full: whether every output reads every input.
-    """
-
-    parameter: str
-    index: Tensor
-    outputs: Tensor
-    inputs: Tensor
-    node: str = ""
-    full: bool = True
+    parameter: str  #: its name
+    index: Tensor  #: flat positions in the parameter, outputs first, inputs second
+    outputs: Tensor  #: labels of the outputs
+    inputs: Tensor  #: labels of the inputs, for each output (one row if all outputs read the same)
+    node: str = ""  #: the graph node that uses it
+    full: bool = True  #: whether every output reads every input
 
     def terms(self) -> Iterator[Term]:
         """Yield the scales of its entries: those of the outputs, less those of the inputs."""
@@ -104,105 +90,69 @@ class Product:
 
 @dataclass(frozen=True, eq=False)
 class Frozen:
-    """A BatchNorm with fixed statistics: ``y = gamma (x - mean)/s + beta`` channel by channel.
+    """A BatchNorm with fixed statistics: ``y = gamma (x - mean)/s + beta`` channel by channel."""
 
-    Attributes:
-        gamma: the name of its scale.
-        beta: the name of its shift.
-        offset: ``mean/s``.
-        inverse: ``1/s``.
-        inputs: labels before it.
-        outputs: labels after it.
-    """
-
-    gamma: str
-    beta: str
-    offset: Tensor
-    inverse: Tensor
-    inputs: Tensor
-    outputs: Tensor
+    gamma: str  #: the name of its scale
+    beta: str  #: the name of its shift
+    offset: Tensor  #: ``mean/s``
+    inverse: Tensor  #: ``1/s``
+    inputs: Tensor  #: labels before it
+    outputs: Tensor  #: labels after it
 
 
 @dataclass(frozen=True, eq=False)
 class Gain:
-    """A parameter that multiplies a tensor channel by channel: ``y = gamma x``.
+    """A parameter that multiplies a tensor channel by channel: ``y = gamma x``."""
 
-    Attributes:
-        parameter: its name.
-        index: flat positions in the parameter.
-        inputs: labels before.
-        outputs: labels after.
-    """
-
-    parameter: str
-    index: Tensor
-    inputs: Tensor
-    outputs: Tensor
+    parameter: str  #: its name
+    index: Tensor  #: flat positions in the parameter
+    inputs: Tensor  #: labels before
+    outputs: Tensor  #: labels after
 
 
 @dataclass(frozen=True, eq=False)
 class Attention:
-    """Queries and keys that meet in inner products.
+    """Queries and keys that meet in inner products."""
 
-    Attributes:
-        queries: labels, one row per head.
-        keys: labels, one row per head.
-    """
-
-    queries: Tensor
-    keys: Tensor
+    queries: Tensor  #: labels, one row per head
+    keys: Tensor  #: labels, one row per head
 
 
 @dataclass(eq=False)
 class Labels:
-    """Labels, their equations, and where parameters meet them.
+    """Labels, their equations, and where parameters meet them."""
 
-    Attributes:
-        scale: sets of labels with one scale.
-        kin: sets of labels of one channel, also behind gains and normalizers.
-        same: sets of labels that are one channel of one tensor, or of tensors that are added.
-        zero: labels whose scale is zero.
-        rows: further equations ``sum coefficient * x = 0``.
-        bent: labels that something treats otherwise than its neighbours, or not linearly.
-        squared: labels that meet in a sum of squares, which rotations leave as it is.
-        summed: labels whose mean over channels is taken.
-        entries: parameters used entry by entry.
-        products: parameters that multiply channels.
-        frozen: BatchNorms with fixed statistics.
-        lifted: weights ``g v/||v||`` as if v were the weight, and the name of g, which follows so that they are.
-        gains: parameters that scale channel by channel.
-        attention: queries and keys.
-        averaged: labels that are averaged over positions together, one row per head.
-        links: labels before and after a division by one number for all channels.
-        centred: what LayerNorms give before their scale, values that sum to zero, and the name of their shift.
-        outputs: labels of the network's outputs.
-        statistics: mean and variance of a BatchNorm by name, and the labels before it.
-        size: how many labels there are.
-        offsets: a number that is added to a parameter wherever its entries are used.
-        holders: parameters by the channels they read or write, once :meth:`holding` was asked.
-    """
-
-    scale: Classes = field(default_factory=Classes)
-    kin: Classes = field(default_factory=Classes)
+    scale: Classes = field(default_factory=Classes)  #: sets of labels with one scale
+    kin: Classes = field(default_factory=Classes)  #: sets of labels of one channel, also behind gains and normalizers
+    #: sets of labels that are one channel of one tensor, or of tensors that are added
     same: Classes = field(default_factory=Classes)
-    zero: set[int] = field(default_factory=lambda: {FIXED})
-    rows: list[dict[int, float]] = field(default_factory=list)
+    zero: set[int] = field(default_factory=lambda: {FIXED})  #: labels whose scale is zero
+    rows: list[dict[int, float]] = field(default_factory=list)  #: further equations ``sum coefficient * x = 0``
+    #: labels that something treats otherwise than its neighbours, or not linearly
     bent: set[int] = field(default_factory=lambda: {FIXED})
+    #: labels that meet in a sum of squares, which rotations leave as it is
     squared: set[int] = field(default_factory=set)
-    summed: set[int] = field(default_factory=set)
-    entries: list[Entry] = field(default_factory=list)
-    products: list[Product] = field(default_factory=list)
-    frozen: list[Frozen] = field(default_factory=list)
+    summed: set[int] = field(default_factory=set)  #: labels whose mean over channels is taken
+    entries: list[Entry] = field(default_factory=list)  #: parameters used entry by entry
+    products: list[Product] = field(default_factory=list)  #: parameters that multiply channels
+    frozen: list[Frozen] = field(default_factory=list)  #: BatchNorms with fixed statistics
+    #: weights ``g v/||v||`` as if v were the weight, and the name of g, which follows so that they are
     lifted: list[tuple[Product, str]] = field(default_factory=list)
-    gains: list[Gain] = field(default_factory=list)
-    attention: list[Attention] = field(default_factory=list)
+    gains: list[Gain] = field(default_factory=list)  #: parameters that scale channel by channel
+    attention: list[Attention] = field(default_factory=list)  #: queries and keys
+    #: labels that are averaged over positions together, one row per head
     averaged: list[Tensor] = field(default_factory=list)
+    #: labels before and after a division by one number for all channels
     links: list[tuple[Tensor, Tensor]] = field(default_factory=list)
+    #: what LayerNorms give before their scale, values that sum to zero, and the name of their shift
     centred: list[tuple[Tensor, str]] = field(default_factory=list)
-    outputs: set[int] = field(default_factory=set)
+    outputs: set[int] = field(default_factory=set)  #: labels of the network's outputs
+    #: mean and variance of a BatchNorm by name, and the labels before it
     statistics: list[tuple[str, str, Tensor]] = field(default_factory=list)
-    size: int = 1
+    size: int = 1  #: how many labels there are
+    #: a number that is added to a parameter wherever its entries are used
     offsets: dict[str, float] = field(default_factory=dict)
+    #: parameters by the channels they read or write, once :meth:`holding` was asked
     holders: dict[int, list[Product | Entry]] = field(default_factory=dict)
 
     def holding(self, channel: int) -> list[Product | Entry]:
@@ -364,15 +314,10 @@ class Labels:
 
 @dataclass(frozen=True, eq=False)
 class Solution:
-    """The scales that satisfy all equations.
+    """The scales that satisfy all equations."""
 
-    Attributes:
-        classes: the class of every label.
-        basis: the scale of each class that is not zero, for each free number.
-    """
-
-    classes: np.ndarray
-    basis: list[dict[int, float]]
+    classes: np.ndarray  #: the class of every label
+    basis: list[dict[int, float]]  #: the scale of each class that is not zero, for each free number
 
     def of_labels(self, coefficients: Any, basis: Any = None) -> Tensor:
         """Return the scale of every label for a combination of the basis, or of another one."""

@@ -21,23 +21,14 @@ TIMES = (0.01, 0.03, 0.1, 0.3, 1.0)
 
 @dataclass(frozen=True)
 class Orbit:
-    """What moving the parameters does to the outputs, in float64, relative to the largest output.
+    """What moving the parameters does to the outputs, in float64, relative to the largest output."""
 
-    Attributes:
-        kind: of the group.
-        statement: what the group says.
-        times: how far the parameters were moved.
-        along: change along the orbit without stabilizers.
-        stabilized: the same with the model's own ``eps``.
-        across: change along a random direction of all parameters, as long.
-    """
-
-    kind: str
-    statement: str
-    times: tuple[float, ...]
-    along: tuple[float, ...]
-    stabilized: tuple[float, ...]
-    across: tuple[float, ...]
+    kind: str  #: of the group
+    statement: str  #: what the group says
+    times: tuple[float, ...]  #: how far the parameters were moved
+    along: tuple[float, ...]  #: change along the orbit without stabilizers
+    stabilized: tuple[float, ...]  #: the same with the model's own ``eps``
+    across: tuple[float, ...]  #: change along a random direction of all parameters, as long
 
 
 def orbits(function: Function, groups: Iterable[Group], times: Sequence[float] = TIMES, seed: int = 0) -> list[Orbit]:

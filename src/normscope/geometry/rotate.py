@@ -17,21 +17,13 @@ from normscope.graph.ir import Node
 
 @dataclass(frozen=True, eq=False)
 class Rotation:
-    """One residual stream after an orthogonal change of its channels.
+    """One residual stream after an orthogonal change of its channels."""
 
-    Attributes:
-        width: its number of channels.
-        parameters: what changed.
-        before: largest over median channel (root mean square over the data) before.
-        after: the same after.
-        state: the new parameters.
-    """
-
-    width: int
-    parameters: tuple[str, ...]
-    before: float
-    after: float
-    state: dict[str, Tensor] = field(repr=False)
+    width: int  #: its number of channels
+    parameters: tuple[str, ...]  #: what changed
+    before: float  #: largest over median channel (root mean square over the data) before
+    after: float  #: the same after
+    state: dict[str, Tensor] = field(repr=False)  #: the new parameters
 
 
 def spread_matrix(width: int, *, centred: bool = False, seed: int = 0) -> Tensor:

@@ -29,20 +29,15 @@ class Verdict(Enum):
 class Outcome:
     """What a check found, with the numbers it measured.
 
-    Attributes:
-        verdict: what follows from the numbers; a check computes it, it is never written down beforehand.
-        measured: the numbers, by a short name each, in the order in which they are read.
-        because: one sentence that ties the numbers to the verdict.
-        factor: for a loose claim, by how much it is loose.
-
     >>> Outcome(Verdict.LOOSE, {"printed": 0.4167, "true": 0.3333}, "a diagonal has its maximum as norm", 1.25).factor
     1.25
     """
 
-    verdict: Verdict
+    verdict: Verdict  #: what follows from the numbers; a check computes it, it is never written down beforehand
+    #: the numbers, by a short name each, in the order in which they are read
     measured: Mapping[str, Number] = field(default_factory=dict)
-    because: str = ""
-    factor: float | None = None
+    because: str = ""  #: one sentence that ties the numbers to the verdict
+    factor: float | None = None  #: for a loose claim, by how much it is loose
 
     def to_dict(self) -> dict[str, Any]:
         """Return the JSON form."""
@@ -56,25 +51,15 @@ class Outcome:
 
 @dataclass(frozen=True)
 class Claim:
-    """One claim of one paper.
+    """One claim of one paper."""
 
-    Attributes:
-        id: its name here, e.g. ``001-L1``: the paper's number, then a short name.
-        paper: a key of :data:`normscope.core.statement.PAPERS`.
-        place: where it stands in the paper, e.g. ``Lemma 1``.
-        says: what it claims, in our words.
-        corrected: the statement that is true, or the tight one; empty where the claim stands as it is.
-        check: decides it now; deterministic, a few seconds at most.
-        code: the functions that compute what the claim is about, by their dotted names.
-    """
-
-    id: str
-    paper: str
-    place: str
-    says: str
-    corrected: str
-    check: Callable[[], Outcome]
-    code: tuple[str, ...] = ()
+    id: str  #: its name here, e.g. ``001-L1``: the paper's number, then a short name.
+    paper: str  #: a key of :data:`normscope.core.statement.PAPERS`
+    place: str  #: where it stands in the paper, e.g. ``Lemma 1``.
+    says: str  #: what it claims, in our words
+    corrected: str  #: the statement that is true, or the tight one; empty where the claim stands as it is
+    check: Callable[[], Outcome]  #: decides it now; deterministic, a few seconds at most
+    code: tuple[str, ...] = ()  #: the functions that compute what the claim is about, by their dotted names
 
     def __post_init__(self) -> None:
         if self.paper not in PAPERS:

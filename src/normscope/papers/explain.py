@@ -38,33 +38,19 @@ class Location:
 
 @dataclass(frozen=True)
 class Explanation:
-    """What one topic is about; fields that do not apply to its kind are empty.
+    """What one topic is about; fields that do not apply to its kind are empty."""
 
-    Attributes:
-        kind: ``word``, ``claim``, ``statement`` or ``rule``.
-        name: the id, the label or the code.
-        paper: key of the paper, for claims and statements.
-        place: where it stands there.
-        says: what it says.
-        verdict: what the check of a claim found, ``error`` if it raised.
-        because: one sentence on the verdict, or the error.
-        measured: the numbers of the check.
-        corrected: what is true instead, or for a rule what to do.
-        holds: the hypotheses of a statement.
-        code: the functions that compute it.
-    """
-
-    kind: str
-    name: str
-    paper: str = ""
-    place: str = ""
-    says: str = ""
-    verdict: str = ""
-    because: str = ""
-    measured: Mapping[str, Number] = field(default_factory=dict)
-    corrected: str = ""
-    holds: str = ""
-    code: tuple[Location, ...] = ()
+    kind: str  #: ``word``, ``claim``, ``statement`` or ``rule``
+    name: str  #: the id, the label or the code
+    paper: str = ""  #: key of the paper, for claims and statements
+    place: str = ""  #: where it stands there
+    says: str = ""  #: what it says
+    verdict: str = ""  #: what the check of a claim found, ``error`` if it raised
+    because: str = ""  #: one sentence on the verdict, or the error
+    measured: Mapping[str, Number] = field(default_factory=dict)  #: the numbers of the check
+    corrected: str = ""  #: what is true instead, or for a rule what to do
+    holds: str = ""  #: the hypotheses of a statement
+    code: tuple[Location, ...] = ()  #: the functions that compute it
 
     def to_dict(self) -> dict[str, Any]:
         """Return the JSON form."""
@@ -74,17 +60,11 @@ class Explanation:
 
 @dataclass(frozen=True)
 class Topic:
-    """Something that can be explained.
+    """Something that can be explained."""
 
-    Attributes:
-        names: what it answers to, its own name first; upper and lower case are the same.
-        describe: explains it; called only when it was asked for.
-        paper: key of the paper it belongs to, if any.
-    """
-
-    names: tuple[str, ...]
-    describe: Callable[[], Explanation]
-    paper: str = ""
+    names: tuple[str, ...]  #: what it answers to, its own name first; upper and lower case are the same
+    describe: Callable[[], Explanation]  #: explains it; called only when it was asked for
+    paper: str = ""  #: key of the paper it belongs to, if any
 
 
 @dataclass(frozen=True, repr=False)

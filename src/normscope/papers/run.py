@@ -32,17 +32,11 @@ _CLOSE_NAMES = 4
 
 @dataclass(frozen=True)
 class Entry:
-    """A claim and what its check found, or the error that kept it from finding anything.
+    """A claim and what its check found, or the error that kept it from finding anything."""
 
-    Attributes:
-        claim: what was checked.
-        outcome: what was found; none if the check raised.
-        error: what it raised, as one line.
-    """
-
-    claim: Claim
-    outcome: Outcome | None
-    error: str = ""
+    claim: Claim  #: what was checked
+    outcome: Outcome | None  #: what was found; none if the check raised
+    error: str = ""  #: what it raised, as one line
 
     @property
     def verdict(self) -> str:

@@ -84,19 +84,13 @@ class Panel:
 
 @dataclass(frozen=True)
 class Evidence:
-    """One claim of the paper and what a run shows of it.
+    """One claim of the paper and what a run shows of it."""
 
-    Attributes:
-        claim: in our words.
-        network: of the run.
-        measured: numbers by name, first and last of the run where they move.
-        agrees: whether the run shows what is claimed; ``None`` for a number the paper does not speak of, and for
-            what cannot be judged.
-    """
-
-    claim: str
-    network: str
-    measured: Mapping[str, float]
+    claim: str  #: in our words
+    network: str  #: of the run
+    measured: Mapping[str, float]  #: numbers by name, first and last of the run where they move
+    #: whether the run shows what is claimed; ``None`` for a number the paper does not speak of, and for what cannot be
+    #: judged
     agrees: bool | None
 
     def to_dict(self) -> dict[str, Any]:

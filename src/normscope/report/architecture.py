@@ -16,46 +16,27 @@ SHOWN = 120
 
 @dataclass(frozen=True)
 class Mark:
-    """The normalizers at one place of a block, of all its equal copies.
+    """The normalizers at one place of a block, of all its equal copies."""
 
-    Attributes:
-        kind: what they are.
-        count: how many.
-        least: the smallest of their constants, on the data's floor where there is one.
-        most: the largest.
-    """
-
-    kind: str
-    count: int
-    least: Value
-    most: Value
+    kind: str  #: what they are
+    count: int  #: how many
+    least: Value  #: the smallest of their constants, on the data's floor where there is one
+    most: Value  #: the largest
 
 
 @dataclass(frozen=True)
 class Branch:
-    """A module, or a run of equal ones, of the tree.
+    """A module, or a run of equal ones, of the tree."""
 
-    Attributes:
-        name: module path, numbers of a run as ``0..11``.
-        type: class name.
-        repeat: how many equal modules it stands for.
-        parameters: of all of them.
-        ops: number of operations of one of them, children's left out.
-        marks: normalizers that it is itself.
-        inside: number of normalizers in it and below.
-        children: modules inside one of them.
-        hidden: children that are not shown.
-    """
-
-    name: str
-    type: str
-    repeat: int
-    parameters: int
-    ops: int
-    marks: tuple[Mark, ...]
-    inside: int
-    children: tuple[Branch, ...]
-    hidden: int = 0
+    name: str  #: module path, numbers of a run as ``0..11``
+    type: str  #: class name
+    repeat: int  #: how many equal modules it stands for
+    parameters: int  #: of all of them
+    ops: int  #: number of operations of one of them, children's left out
+    marks: tuple[Mark, ...]  #: normalizers that it is itself
+    inside: int  #: number of normalizers in it and below
+    children: tuple[Branch, ...]  #: modules inside one of them
+    hidden: int = 0  #: children that are not shown
 
 
 def architecture(blocks: Sequence[Mapping[str, Any]], normalizers: Sequence[NormalizerResult]) -> Branch:

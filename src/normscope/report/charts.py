@@ -23,23 +23,14 @@ RUNS = 8
 
 @dataclass(frozen=True)
 class Line:
-    """One line of a chart.
+    """One line of a chart."""
 
-    Attributes:
-        style: name of its colour and dashes.
-        label: what it is.
-        kind: what its numbers guarantee, one word.
-        note: the same in a sentence.
-        log10: decimal logarithms; ``None`` where there is none.
-        gaps: whether missing numbers are bridged.
-    """
-
-    style: str
-    label: str
-    kind: str
-    note: str
-    log10: tuple[float | None, ...]
-    gaps: bool = False
+    style: str  #: name of its colour and dashes
+    label: str  #: what it is
+    kind: str  #: what its numbers guarantee, one word
+    note: str  #: the same in a sentence
+    log10: tuple[float | None, ...]  #: decimal logarithms; ``None`` where there is none
+    gaps: bool = False  #: whether missing numbers are bridged
 
     @property
     def endless(self) -> int | None:
@@ -49,29 +40,17 @@ class Line:
 
 @dataclass(frozen=True)
 class Chart:
-    """A chart over the places of a network, in log scale.
+    """A chart over the places of a network, in log scale."""
 
-    Attributes:
-        id: of its element.
-        title: what it shows.
-        places: name of each place.
-        kinds: what is at each place.
-        lines: what is drawn.
-        x_title: of the axis along the places.
-        y_title: of the axis of the numbers.
-        baseline: number at which a line is drawn across, as decimal logarithm, if any.
-        baseline_label: what that is.
-    """
-
-    id: str
-    title: str
-    places: tuple[str, ...]
-    kinds: tuple[str, ...]
-    lines: tuple[Line, ...]
-    baseline: float | None = None
-    baseline_label: str = ""
-    x_title: str = "from the input to the output"
-    y_title: str = "moves by, at most"
+    id: str  #: of its element
+    title: str  #: what it shows
+    places: tuple[str, ...]  #: name of each place
+    kinds: tuple[str, ...]  #: what is at each place
+    lines: tuple[Line, ...]  #: what is drawn
+    baseline: float | None = None  #: number at which a line is drawn across, as decimal logarithm, if any
+    baseline_label: str = ""  #: what that is
+    x_title: str = "from the input to the output"  #: of the axis along the places
+    y_title: str = "moves by, at most"  #: of the axis of the numbers
 
     @property
     def notes(self) -> tuple[str, ...]:

@@ -15,29 +15,19 @@ HOTTEST = 20
 
 @dataclass(frozen=True)
 class Row:
-    """One layer or normalizer, the ``place``-th of the network.
-
-    Attributes:
-        role: ``layer`` or ``normalizer``.
-        what: kind of layer or normalizer.
-        size: shape of the weight, or size of a normalizer's group.
-        note: how it was found, or facts.
-        printed: what the paper prints, and whether that is a bound, if it is known.
-        floor: the bound where the data's spread is the least.
-        folded: norm together with the normalizer after it.
-    """
+    """One layer or normalizer, the ``place``-th of the network."""
 
     place: int
     name: str
-    role: str
-    what: str
-    size: str
-    note: str
+    role: str  #: ``layer`` or ``normalizer``
+    what: str  #: kind of layer or normalizer
+    size: str  #: shape of the weight, or size of a normalizer's group
+    note: str  #: how it was found, or facts
     proved: Value
     attained: Value | None = None
-    folded: Value | None = None
-    floor: Value | None = None
-    printed: Value | None = None
+    folded: Value | None = None  #: norm together with the normalizer after it
+    floor: Value | None = None  #: the bound where the data's spread is the least
+    printed: Value | None = None  #: what the paper prints, and whether that is a bound, if it is known
     is_bound: bool | None = None
 
 

@@ -18,15 +18,10 @@ _LEVELS = {Severity.INFO: "note", Severity.WARNING: "warning", Severity.ERROR: "
 
 @dataclass(frozen=True)
 class Source:
-    """Where a model is written down.
+    """Where a model is written down."""
 
-    Attributes:
-        file: path of the file, with forward slashes.
-        line: line of the factory, from one.
-    """
-
-    file: str
-    line: int = 1
+    file: str  #: path of the file, with forward slashes
+    line: int = 1  #: line of the factory, from one
 
 
 def sarif(result: CheckResult, source: Source | None = None) -> dict[str, Any]:

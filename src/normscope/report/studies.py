@@ -34,17 +34,11 @@ _WORDS = {True: "agrees", False: "does not", None: "not claimed"}
 
 @dataclass(frozen=True)
 class Reproduction:
-    """A figure or an experiment of a paper, done again.
+    """A figure or an experiment of a paper, done again."""
 
-    Attributes:
-        facts: the claims and measurements, as JSON has them.
-        evidence: each claim beside what was measured.
-        files: the pictures and the JSON file that were written.
-    """
-
-    facts: dict[str, Any]
-    evidence: list[Evidence]
-    files: tuple[Path, ...]
+    facts: dict[str, Any]  #: the claims and measurements, as JSON has them
+    evidence: list[Evidence]  #: each claim beside what was measured
+    files: tuple[Path, ...]  #: the pictures and the JSON file that were written
 
 
 def reproduce(

@@ -21,38 +21,24 @@ RUN = re.compile(r"^(?P<base>(?:.*\.)?)(?P<first>\d+)\.\.(?P<last>\d+)$")
 
 @dataclass(frozen=True)
 class Table:
-    """Rows of text under column titles.
+    """Rows of text under column titles."""
 
-    Attributes:
-        columns: titles.
-        rows: cells, one tuple per row.
-        left: columns of words, flush left; all others hold numbers, flush right.
-    """
-
-    columns: tuple[str, ...]
-    rows: tuple[tuple[str, ...], ...]
-    left: frozenset[str] = frozenset()
+    columns: tuple[str, ...]  #: titles
+    rows: tuple[tuple[str, ...], ...]  #: cells, one tuple per row
+    left: frozenset[str] = frozenset()  #: columns of words, flush left; all others hold numbers, flush right
 
 
 @dataclass(frozen=True)
 class Section:
-    """One part of a report.
+    """One part of a report."""
 
-    Attributes:
-        title: what it is about.
-        lines: text before the table.
-        table: the table, if there is one.
-        after: text after it.
-        chart: the same as a picture, on pages.
-        sentences: prose before everything else; plain text wraps it. A word, two or more spaces and a text keep the
-            text beside the word.
-    """
-
-    title: str
-    lines: tuple[str, ...] = ()
-    table: Table | None = None
-    after: tuple[str, ...] = ()
-    chart: Chart | None = None
+    title: str  #: what it is about
+    lines: tuple[str, ...] = ()  #: text before the table
+    table: Table | None = None  #: the table, if there is one
+    after: tuple[str, ...] = ()  #: text after it
+    chart: Chart | None = None  #: the same as a picture, on pages
+    #: prose before everything else; plain text wraps it. A word, two or more spaces and a text keep the text beside the
+    #: word.
     sentences: tuple[str, ...] = ()
 
 

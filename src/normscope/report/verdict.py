@@ -30,23 +30,14 @@ NAMED = 2
 
 @dataclass(frozen=True)
 class Verdict:
-    """What a first-time reader should see.
+    """What a first-time reader should see."""
 
-    Attributes:
-        input: what moving the input does to the output.
-        normalization: what the normalizers do in this network.
-        next: what to do next.
-        more: details of the first sentence: other domains, how far bound and attained lie apart.
-        coverage: how much was understood, one sentence.
-        complete: whether everything was.
-    """
-
-    input: Sentence
-    normalization: Sentence
-    next: Sentence
-    more: tuple[Sentence, ...]
-    coverage: str
-    complete: bool
+    input: Sentence  #: what moving the input does to the output
+    normalization: Sentence  #: what the normalizers do in this network
+    next: Sentence  #: what to do next
+    more: tuple[Sentence, ...]  #: details of the first sentence: other domains, how far bound and attained lie apart
+    coverage: str  #: how much was understood, one sentence
+    complete: bool  #: whether everything was
 
     @property
     def sentences(self) -> tuple[Sentence, Sentence, Sentence]:

@@ -35,19 +35,12 @@ Search = Callable[[Sequence[Call | None]], dict[Call | None, Pair]]
 
 @dataclass(eq=False)
 class Hunt:
-    """A search for pairs that are driven apart, at all places of a model at once.
+    """A search for pairs that are driven apart, at all places of a model at once."""
 
-    Attributes:
-        scene: what all attacks share.
-        hooked: the model that is run.
-        calls: the places; ``None`` is the output.
-        inside: tells which points lie in the domain.
-    """
-
-    scene: Scene
-    hooked: HookedModel
-    calls: Sequence[Call | None]
-    inside: Inside | None = None
+    scene: Scene  #: what all attacks share
+    hooked: HookedModel  #: the model that is run
+    calls: Sequence[Call | None]  #: the places; ``None`` is the output
+    inside: Inside | None = None  #: tells which points lie in the domain
     kept: dict[Call | None, list[tuple[float, Tensor, Tensor]]] = field(default_factory=dict)
 
     def rows(self, x: Tensor, calls: Sequence[Call | None] | None = None) -> dict[Call | None, Tensor]:

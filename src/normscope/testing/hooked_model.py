@@ -75,19 +75,12 @@ def _is_narrow(value: Any) -> bool:
 
 @dataclass(eq=False)
 class Trace:
-    """What one run recorded, one row per point.
+    """What one run recorded, one row per point."""
 
-    Attributes:
-        output: the floating outputs of the model, flattened side by side.
-        before: what went into each call of a module.
-        after: what came out of it.
-        order: the calls, in the order in which they ended.
-    """
-
-    output: Tensor
-    before: dict[Call, Tensor] = field(default_factory=dict)
-    after: dict[Call, Tensor] = field(default_factory=dict)
-    order: list[Call] = field(default_factory=list)
+    output: Tensor  #: the floating outputs of the model, flattened side by side
+    before: dict[Call, Tensor] = field(default_factory=dict)  #: what went into each call of a module
+    after: dict[Call, Tensor] = field(default_factory=dict)  #: what came out of it
+    order: list[Call] = field(default_factory=list)  #: the calls, in the order in which they ended
 
     def rows(self, call: Call | None) -> Tensor:
         """Return the tensor at a place, flattened, one row per point; ``None`` is the output of the model."""

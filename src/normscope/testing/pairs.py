@@ -26,17 +26,11 @@ _ULP = 2.0**-51
 
 @dataclass(frozen=True, eq=False)
 class Pair:
-    """Two points and the quotient ``||f(a) - f(b)|| / ||a - b||``, rounding taken off.
+    """Two points and the quotient ``||f(a) - f(b)|| / ||a - b||``, rounding taken off."""
 
-    Attributes:
-        log: natural logarithm of the quotient; ``-inf`` if rounding explains all of it.
-        a: one point.
-        b: the other.
-    """
-
-    log: float
-    a: Tensor
-    b: Tensor
+    log: float  #: natural logarithm of the quotient; ``-inf`` if rounding explains all of it
+    a: Tensor  #: one point
+    b: Tensor  #: the other
 
 
 def most_stretched(y: Tensor, x: Tensor, steps: int, generator: torch.Generator) -> tuple[Tensor, Tensor]:

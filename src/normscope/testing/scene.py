@@ -22,35 +22,20 @@ Progress = Callable[[str], None]
 
 @dataclass(eq=False)
 class Scene:
-    """What every attack on one model shares.
+    """What every attack on one model shares."""
 
-    Attributes:
-        model: the user's own, never run.
-        batch: the inputs of the data, stacked.
-        result: what is attacked.
-        hooked: the copy that is run.
-        data: points of the data, one per row.
-        trace: what the copy gives there.
-        independent: whether the rows of a batch can be run together.
-        generator: of everything random.
-        effort: how long to search; one is usual.
-        say: progress.
-        attacks: what was attacked so far.
-        skipped: what was not, and why.
-    """
-
-    model: nn.Module
-    batch: ModelInputs
-    result: Result
-    hooked: HookedModel
-    data: Tensor
-    trace: Trace
-    independent: bool
-    generator: torch.Generator
-    effort: float
-    say: Progress
-    attacks: list[Attack] = field(default_factory=list)
-    skipped: list[tuple[str, str]] = field(default_factory=list)
+    model: nn.Module  #: the user's own, never run
+    batch: ModelInputs  #: the inputs of the data, stacked
+    result: Result  #: what is attacked
+    hooked: HookedModel  #: the copy that is run
+    data: Tensor  #: points of the data, one per row
+    trace: Trace  #: what the copy gives there
+    independent: bool  #: whether the rows of a batch can be run together
+    generator: torch.Generator  #: of everything random
+    effort: float  #: how long to search; one is usual
+    say: Progress  #: progress
+    attacks: list[Attack] = field(default_factory=list)  #: what was attacked so far
+    skipped: list[tuple[str, str]] = field(default_factory=list)  #: what was not, and why
 
     @property
     def whole(self) -> bool:
@@ -186,19 +171,12 @@ def only_normalizes(scene: Scene, call: Call) -> bool:
 
 @dataclass(frozen=True, eq=False)
 class Groups:
-    """The groups of entries that a normalizer takes statistics of, and the least spread the data showed.
+    """The groups of entries that a normalizer takes statistics of, and the least spread the data showed."""
 
-    Attributes:
-        view: shape in which the groups are axes, the samples first.
-        axes: axes of that shape that are averaged.
-        centered: whether the mean is taken off.
-        floor: least spread of each group, or of all.
-    """
-
-    view: tuple[int, ...]
-    axes: tuple[int, ...]
-    centered: bool
-    floor: Tensor
+    view: tuple[int, ...]  #: shape in which the groups are axes, the samples first
+    axes: tuple[int, ...]  #: axes of that shape that are averaged
+    centered: bool  #: whether the mean is taken off
+    floor: Tensor  #: least spread of each group, or of all
 
     def spread(self, x: Tensor) -> Tensor:
         """Return the spread of each group, axes kept."""

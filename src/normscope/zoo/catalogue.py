@@ -35,22 +35,15 @@ class LazyFactory:
 
 @dataclass(frozen=True)
 class ZooEntry:
-    """One network of the zoo.
+    """One network of the zoo."""
 
-    Attributes:
-        name: what to write after ``zoo:``.
-        build: the factory; every argument has a default.
-        input_shape: shape of one example, without the batch, for the default arguments. A built network carries its
-            own as ``network.input_shape``.
-        input_dtype: ``"float32"``, or ``"int64"`` for token ids (in ``range(network.vocabulary)``).
-        description: one line.
-    """
-
-    name: str
-    build: LazyFactory
+    name: str  #: what to write after ``zoo:``
+    build: LazyFactory  #: the factory; every argument has a default
+    #: shape of one example, without the batch, for the default arguments. A built network carries its own as
+    #: ``network.input_shape``.
     input_shape: tuple[int, ...]
-    input_dtype: str
-    description: str
+    input_dtype: str  #: ``"float32"``, or ``"int64"`` for token ids (in ``range(network.vocabulary)``)
+    description: str  #: one line
 
 
 #: name, module, factory (a class or a function), defaults, input shape, description.

@@ -23,27 +23,17 @@ _LIBRARIES = ("zoo", "hf", "timm", "torchvision")
 
 @dataclass(frozen=True)
 class ModelOrigin:
-    """Where a model came from.
+    """Where a model came from."""
 
-    Attributes:
-        spec: what the user wrote.
-        kind: ``"file"``, ``"module"``, ``"zoo"``, ``"hf"``, ``"timm"`` or ``"torchvision"``.
-        location: the file, module, directory or name.
-        factory: the function that built it, empty for the last four kinds.
-        initialization: ``"random"`` (from ``seed``), ``"checkpoint"``, or ``"factory"`` (whatever the user's code did).
-        seed: the random seed while it was built.
-        weights: the file its weights were read from.
-        notes: remarks for the user.
-    """
-
-    spec: str
-    kind: str
-    location: str
-    factory: str = ""
+    spec: str  #: what the user wrote
+    kind: str  #: ``"file"``, ``"module"``, ``"zoo"``, ``"hf"``, ``"timm"`` or ``"torchvision"``
+    location: str  #: the file, module, directory or name
+    factory: str = ""  #: the function that built it, empty for the last four kinds
+    #: ``"random"`` (from ``seed``), ``"checkpoint"``, or ``"factory"`` (whatever the user's code did)
     initialization: str = "random"
-    seed: int = 0
-    weights: str | None = None
-    notes: tuple[str, ...] = ()
+    seed: int = 0  #: the random seed while it was built
+    weights: str | None = None  #: the file its weights were read from
+    notes: tuple[str, ...] = ()  #: remarks for the user
 
 
 def parse_spec(spec: str) -> tuple[str, str, str]:

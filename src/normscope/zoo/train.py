@@ -22,19 +22,12 @@ _LINEAR = (nn.Linear, nn.Conv1d, nn.Conv2d, nn.Conv3d, nn.ConvTranspose1d, nn.Co
 
 @dataclass(frozen=True)
 class TrainingRun:
-    """What a training run did.
+    """What a training run did."""
 
-    Attributes:
-        losses: mean training loss of each epoch, the last perhaps cut short by the clock.
-        accuracy: fraction of training examples classified right at the end, in evaluation mode.
-        steps: number of updates.
-        seconds: wall time.
-    """
-
-    losses: tuple[float, ...]
-    accuracy: float
-    steps: int
-    seconds: float
+    losses: tuple[float, ...]  #: mean training loss of each epoch, the last perhaps cut short by the clock
+    accuracy: float  #: fraction of training examples classified right at the end, in evaluation mode
+    steps: int  #: number of updates
+    seconds: float  #: wall time
 
 
 def fan_in(layer: nn.Module) -> int:

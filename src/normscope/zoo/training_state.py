@@ -18,17 +18,11 @@ KIND = FileKind("the state of a training run", InputError, PICKLED, "It is writt
 
 @dataclass
 class Progress:
-    """How far a run has come, besides weights and optimizer.
+    """How far a run has come, besides weights and optimizer."""
 
-    Attributes:
-        losses: mean loss of each whole epoch so far.
-        steps: number of updates so far.
-        seconds: wall time spent so far.
-    """
-
-    losses: list[float] = field(default_factory=list)
-    steps: int = 0
-    seconds: float = 0.0
+    losses: list[float] = field(default_factory=list)  #: mean loss of each whole epoch so far
+    steps: int = 0  #: number of updates so far
+    seconds: float = 0.0  #: wall time spent so far
 
 
 def save_state(

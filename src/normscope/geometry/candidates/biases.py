@@ -33,17 +33,11 @@ _SAME = ("dropout", "clone", "contiguous", "alias")
 
 @dataclass(frozen=True)
 class Absorber:
-    """A parameter that is added to the result of a node.
+    """A parameter that is added to the result of a node."""
 
-    Attributes:
-        parameter: its name.
-        axis: the axis it is added along; ``None`` if it broadcasts, entry by entry.
-        table: it is a table of rows, to each of which the same is added.
-    """
-
-    parameter: str
-    axis: int | None
-    table: bool = False
+    parameter: str  #: its name
+    axis: int | None  #: the axis it is added along; ``None`` if it broadcasts, entry by entry
+    table: bool = False  #: it is a table of rows, to each of which the same is added
 
     def absorbed(self, tangent: Tensor, shape: torch.Size, noise: float = 0.0) -> Tensor | None:
         """Return what to add to the parameter so that a change vanishes, or ``None`` if it cannot."""
@@ -80,20 +74,16 @@ def equal(a: Tensor, b: Tensor, noise: float) -> bool:
 
 @dataclass(eq=False)
 class Biases:
-    """Where the parameters of a function are added.
+    """Where the parameters of a function are added."""
 
-    Attributes:
-        own: what can be added to the result of each node.
-        beside: what can be added to a sum through its other summand.
-        pairs: parameters that are added to each other inside one operation.
-        inside: weights that recurrent layers read their inputs with, and the biases added to that.
-        sources: every bias, shift and table, also those that are used several times.
-    """
-
-    own: dict[str, Absorber] = field(default_factory=dict)
+    own: dict[str, Absorber] = field(default_factory=dict)  #: what can be added to the result of each node
+    #: what can be added to a sum through its other summand
     beside: dict[str, list[Absorber]] = field(default_factory=dict)
+    #: parameters that are added to each other inside one operation
     pairs: list[tuple[str, str]] = field(default_factory=list)
+    #: weights that recurrent layers read their inputs with, and the biases added to that
     inside: dict[str, list[tuple[str, str]]] = field(default_factory=dict)
+    #: every bias, shift and table, also those that are used several times
     sources: dict[str, Absorber] = field(default_factory=dict)
 
 

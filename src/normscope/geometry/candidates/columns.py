@@ -26,15 +26,11 @@ from normscope.operators.registry import bind
 
 @dataclass(frozen=True, eq=False)
 class Columns(Shift):
-    """``W + v (1/gamma)^T``; ``path`` holds the gains, the basis is one of the outputs and places of the kernel.
+    """``W + v (1/gamma)^T``; ``path`` holds the gains, the basis is one of the outputs and places of the kernel."""
 
-    Attributes:
-        index: flat positions in the weight: outputs, inputs, places of the kernel.
-        beta: the name of the LayerNorm's shift, empty for none.
-    """
-
+    #: flat positions in the weight: outputs, inputs, places of the kernel
     index: Tensor = field(default_factory=lambda: torch.zeros(1, 1, 1, dtype=torch.int64))
-    beta: str = ""
+    beta: str = ""  #: the name of the LayerNorm's shift, empty for none
 
     @property
     def nearby(self) -> set[str]:
@@ -130,18 +126,13 @@ class Offsets(Family):
 
     The matrix that multiplies every ``W`` leaves normalized values, which sum to zero, and takes ``beta + d`` back to
     ``beta``.
-
-    Attributes:
-        beta: the shift.
-        path: the scale of the LayerNorm.
-        readers: every weight that reads it, and its flat positions: outputs, inputs, places of the kernel.
-        index: the entries of the shift that are moved.
     """
 
-    beta: str
-    path: Path
+    beta: str  #: the shift
+    path: Path  #: the scale of the LayerNorm
+    #: every weight that reads it, and its flat positions: outputs, inputs, places of the kernel
     readers: tuple[tuple[str, Tensor], ...]
-    index: Tensor
+    index: Tensor  #: the entries of the shift that are moved
 
     @property
     def size(self) -> int:

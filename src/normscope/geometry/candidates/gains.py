@@ -12,19 +12,14 @@ from normscope.geometry.labels import Gain, Labels
 
 @dataclass(frozen=True, eq=False)
 class Path:
-    """Channels behind some gains.
+    """Channels behind some gains."""
 
-    Attributes:
-        channels: which channels they are there.
-        gains: the parameters they were multiplied by, and the flat position in each for every channel.
-        constant: what else they were multiplied by: the inverse deviation of a BatchNorm with fixed statistics.
-        offsets: what is added to a gain, by its name.
-    """
-
-    channels: tuple[int, ...]
+    channels: tuple[int, ...]  #: which channels they are there
+    #: the parameters they were multiplied by, and the flat position in each for every channel
     gains: tuple[tuple[str, Tensor], ...] = ()
+    #: what else they were multiplied by: the inverse deviation of a BatchNorm with fixed statistics
     constant: Tensor | float = 1.0
-    offsets: Mapping[str, float] = field(default_factory=dict)
+    offsets: Mapping[str, float] = field(default_factory=dict)  #: what is added to a gain, by its name
 
     def factors(self, point: Point) -> Tensor:
         """Return the product of all gains, one number per channel."""

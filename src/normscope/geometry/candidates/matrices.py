@@ -28,17 +28,11 @@ Site = tuple[Product | Entry, Tensor | None, tuple[Tensor, ...]]
 
 @dataclass(frozen=True, eq=False)
 class Frame:
-    """Channels on which a matrix acts.
+    """Channels on which a matrix acts."""
 
-    Attributes:
-        labels: the channels, each by the representative of its label, in order.
-        gains: parameters that multiplied them since (name and flat positions).
-        dual: ``A^-T`` acts instead of ``A``.
-    """
-
-    labels: tuple[int, ...]
-    gains: tuple[tuple[str, Tensor], ...] = ()
-    dual: bool = False
+    labels: tuple[int, ...]  #: the channels, each by the representative of its label, in order
+    gains: tuple[tuple[str, Tensor], ...] = ()  #: parameters that multiplied them since (name and flat positions)
+    dual: bool = False  #: ``A^-T`` acts instead of ``A``
 
     @functools.cached_property
     def place(self) -> dict[int, int]:
@@ -48,19 +42,12 @@ class Frame:
 
 @dataclass(frozen=True, eq=False)
 class Mixing(Family):
-    """One matrix algebra acting on all frames of one space.
+    """One matrix algebra acting on all frames of one space."""
 
-    Attributes:
-        labels: the labelled network.
-        frames: where it acts.
-        algebra: all matrices, skew ones, or skew ones that leave constants alone.
-        parameters: what it moves.
-    """
-
-    labels: Labels
-    frames: tuple[Frame, ...]
-    algebra: Algebra
-    parameters: tuple[str, ...] = ()
+    labels: Labels  #: the labelled network
+    frames: tuple[Frame, ...]  #: where it acts
+    algebra: Algebra  #: all matrices, skew ones, or skew ones that leave constants alone
+    parameters: tuple[str, ...] = ()  #: what it moves
 
     @property
     def width(self) -> int:
@@ -309,15 +296,10 @@ def _turns(labels: Labels, heads: list[tuple[int, ...]]) -> list[Group]:
 
 @dataclass(frozen=True, eq=False)
 class Turn(Family):
-    """A turn of pairs of rows, the same angle for all.
+    """A turn of pairs of rows, the same angle for all."""
 
-    Attributes:
-        labels: the labelled network.
-        pairs: the two labels of each pair.
-    """
-
-    labels: Labels
-    pairs: tuple[tuple[int, int], ...]
+    labels: Labels  #: the labelled network
+    pairs: tuple[tuple[int, int], ...]  #: the two labels of each pair
 
     @property
     def size(self) -> int:

@@ -20,18 +20,12 @@ REORDERED = 1e-10
 
 @dataclass(frozen=True, eq=False)
 class Space:
-    """Units that may be exchanged.
+    """Units that may be exchanged."""
 
-    Attributes:
-        units: each unit as the classes of labels that move together: one for a neuron or channel, all of a head's for
-            a head.
-        parameters: the names of what moves.
-        heads: whether the units are heads.
-    """
-
+    #: each unit as the classes of labels that move together: one for a neuron or channel, all of a head's for a head
     units: tuple[tuple[int, ...], ...]
-    parameters: tuple[str, ...] = ()
-    heads: bool = False
+    parameters: tuple[str, ...] = ()  #: the names of what moves
+    heads: bool = False  #: whether the units are heads
 
 
 def permuted(places: Places, point: Point, moved: Mapping[int, int]) -> dict[str, Tensor]:

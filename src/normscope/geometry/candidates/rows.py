@@ -22,21 +22,13 @@ from normscope.operators.registry import bind
 
 @dataclass(frozen=True, eq=False)
 class Rows(Straight):
-    """One vector for each group of a parameter's axis, added to all of its entries along that axis.
+    """One vector for each group of a parameter's axis, added to all of its entries along that axis."""
 
-    Attributes:
-        parameter: its name.
-        shape: of the parameter.
-        axis: the axis along which the same is added.
-        groups: how many groups the axis has.
-        path: the gains between it and what takes the mean away; what is added is divided by them.
-    """
-
-    parameter: str
-    shape: torch.Size
-    axis: int
-    groups: int = 1
-    path: Path | None = None
+    parameter: str  #: its name
+    shape: torch.Size  #: of the parameter
+    axis: int  #: the axis along which the same is added
+    groups: int = 1  #: how many groups the axis has
+    path: Path | None = None  #: the gains between it and what takes the mean away; what is added is divided by them
 
     @property
     def size(self) -> int:
@@ -63,13 +55,9 @@ class Rows(Straight):
 
 @dataclass(frozen=True, eq=False)
 class NormedRows(Rows):
-    """The same for a weight ``w = g v/||v||``: v changes by ``||v||/g`` times what is added, g with the length of v.
+    """The same for a weight ``w = g v/||v||``: v changes by ``||v||/g`` times what is added, g with the length of v."""
 
-    Attributes:
-        gain: the name of g.
-    """
-
-    gain: str = ""
+    gain: str = ""  #: the name of g
 
     def weight(self, point: Point) -> Tensor:
         """Return ``g v/||v||``."""

@@ -21,21 +21,13 @@ from normscope.geometry.labels import Labels, Product, Solution, unique
 
 @dataclass(frozen=True, eq=False)
 class Scales(Family):
-    """Solutions of the system of scales.
+    """Solutions of the system of scales."""
 
-    Attributes:
-        labels: the labelled network.
-        solution: the solved system.
-        basis: one solution per coefficient: the scale of each class.
-        parameters: the names of what they move.
-        shapes: of these parameters.
-    """
-
-    labels: Labels
-    solution: Solution
-    basis: tuple[dict[int, float], ...]
-    parameters: tuple[str, ...]
-    shapes: dict[str, torch.Size]
+    labels: Labels  #: the labelled network
+    solution: Solution  #: the solved system
+    basis: tuple[dict[int, float], ...]  #: one solution per coefficient: the scale of each class
+    parameters: tuple[str, ...]  #: the names of what they move
+    shapes: dict[str, torch.Size]  #: of these parameters
 
     @property
     def size(self) -> int:

@@ -53,27 +53,17 @@ def _averaged(tangent: Tensor, of_values: Tensor | None) -> Tensor:
 
 @dataclass(frozen=True, eq=False)
 class Shift(Straight):
-    """Constants added to one parameter and taken up by others.
+    """Constants added to one parameter and taken up by others."""
 
-    Attributes:
-        function: the model.
-        biases: where parameters are added.
-        source: the parameter that is moved.
-        basis: what each coefficient adds to it: indices of single entries, or a matrix with one row per coefficient.
-        beside: whether the other summand of a sum may take the change up.
-        closed: parameters that must not.
-        path: gains by which what is added is divided.
-        read: parameters that the change passes on its way to where it is taken up.
-    """
-
-    function: Function
-    biases: Biases
-    source: str
+    function: Function  #: the model
+    biases: Biases  #: where parameters are added
+    source: str  #: the parameter that is moved
+    #: what each coefficient adds to it: indices of single entries, or a matrix with one row per coefficient
     basis: Tensor
-    beside: bool = False
-    closed: frozenset[str] = frozenset()
-    path: Path | None = None
-    read: frozenset[str] = frozenset()
+    beside: bool = False  #: whether the other summand of a sum may take the change up
+    closed: frozenset[str] = frozenset()  #: parameters that must not
+    path: Path | None = None  #: gains by which what is added is divided
+    read: frozenset[str] = frozenset()  #: parameters that the change passes on its way to where it is taken up
 
     @property
     def size(self) -> int:
@@ -284,17 +274,11 @@ class Shift(Straight):
 
 @dataclass(frozen=True, eq=False)
 class Opposite(Straight):
-    """Two parameters that are added to each other: one grows by what the other loses.
+    """Two parameters that are added to each other: one grows by what the other loses."""
 
-    Attributes:
-        names: the two.
-        index: the entries that are moved.
-        shape: of the parameters.
-    """
-
-    names: tuple[str, str]
-    index: Tensor
-    shape: torch.Size
+    names: tuple[str, str]  #: the two
+    index: Tensor  #: the entries that are moved
+    shape: torch.Size  #: of the parameters
 
     @property
     def size(self) -> int:
@@ -354,21 +338,13 @@ def ones(width: int, groups: int = 1) -> Tensor:
 
 @dataclass(frozen=True, eq=False)
 class Line:
-    """A shift whose derivative vanishes, and the straight line along one direction of it.
+    """A shift whose derivative vanishes, and the straight line along one direction of it."""
 
-    Attributes:
-        shift: the family.
-        direction: one direction of it.
-        derivative: how far the outputs move along it, relative to a random change of the source.
-        kind: of the group.
-        words: what it says.
-    """
-
-    shift: Shift
-    direction: dict[str, Tensor]
-    derivative: float
-    kind: str = "shift"
-    words: str = ""
+    shift: Shift  #: the family
+    direction: dict[str, Tensor]  #: one direction of it
+    derivative: float  #: how far the outputs move along it, relative to a random change of the source
+    kind: str = "shift"  #: of the group
+    words: str = ""  #: what it says
 
 
 def certified(function: Function, lines: Sequence[Line]) -> list[Group]:

@@ -56,21 +56,13 @@ def hessian(gradients: Mapping[str, Tensor], leaves: Mapping[str, Tensor]) -> tu
 
 @dataclass
 class _Reading:
-    """A reading that may go on.
+    """A reading that may go on."""
 
-    Attributes:
-        view: the model and its probe.
-        shape: what must not change until the end.
-        rate: the learning rate at its update.
-        copy: parameters and buffers of its update, once training has gone on.
-        search: for the largest eigenvalue.
-    """
-
-    view: View
-    shape: Any
-    rate: float
-    copy: dict[str, Tensor] | None = None
-    search: Search | None = None
+    view: View  #: the model and its probe
+    shape: Any  #: what must not change until the end
+    rate: float  #: the learning rate at its update
+    copy: dict[str, Tensor] | None = None  #: parameters and buffers of its update, once training has gone on
+    search: Search | None = None  #: for the largest eigenvalue
 
 
 class LargestCurvature(Quantity):

@@ -37,19 +37,12 @@ _SETTINGS = {"smoke": _Setting("synthetic", 60), "laptop": _Setting("mnist", 400
 
 @dataclass(frozen=True)
 class CellCertificate:
-    """The repaired Theorem 20 on one grid.
+    """The repaired Theorem 20 on one grid."""
 
-    Attributes:
-        boxes: along each axis.
-        gamma: of the ramp; any may be taken, since the bound holds for all losses at once.
-        loss: mean ramp loss on the training data.
-        bound: of the gap, with its parts.
-    """
-
-    boxes: int
-    gamma: float
-    loss: float
-    bound: PartitionBound
+    boxes: int  #: along each axis
+    gamma: float  #: of the ramp; any may be taken, since the bound holds for all losses at once
+    loss: float  #: mean ramp loss on the training data
+    bound: PartitionBound  #: of the gap, with its parts
 
     @property
     def error(self) -> float:

@@ -18,19 +18,12 @@ PRESETS: dict[str, tuple[tuple[float, ...], tuple[float, ...]]] = {
 
 @dataclass(frozen=True)
 class Normalization:
-    r"""The affine map :math:`x \mapsto (x / \mathrm{top} - \mathrm{mean}) / \mathrm{std}` per channel.
+    r"""The affine map :math:`x \mapsto (x / \mathrm{top} - \mathrm{mean}) / \mathrm{std}` per channel."""
 
-    Attributes:
-        name: of the preset, ``"unit"``, ``"raw"`` or ``"custom"``.
-        top: the stored value that becomes 1.
-        mean: per channel, empty for none.
-        std: per channel, empty for none.
-    """
-
-    name: str
-    top: float = 1.0
-    mean: tuple[float, ...] = ()
-    std: tuple[float, ...] = ()
+    name: str  #: of the preset, ``"unit"``, ``"raw"`` or ``"custom"``
+    top: float = 1.0  #: the stored value that becomes 1
+    mean: tuple[float, ...] = ()  #: per channel, empty for none
+    std: tuple[float, ...] = ()  #: per channel, empty for none
 
     def __call__(self, raw: torch.Tensor) -> torch.Tensor:
         """Return a batch (N, C, ...) in the network's units; float32, or float64 if it came so.

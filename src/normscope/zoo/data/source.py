@@ -76,21 +76,13 @@ def is_scaled(dtype: torch.dtype) -> bool:
 
 @dataclass(frozen=True)
 class Data:
-    """A data set that is iterated in batches, as often as wanted; only one batch is in memory.
+    """A data set that is iterated in batches, as often as wanted; only one batch is in memory."""
 
-    Attributes:
-        name: how reports call it.
-        records: the stored examples.
-        normalization: from stored numbers to inputs.
-        batch_size: examples of a batch.
-        limit: how many examples are used, from the first on; all if None.
-    """
-
-    name: str
-    records: Records
-    normalization: Normalization
-    batch_size: int = 128
-    limit: int | None = None
+    name: str  #: how reports call it
+    records: Records  #: the stored examples
+    normalization: Normalization  #: from stored numbers to inputs
+    batch_size: int = 128  #: examples of a batch
+    limit: int | None = None  #: how many examples are used, from the first on; all if None
 
     def __post_init__(self) -> None:
         if self.batch_size < 1:

@@ -23,26 +23,17 @@ QUICK: dict[str, Any] = {"points": 1, "ascent": 0, "seed": 0, "stacked": False, 
 
 @dataclass(frozen=True, repr=False)
 class Iterations(Shown):
-    """Everything that is said about the iterations a network needs.
-
-    Attributes:
-        result: what ``analyze`` found.
-        loss: name of the loss.
-        constant: of the loss, in the outputs.
-        setting: what counts depend on besides the network.
-        layers: counts of the network taken as a chain.
-        weights: counts on its real graph; none where only a result was read.
-    """
+    """Everything that is said about the iterations a network needs."""
 
     _layout = ("normscope.report.complexity", "complexity_sections")
     _rows = "layers"
 
-    result: Result
-    loss: str
-    constant: Value
-    setting: Setting
-    layers: Sequence[LayerComplexity]
-    weights: Sequence[WeightComplexity] = ()
+    result: Result  #: what ``analyze`` found
+    loss: str  #: name of the loss
+    constant: Value  #: of the loss, in the outputs
+    setting: Setting  #: what counts depend on besides the network
+    layers: Sequence[LayerComplexity]  #: counts of the network taken as a chain
+    weights: Sequence[WeightComplexity] = ()  #: counts on its real graph; none where only a result was read
 
 
 def complexity(
@@ -84,19 +75,12 @@ def iterations_of(result: Result, weights: WeightResult | None, loss: str, setti
 
 @dataclass(frozen=True)
 class WeightComplexity:
-    """Counts for one weight.
+    """Counts for one weight."""
 
-    Attributes:
-        name: the parameter.
-        lipschitz: the constant of the loss in it.
-        goldstein: order of what suffices for a Goldstein point.
-        convex: what suffices if the loss is convex in it.
-    """
-
-    name: str
-    lipschitz: Value
-    goldstein: Value
-    convex: Value
+    name: str  #: the parameter
+    lipschitz: Value  #: the constant of the loss in it
+    goldstein: Value  #: order of what suffices for a Goldstein point
+    convex: Value  #: what suffices if the loss is convex in it
 
 
 @statement("normscope", "Proposition OPT-7", holds="the certified constants of the weights, on their domain")

@@ -25,20 +25,13 @@ _SLACK = 1e-6
 
 @dataclass(frozen=True)
 class Setting:
-    """What iteration counts depend on, besides the network.
+    """What iteration counts depend on, besides the network."""
 
-    Attributes:
-        alpha: accuracy: length of a gradient, or distance from the minimum where the loss is convex.
-        delta: radius of Goldstein's stationarity.
-        gap: how far the start is above the infimum of the loss.
-        radius: distance of the start from a minimizer, for convex losses.
-        signal: bound on the norm of what reaches a layer, ``||h_{i-1}(x)||``; for convolutions, of all its windows.
-    """
-
-    alpha: float = 0.1
-    delta: float = 0.1
-    gap: float = 1.0
-    radius: float = 1.0
+    alpha: float = 0.1  #: accuracy: length of a gradient, or distance from the minimum where the loss is convex
+    delta: float = 0.1  #: radius of Goldstein's stationarity
+    gap: float = 1.0  #: how far the start is above the infimum of the loss
+    radius: float = 1.0  #: distance of the start from a minimizer, for convex losses
+    #: bound on the norm of what reaches a layer, ``||h_{i-1}(x)||``; for convolutions, of all its windows
     signal: float = 1.0
 
     def __post_init__(self) -> None:
@@ -52,55 +45,33 @@ class Setting:
 
 @dataclass(frozen=True)
 class Layer:
-    """One layer as far as counts go.
+    """One layer as far as counts go."""
 
-    Attributes:
-        name: what it is called.
-        norm: norm of its weight.
-        normalizer: constant of the normalizer after it, on some domain; none without one.
-        printed_normalizer: what the paper prints for that.
-        folded: norm of the weight and the fixed normalizer together, where it is known.
-    """
-
-    name: str
-    norm: Value
-    normalizer: Value | None = None
-    printed_normalizer: Value | None = None
-    folded: Value | None = None
+    name: str  #: what it is called
+    norm: Value  #: norm of its weight
+    normalizer: Value | None = None  #: constant of the normalizer after it, on some domain; none without one
+    printed_normalizer: Value | None = None  #: what the paper prints for that
+    folded: Value | None = None  #: norm of the weight and the fixed normalizer together, where it is known
 
 
 @dataclass(frozen=True)
 class Counts:
-    """Iterations for the weight of one layer of one network.
+    """Iterations for the weight of one layer of one network."""
 
-    Attributes:
-        lipschitz: the constant of the loss in that weight.
-        corollary_19: what is printed to suffice.
-        goldstein: order of what suffices for a Goldstein point.
-        convex: what suffices if the loss is convex in it.
-    """
-
-    lipschitz: Value
-    corollary_19: Value
-    goldstein: Value
-    convex: Value
+    lipschitz: Value  #: the constant of the loss in that weight
+    corollary_19: Value  #: what is printed to suffice
+    goldstein: Value  #: order of what suffices for a Goldstein point
+    convex: Value  #: what suffices if the loss is convex in it
 
 
 @dataclass(frozen=True)
 class LayerComplexity:
-    """Counts for the weight of one layer.
+    """Counts for the weight of one layer."""
 
-    Attributes:
-        name: the layer.
-        corollary_18: what is printed to be needed without normalizers.
-        without: counts without normalizers.
-        normalized: counts with them; none where there are none from this layer on.
-    """
-
-    name: str
-    corollary_18: Value
-    without: Counts
-    normalized: Counts | None
+    name: str  #: the layer
+    corollary_18: Value  #: what is printed to be needed without normalizers
+    without: Counts  #: counts without normalizers
+    normalized: Counts | None  #: counts with them; none where there are none from this layer on
 
 
 @statement("normscope", "Proposition OPT-6", holds="plain chain, 1-Lipschitz activations, statistics that do not move")

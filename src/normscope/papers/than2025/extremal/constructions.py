@@ -24,23 +24,14 @@ Points = list[tuple[float, float]]
 
 @dataclass(frozen=True)
 class Settings:
-    """What a construction is built of.
+    """What a construction is built of."""
 
-    Attributes:
-        widths: ``n_0, ..., n_K``.
-        scale: ``a``, of every layer.
-        layer: ``i``, from one.
-        point: the input, or none for the first unit vector.
-        eps: of LayerNorm.
-        activation: between LayerNorms.
-    """
-
-    widths: tuple[int, ...]
-    scale: float = 2.0
-    layer: int = 1
-    point: tuple[float, ...] | None = None
-    eps: float = 1e-5
-    activation: str = "relu"
+    widths: tuple[int, ...]  #: ``n_0, ..., n_K``
+    scale: float = 2.0  #: ``a``, of every layer
+    layer: int = 1  #: ``i``, from one
+    point: tuple[float, ...] | None = None  #: the input, or none for the first unit vector
+    eps: float = 1e-5  #: of LayerNorm
+    activation: str = "relu"  #: between LayerNorms
 
     @property
     def depth(self) -> int:
@@ -50,26 +41,17 @@ class Settings:
 
 @dataclass(frozen=True, repr=False)
 class Shown(display.Shown):
-    """What a construction shows.
-
-    Attributes:
-        title: what it is.
-        values: numbers by their names.
-        series: lines of a chart by their names, ``(layer, log10)``.
-        x_label: what the chart is over.
-        y_label: what its numbers are.
-        notes: what a reader must know.
-    """
+    """What a construction shows."""
 
     _layout = ("normscope.report.extremal", "extremal_sections")
     _rows = "values"
 
-    title: str
-    values: dict[str, Value]
-    series: dict[str, Points]
-    x_label: str = "layer"
-    y_label: str = "log10 of the gradient"
-    notes: tuple[str, ...] = field(default=())
+    title: str  #: what it is
+    values: dict[str, Value]  #: numbers by their names
+    series: dict[str, Points]  #: lines of a chart by their names, ``(layer, log10)``
+    x_label: str = "layer"  #: what the chart is over
+    y_label: str = "log10 of the gradient"  #: what its numbers are
+    notes: tuple[str, ...] = field(default=())  #: what a reader must know
 
 
 def _theorem_6(settings: Settings) -> Shown:

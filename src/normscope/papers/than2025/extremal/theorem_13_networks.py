@@ -28,28 +28,18 @@ AT_INPUT = "this input, all weights of the layer"
 
 @dataclass(frozen=True)
 class Parts:
-    """What the constructions around one layer share.
+    """What the constructions around one layer share."""
 
-    Attributes:
-        widths: ``n_0, ..., n_K``.
-        layer: ``i``, from one.
-        before: ``a_1, ..., a_{i-1}``.
-        at: ``a_i``.
-        after: ``a_{i+1}, ..., a_K``.
-        x: the input.
-        kept: ``h_{i-1}(x)`` over the scales before the layer: ``x`` for the first, else ``relu(x)`` cut to
-            ``min(n_0, ..., n_{i-1})``.
-        rows: ``min(n_i, ..., n_K)``, the rows of ``W_i`` that reach the output.
-    """
-
-    widths: tuple[int, ...]
-    layer: int
-    before: tuple[float, ...]
-    at: float
-    after: tuple[float, ...]
-    x: Tensor
+    widths: tuple[int, ...]  #: ``n_0, ..., n_K``
+    layer: int  #: ``i``, from one
+    before: tuple[float, ...]  #: ``a_1, ..., a_{i-1}``
+    at: float  #: ``a_i``
+    after: tuple[float, ...]  #: ``a_{i+1}, ..., a_K``
+    x: Tensor  #: the input
+    #: ``h_{i-1}(x)`` over the scales before the layer: ``x`` for the first, else ``relu(x)`` cut to ``min(n_0, ...,
+    #: n_{i-1})``
     kept: Tensor
-    rows: int
+    rows: int  #: ``min(n_i, ..., n_K)``, the rows of ``W_i`` that reach the output
 
     @property
     def unit(self) -> Tensor:
@@ -161,19 +151,12 @@ def theorem_13_printed(here: Parts) -> Value:
 
 @dataclass(frozen=True)
 class Gradients:
-    """What one layer sees of a network of scaled identities at the first unit vector.
+    """What one layer sees of a network of scaled identities at the first unit vector."""
 
-    Attributes:
-        layer: ``i``, from one.
-        signal: ``||h_{i-1}(x)||``, what reaches it.
-        total_input: ``||h, y_i||``, what the output feels of its total input: the gradient passed back.
-        weight: ``||h(x), W_i||``, their product.
-    """
-
-    layer: int
-    signal: Value
-    total_input: Value
-    weight: Value
+    layer: int  #: ``i``, from one
+    signal: Value  #: ``||h_{i-1}(x)||``, what reaches it
+    total_input: Value  #: ``||h, y_i||``, what the output feels of its total input: the gradient passed back
+    weight: Value  #: ``||h(x), W_i||``, their product
 
 
 @statement(

@@ -25,21 +25,13 @@ _LARGEST_LOG = 700.0
 
 @dataclass(frozen=True)
 class GradientExtremal:
-    """A network with one output whose training loss has a known gradient at one layer.
+    """A network with one output whose training loss has a known gradient at one layer."""
 
-    Attributes:
-        module: ``g(W h_K(x))`` with ``W = c 1^T``.
-        layer: ``i``, from one.
-        factor: ``c a_{i+1} ... a_K``, what makes the gradient explode or vanish.
-        relative: the gradient of the mean loss with respect to ``W_i``, divided by the factor.
-        parameter: the name of ``W_i`` in the module.
-    """
-
-    module: nn.Sequential
-    layer: int
-    factor: Value
-    relative: Tensor
-    parameter: str
+    module: nn.Sequential  #: ``g(W h_K(x))`` with ``W = c 1^T``
+    layer: int  #: ``i``, from one
+    factor: Value  #: ``c a_{i+1} ... a_K``, what makes the gradient explode or vanish.
+    relative: Tensor  #: the gradient of the mean loss with respect to ``W_i``, divided by the factor
+    parameter: str  #: the name of ``W_i`` in the module
 
     @property
     def gradient(self) -> Tensor:

@@ -21,25 +21,16 @@ from normscope.lipschitz.loss.reduction import root_up
 
 @dataclass(frozen=True)
 class Extremal:
-    """A network whose constant is known exactly.
+    """A network whose constant is known exactly."""
 
-    Attributes:
-        module: the network.
-        constant: its Lipschitz constant, rounded up.
-        attained: the same constant, rounded down: no tool may report less as an upper bound.
-        point: the input at which it is attained, or near which it is approached.
-        direction: the direction there along which it is: of the input, or of the weight of ``layer``.
-        layer: the layer with respect to whose weight it is the constant, from one; ``None`` for the input.
-        printed: what the paper prints for it.
-    """
-
-    module: nn.Module
-    constant: Value
-    attained: Value
-    point: Tensor
-    direction: Tensor
+    module: nn.Module  #: the network
+    constant: Value  #: its Lipschitz constant, rounded up
+    attained: Value  #: the same constant, rounded down: no tool may report less as an upper bound
+    point: Tensor  #: the input at which it is attained, or near which it is approached
+    direction: Tensor  #: the direction there along which it is: of the input, or of the weight of ``layer``
+    #: the layer with respect to whose weight it is the constant, from one; ``None`` for the input
     layer: int | None = None
-    printed: Value | None = None
+    printed: Value | None = None  #: what the paper prints for it
 
 
 def checked_widths(widths: Sequence[int]) -> tuple[int, ...]:

@@ -20,36 +20,21 @@ class Setting:
     """One training run.
 
     He-normal weights, Adam, cross-entropy, inputs scaled into the unit ball.
-
-    Attributes:
-        name: of the network in the figures.
-        network: of the zoo.
-        arguments: of its builder.
-        data: name of the training data.
-        examples: how many of them; ``None`` for all.
-        side: pixels of a side to which images are enlarged; ``None`` to leave them.
-        epochs: passes over the data.
-        probes: measurements along the run, besides the one at the start.
-        lr: step size.
-        batch: examples of a step.
-        weight_decay: added to the gradient as ``weight_decay * w``.
-        seed: random seed of weights and data order.
-        certified: whether its constants are bounded at the start and at the end.
     """
 
-    name: str
-    network: str
-    arguments: Mapping[str, Any] = field(default_factory=dict)
-    data: str = "cifar10"
-    examples: int | None = None
-    side: int | None = None
-    epochs: int = 100
-    probes: int = 100
-    lr: float = 1e-3
-    batch: int = 128
-    weight_decay: float = 1e-4
-    seed: int = 0
-    certified: bool = True
+    name: str  #: of the network in the figures
+    network: str  #: of the zoo
+    arguments: Mapping[str, Any] = field(default_factory=dict)  #: of its builder
+    data: str = "cifar10"  #: name of the training data
+    examples: int | None = None  #: how many of them; ``None`` for all
+    side: int | None = None  #: pixels of a side to which images are enlarged; ``None`` to leave them
+    epochs: int = 100  #: passes over the data
+    probes: int = 100  #: measurements along the run, besides the one at the start
+    lr: float = 1e-3  #: step size
+    batch: int = 128  #: examples of a step
+    weight_decay: float = 1e-4  #: added to the gradient as ``weight_decay * w``
+    seed: int = 0  #: random seed of weights and data order
+    certified: bool = True  #: whether its constants are bounded at the start and at the end
 
     def to_dict(self) -> dict[str, Any]:
         """Return the JSON form."""
