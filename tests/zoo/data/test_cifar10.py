@@ -13,7 +13,7 @@ import pytest
 import torch
 
 from normscope.core.errors import InputError
-from normscope.zoo.data.cifar10 import BinaryCifar10, PythonCifar10, cifar10, load_arrays
+from normscope.zoo.data.cifar10 import cifar10, load_arrays
 from normscope.zoo.data.load import load_data
 
 FILES = ("data_batch_1", "data_batch_2", "data_batch_3", "data_batch_4", "data_batch_5", "test_batch")
@@ -46,15 +46,13 @@ def test_layouts_give_the_same_images(tmp_path: Path, layout: str, inner: str) -
     usual = "cifar-10-batches-bin" if layout == "binary" else "cifar-10-batches-py"
     write(tmp_path / usual if inner else tmp_path, layout)
     records = cifar10(tmp_path)
-    assert isinstance(records, BinaryCifar10 if layout == "binary" else PythonCifar10)
     assert (records.count, records.shape) == (7, (3, 32, 32))
     images, labels = content(5)
-    parts = list(records.blocks(3))
-    assert [len(x) for x, _ in parts] == [3, 3, 1]
-    read = torch.cat([x for x, _ in parts]).numpy()
+    read, marks = records.part(0, 7)
     for n, channel, row, column in ((0, 0, 0, 0), (6, 2, 31, 31), (3, 1, 4, 17)):
         assert read[n, channel, row, column] == images[n, 1024 * channel + 32 * row + column]
-    assert torch.cat([y for _, y in parts]).tolist() == labels.tolist()
+    assert marks.dtype == torch.int64
+    assert marks.tolist() == labels.tolist()
 
 
 @pytest.mark.parametrize("layout", ["binary", "python"])
@@ -103,7 +101,7 @@ def test_damaged_binaries_are_refused(tmp_path: Path) -> None:
             cifar10(tmp_path)
     file.write_bytes(b"\x0b" + whole[1:])
     with pytest.raises(InputError, match=r"0 to 9, but .* has 11"):
-        list(cifar10(tmp_path).blocks(3))
+        cifar10(tmp_path)
 
 
 class Evil:
@@ -123,7 +121,7 @@ def test_pickles_cannot_run_code(tmp_path: Path) -> None:
     good = {b"data": images, b"labels": labels.tolist()}
     file.write_bytes(pickle.dumps(good | {b"extra": Evil(tmp_path / "ran")}))
     with pytest.raises(InputError, match="could run code"):
-        list(cifar10(tmp_path).blocks(3))
+        cifar10(tmp_path)
     assert not (tmp_path / "ran").exists()
     wrong = (
         [1, 2], {b"data": images}, good | {b"data": images.astype(np.float32)}, good | {b"data": images[:, :5]},
@@ -133,10 +131,10 @@ def test_pickles_cannot_run_code(tmp_path: Path) -> None:
     for fields in wrong:
         file.write_bytes(pickle.dumps(fields))
         with pytest.raises(InputError, match=r"Expected bytes 'data'|Expected labels from 0 to 9"):
-            list(cifar10(tmp_path).blocks(3))
+            cifar10(tmp_path)
     file.write_bytes(pickle.dumps(good))
     shutil.copy(file, tmp_path / "copy")
-    assert len(list(cifar10(tmp_path).blocks(3))) == 3
+    assert cifar10(tmp_path).count == 7
 
 
 @pytest.mark.parametrize("protocol", range(pickle.HIGHEST_PROTOCOL + 1))

@@ -35,7 +35,7 @@ def load_data(
     batch_size: int = 128,
     normalize: str | tuple[Sequence[float], Sequence[float]] | None = None,
 ) -> Data:
-    """Return a data set to iterate in batches; only one batch is in memory at a time.
+    """Return a data set to iterate in batches; large .npy and .safetensors files are read as they are used.
 
     Args:
         name_or_path: one of :data:`DATASETS`, also with a preset as in ``"cifar10:imagenet"``; or a tensor file
@@ -73,7 +73,7 @@ def load_data(
             f"{', '.join(EXAMPLES.endings)}; got {text!r}."
         )
     stored = tensor_file(text)
-    dtype = stored.examples.dtype
+    dtype = stored.part(0, 0)[0].dtype
     pixels = dtype == torch.uint8
     if normalize not in (None, "raw") and not is_scaled(dtype):
         raise InputError(

@@ -1,17 +1,15 @@
-"""Batches from records on disk: streamed, normalized, with their labels, a bounded number at a time."""
+"""Stored examples, and batches of them: normalized, with their labels, one at a time."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from normscope.core.errors import InputError, NonFiniteError
 from normscope.zoo.data.normalization import Normalization
-
-#: Raw examples and their labels.
-Block = tuple[Tensor, Tensor | None]
 
 
 class Batch(NamedTuple):
@@ -21,48 +19,42 @@ class Batch(NamedTuple):
     labels: Tensor | None
 
 
-class Records(Protocol):
-    """Examples as stored: how many, of which shape, and a way to stream them from the start as often as wanted."""
+@dataclass(frozen=True)
+class Records:
+    """Examples as stored, in memory or mapped from a file; the first axis counts them."""
+
+    inputs: Tensor | np.ndarray
+    labels: Tensor | np.ndarray | None = None
 
     @property
     def count(self) -> int:
         """Number of examples."""
+        return len(self.inputs)
 
     @property
     def shape(self) -> tuple[int, ...]:
         """Shape of one example."""
+        return tuple(self.inputs.shape[1:])
 
     @property
     def labelled(self) -> bool:
         """Whether there are labels."""
+        return self.labels is not None
 
-    def blocks(self, size: int) -> Iterator[Block]:
-        """Yield consecutive blocks of at most ``size`` examples."""
+    def part(self, start: int, stop: int) -> tuple[Tensor, Tensor | None]:
+        """Return copies of some examples as stored, and of their labels.
+
+        >>> Records(np.arange(5, dtype=">i4")).part(1, 3)
+        (tensor([1, 2], dtype=torch.int32), None)
+        """
+        return copied(self.inputs[start:stop]), None if self.labels is None else copied(self.labels[start:stop])
 
 
-def rebatched(blocks: Iterator[Block], size: int, limit: int) -> Iterator[Block]:
-    """Yield the first ``limit`` examples in blocks of exactly ``size``, the last perhaps smaller.
-
-    >>> parts = iter([(torch.arange(3), None), (torch.arange(3, 5), None)])
-    >>> [x.tolist() for x, _ in rebatched(parts, 2, 5)]
-    [[0, 1], [2, 3], [4]]
-    """
-    x: Tensor | None = None
-    y: Tensor | None = None
-    left = limit
-    for inputs, labels in blocks:
-        taken = min(left, len(inputs))
-        left -= taken
-        x = inputs[:taken] if x is None else torch.cat([x, inputs[:taken]])
-        if labels is not None:
-            y = labels[:taken] if y is None else torch.cat([y, labels[:taken]])
-        while len(x) >= size:
-            yield x[:size], None if y is None else y[:size]
-            x, y = x[size:], None if y is None else y[size:]
-        if left == 0:
-            break
-    if x is not None and len(x):
-        yield x, y
+def copied(part: Tensor | np.ndarray) -> Tensor:
+    """Return a copy as a tensor, in the machine's byte order."""
+    if isinstance(part, Tensor):
+        return part.detach().clone()
+    return torch.from_numpy(np.array(part, dtype=part.dtype.newbyteorder("="), order="C"))
 
 
 def is_scaled(dtype: torch.dtype) -> bool:
@@ -76,7 +68,7 @@ def is_scaled(dtype: torch.dtype) -> bool:
 
 @dataclass(frozen=True)
 class Data:
-    """A data set that is iterated in batches, as often as wanted; only one batch is in memory."""
+    """A data set that is iterated in batches, as often as wanted."""
 
     name: str  #: how reports call it
     records: Records  #: the stored examples
@@ -106,8 +98,8 @@ class Data:
 
     def __iter__(self) -> Iterator[Batch]:
         """Yield batches of inputs and labels; integers that are not pixels (token ids) stay integers."""
-        start = 0
-        for raw, labels in rebatched(self.records.blocks(self.batch_size), self.batch_size, len(self)):
+        for start in range(0, len(self), self.batch_size):
+            raw, labels = self.records.part(start, min(start + self.batch_size, len(self)))
             if is_scaled(raw.dtype):
                 inputs = self.normalization(raw)
                 finite = torch.isfinite(inputs).flatten(1).all(dim=1) if inputs.dim() > 1 else torch.isfinite(inputs)
@@ -117,7 +109,6 @@ class Data:
             else:
                 inputs = raw.to(torch.int64)
             yield Batch(inputs, labels)
-            start += len(inputs)
 
     def inputs(self) -> Iterator[Tensor]:
         """Yield the inputs of each batch, without labels."""
