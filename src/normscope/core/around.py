@@ -16,19 +16,13 @@ ASSUMPTIONS = (
 
 @dataclass(frozen=True)
 class Neighbourhood:
-    """The constants on balls of one radius around the points.
+    """The constants on balls of one radius around the points."""
 
-    Attributes:
-        radius: of the balls, in the l2 norm of one input; zero is the points themselves.
-        constants: the certified constant at each point, in the order the points were taken; infinite where there is
-            none.
-        bound: what a share of all inputs stays below, with a confidence; nothing with too few points.
-        seconds: CPU time for each point, on average; not stored, so that a seed gives the same file.
-    """
-
-    radius: float
+    radius: float  #: of the balls, in the l2 norm of one input; zero is the points themselves
+    #: the certified constant at each point, in the order the points were taken; infinite where there is none
     constants: tuple[float, ...]
-    bound: Value | None
+    bound: Value | None  #: what a share of all inputs stays below, with a confidence; nothing with too few points
+    #: CPU time for each point, on average; not stored, so that a seed gives the same file
     seconds: float = field(default=0.0, compare=False)
 
     @property
@@ -49,26 +43,17 @@ class Neighbourhood:
 
 @dataclass(frozen=True)
 class Around:
-    """What holds around the data.
+    """What holds around the data."""
 
-    Attributes:
-        share: of the inputs that ``bound`` speaks about.
-        confidence: with which it does.
-        points: how many points were looked at.
-        needed: how many a statement about this share with this confidence needs at least.
-        neighbourhoods: by radius, the smallest first.
-        radii: within what distance of each point the decision is proved to stay the same; empty for outputs that are
-            no decision.
-        notes: what a reader must know.
-    """
-
-    share: float
-    confidence: float
-    points: int
-    needed: int
-    neighbourhoods: tuple[Neighbourhood, ...] = ()
+    share: float  #: of the inputs that ``bound`` speaks about
+    confidence: float  #: with which it does
+    points: int  #: how many points were looked at
+    needed: int  #: how many a statement about this share with this confidence needs at least
+    neighbourhoods: tuple[Neighbourhood, ...] = ()  #: by radius, the smallest first
+    #: within what distance of each point the decision is proved to stay the same; empty for outputs that are no
+    #: decision
     radii: tuple[float, ...] = ()
-    notes: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()  #: what a reader must know
 
     def best(self) -> Neighbourhood | None:
         """Return the neighbourhood of the largest radius with a finite bound for the share."""

@@ -17,24 +17,17 @@ DIGITS = 9
 class Curve:
     """One quantity along the depth: what it guarantees, said once, and its decimal logarithm at each place.
 
-    Attributes:
-        kind: what each of its numbers guarantees.
-        log10: decimal logarithms, rounded to the safe side of the kind; ``None`` where nothing was measured.
-        domain: the inputs it is about.
-        mode: what BatchNorm does there.
-        statement: where it comes from.
-        assumptions: what was taken for granted.
-
     >>> Curve.of([0.0, None, 1.5], Kind.LOWER).log10
     (0.0, None, 0.651441722)
     """
 
-    kind: Kind
+    kind: Kind  #: what each of its numbers guarantees
+    #: decimal logarithms, rounded to the safe side of the kind; ``None`` where nothing was measured
     log10: tuple[float | None, ...]
-    domain: str = ALL_INPUTS
-    mode: str | None = None
-    statement: str = ""
-    assumptions: tuple[str, ...] = ()
+    domain: str = ALL_INPUTS  #: the inputs it is about
+    mode: str | None = None  #: what BatchNorm does there
+    statement: str = ""  #: where it comes from
+    assumptions: tuple[str, ...] = ()  #: what was taken for granted
 
     @classmethod
     def of(cls, logs: Iterable[float | None], kind: Kind, **rest: Any) -> Curve:
@@ -75,16 +68,12 @@ class Depth:
     The curves are ``global`` (proved on all inputs), ``variance_floor`` (proved on the variance-floor domain),
     ``without_normalizers`` (proved, normalizers taken out), ``printed`` (flat product up to there) and ``lower``
     (attained). The number at a place bounds the map from the network input to the tensor there.
-
-    Attributes:
-        names: of the layer or normalizer at each place, as in the tables; the first is the input, the last the output.
-        kinds: ``input``, ``layer``, ``normalizer`` or ``output``.
-        curves: by name.
     """
 
+    #: of the layer or normalizer at each place, as in the tables; the first is the input, the last the output
     names: tuple[str, ...] = ()
-    kinds: tuple[str, ...] = ()
-    curves: dict[str, Curve] = field(default_factory=dict)
+    kinds: tuple[str, ...] = ()  #: ``input``, ``layer``, ``normalizer`` or ``output``
+    curves: dict[str, Curve] = field(default_factory=dict)  #: by name
 
     def value(self, curve: str, place: int) -> Value | None:
         """Return one number of a curve with its guarantee.

@@ -12,30 +12,19 @@ CAUSES = ("normalization", "attention", "products", "activation patterns", "line
 
 @dataclass(frozen=True)
 class Share:
-    """A part of the gap.
+    """A part of the gap."""
 
-    Attributes:
-        name: the layer or normalizer that ends the step, or what else takes part.
-        cause: one of :data:`CAUSES`.
-        log10: by how many decades it widens the gap; negative where it narrows it.
-    """
-
-    name: str
-    cause: str
-    log10: float
+    name: str  #: the layer or normalizer that ends the step, or what else takes part
+    cause: str  #: one of :data:`CAUSES`
+    log10: float  #: by how many decades it widens the gap; negative where it narrows it
 
 
 @dataclass(frozen=True)
 class Gap:
-    """How the decimal logarithm of bound over attained splits along the path that costs most.
+    """How the decimal logarithm of bound over attained splits along the path that costs most."""
 
-    Attributes:
-        bound: the end-to-end constant that is looked at: ``global`` or ``variance_floor``.
-        shares: from the input to the output; they add up to the whole.
-    """
-
-    bound: str
-    shares: tuple[Share, ...]
+    bound: str  #: the end-to-end constant that is looked at: ``global`` or ``variance_floor``
+    shares: tuple[Share, ...]  #: from the input to the output; they add up to the whole
 
     @property
     def log10(self) -> float:

@@ -75,71 +75,41 @@ class OpaqueOperation:
 
 @dataclass(frozen=True)
 class Coverage:
-    """How much of the network was understood.
+    """How much of the network was understood."""
 
-    Attributes:
-        ops: operations that depend on the input.
-        understood: those with a rule.
-        parameters: share of the parameters whose every use was understood.
-        parameters_total: their number.
-        opaque: the others, each with its place and the reason.
-    """
-
-    ops: int
-    understood: int
-    parameters: float
-    parameters_total: int
-    opaque: tuple[OpaqueOperation, ...] = ()
+    ops: int  #: operations that depend on the input
+    understood: int  #: those with a rule
+    parameters: float  #: share of the parameters whose every use was understood
+    parameters_total: int  #: their number
+    opaque: tuple[OpaqueOperation, ...] = ()  #: the others, each with its place and the reason
 
 
 @dataclass(frozen=True)
 class NormalizerResult:
-    """One normalizer.
+    """One normalizer."""
 
-    Attributes:
-        name: module path (with a call number if the module is called more than once).
-        kind: what it is.
-        printed: the constant the paper prints for it.
-        printed_is_bound: whether the printed number is at least the proved one.
-        proved: its Lipschitz constant, scale included, on the widest domain.
-        on_floor: the same where its input spread stays above the floor seen in the data.
-        floor: that floor (the least over channels).
-        details: eps, group size, statistics, drift.
-    """
-
-    name: str
-    kind: str
-    printed: Value | None
-    printed_is_bound: bool | None
-    proved: Value
-    on_floor: Value | None = None
-    floor: float | None = None
-    details: dict[str, Any] = field(default_factory=dict)
+    name: str  #: module path (with a call number if the module is called more than once)
+    kind: str  #: what it is
+    printed: Value | None  #: the constant the paper prints for it
+    printed_is_bound: bool | None  #: whether the printed number is at least the proved one
+    proved: Value  #: its Lipschitz constant, scale included, on the widest domain
+    on_floor: Value | None = None  #: the same where its input spread stays above the floor seen in the data
+    floor: float | None = None  #: that floor (the least over channels)
+    details: dict[str, Any] = field(default_factory=dict)  #: eps, group size, statistics, drift
 
 
 @dataclass(frozen=True)
 class LayerResult:
-    """One linear layer.
+    """One linear layer."""
 
-    Attributes:
-        name: module path.
-        kind: ``matrix`` or ``convolution``.
-        shape: shape of its weight.
-        upper: upper bound on its norm as it acts.
-        lower: attained value.
-        folded: norm together with the fixed normalization after it.
-        method: how it was found.
-        probable: a smaller upper bound that holds with probability, where there is one.
-    """
-
-    name: str
-    kind: str
-    shape: tuple[int, ...]
-    upper: Value
-    lower: Value
-    folded: Value | None = None
-    method: str = ""
-    probable: Value | None = None
+    name: str  #: module path
+    kind: str  #: ``matrix`` or ``convolution``
+    shape: tuple[int, ...]  #: shape of its weight
+    upper: Value  #: upper bound on its norm as it acts
+    lower: Value  #: attained value
+    folded: Value | None = None  #: norm together with the fixed normalization after it
+    method: str = ""  #: how it was found
+    probable: Value | None = None  #: a smaller upper bound that holds with probability, where there is one
 
     @property
     def attained(self) -> Value | None:

@@ -21,19 +21,12 @@ WORKING = 4
 
 @dataclass(frozen=True)
 class Plan:
-    """How products will be made.
+    """How products will be made."""
 
-    Attributes:
-        way: one of :data:`normscope.curvature.products.WAYS`.
-        bytes: memory that is needed beside what is held already.
-        free: memory that is there.
-        vectors: vectors of all parameters that may be kept beside the graph.
-    """
-
-    way: str
-    bytes: float
-    free: float
-    vectors: int
+    way: str  #: one of :data:`normscope.curvature.products.WAYS`
+    bytes: float  #: memory that is needed beside what is held already
+    free: float  #: memory that is there
+    vectors: int  #: vectors of all parameters that may be kept beside the graph
 
 
 def graph_bytes(problem: Problem, term: Term) -> float:

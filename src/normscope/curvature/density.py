@@ -23,18 +23,12 @@ class Density:
     r"""The distribution of eigenvalues of a symmetric matrix of ``dimension`` rows.
 
     .. math:: \phi = \frac{r}{D} \delta_0 + \frac1D \sum_{i \le k} \delta_{\lambda_i} + \frac{D-r-k}{D} \phi_{rest}
-
-    Attributes:
-        dimension: ``D``.
-        zeros: ``r``, directions in which the matrix is known to vanish.
-        pairs: eigenvalues that are known.
-        rules: one quadrature rule per probe for the rest.
     """
 
-    dimension: int
-    zeros: int
-    pairs: np.ndarray
-    rules: tuple[Quadrature, ...]
+    dimension: int  #: ``D``
+    zeros: int  #: ``r``, directions in which the matrix is known to vanish
+    pairs: np.ndarray  #: eigenvalues that are known
+    rules: tuple[Quadrature, ...]  #: one quadrature rule per probe for the rest
 
     @property
     def rest(self) -> float:

@@ -30,16 +30,11 @@ class Gram:
     r"""The matrix :math:`S^{1/2} J J^T S^{1/2}`, and what it takes to compute it.
 
     Its eigenvalues that are not zero are those of the Gauss-Newton matrix :math:`J^T S J`.
-
-    Attributes:
-        products: of the Gauss-Newton matrix.
-        roots: of the Hessian of the loss in the outputs, one per term.
-        layers: weights whose gradients are outer products, with their biases.
     """
 
-    products: Products
-    roots: tuple[Root, ...]
-    layers: tuple[Layer, ...]
+    products: Products  #: of the Gauss-Newton matrix
+    roots: tuple[Root, ...]  #: of the Hessian of the loss in the outputs, one per term
+    layers: tuple[Layer, ...]  #: weights whose gradients are outer products, with their biases
 
     @property
     def count(self) -> int:
@@ -147,15 +142,10 @@ def gram_of(products: Products) -> Gram | None:
 
 @dataclass(frozen=True)
 class Layer:
-    """A linear layer that sees each sample once.
+    """A linear layer that sees each sample once."""
 
-    Attributes:
-        weight: its weight.
-        bias: its bias, if that is a chosen parameter.
-    """
-
-    weight: Block
-    bias: Block | None
+    weight: Block  #: its weight
+    bias: Block | None  #: its bias, if that is a chosen parameter
 
     @property
     def entries(self) -> int:

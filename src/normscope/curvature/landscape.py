@@ -16,19 +16,12 @@ from normscope.linalg.accumulated import length, orthogonalized
 
 @dataclass(frozen=True)
 class Landscape:
-    """The loss on a grid.
+    """The loss on a grid."""
 
-    Attributes:
-        axes: the coordinates along each direction.
-        loss: on the grid, one axis per direction.
-        mode: what BatchNorm did; in ``batch`` mode its statistics are those of the weights of each grid point.
-        geodesic: whether scale groups moved on their spheres.
-    """
-
-    axes: tuple[np.ndarray, ...]
-    loss: np.ndarray
-    mode: str
-    geodesic: bool
+    axes: tuple[np.ndarray, ...]  #: the coordinates along each direction
+    loss: np.ndarray  #: on the grid, one axis per direction
+    mode: str  #: what BatchNorm did; in ``batch`` mode its statistics are those of the weights of each grid point
+    geodesic: bool  #: whether scale groups moved on their spheres
 
 
 def filter_direction(problem: Problem, seed: int = 0) -> Tensor:

@@ -26,32 +26,20 @@ from normscope.graph.statefulness import evaluating
 
 @dataclass(frozen=True)
 class Block:
-    """One parameter as a part of the vector of all.
+    """One parameter as a part of the vector of all."""
 
-    Attributes:
-        name: of the parameter.
-        shape: its shape.
-        place: where it stands in the vector.
-    """
-
-    name: str
-    shape: torch.Size
-    place: slice
+    name: str  #: of the parameter
+    shape: torch.Size  #: its shape
+    place: slice  #: where it stands in the vector
 
 
 @dataclass(frozen=True)
 class Term:
-    """One summand of the loss: a batch under one fixed set of dropout masks.
+    """One summand of the loss: a batch under one fixed set of dropout masks."""
 
-    Attributes:
-        inputs: the batch, with labels.
-        share: its share of all samples.
-        seed: of the dropout masks.
-    """
-
-    inputs: ModelInputs
-    share: float
-    seed: int
+    inputs: ModelInputs  #: the batch, with labels
+    share: float  #: its share of all samples
+    seed: int  #: of the dropout masks
 
 
 class Problem:

@@ -32,30 +32,19 @@ SHARE = 0.8
 
 @dataclass(frozen=True)
 class Quotient:
-    """What is left of a spectrum when known symmetries are divided out.
+    """What is left of a spectrum when known symmetries are divided out."""
 
-    Attributes:
-        method: ``dense``, ``dual`` or ``lanczos``.
-        largest: largest eigenvalue on the quotient.
-        smallest: smallest eigenvalue that is not zero; for an indefinite Hessian the smallest in absolute value.
-        condition: their ratio.
-        explained: dimension of the known symmetries.
-        unexplained: further zero eigenvalues, such as dead units or more parameters than the data determine; ``None``
-            if they cannot be counted this way.
-        negative: eigenvalues below zero; ``None`` if they cannot be counted.
-        converged: whether the smallest eigenvalue is reliable.
-        spectrum: every eigenvalue on the quotient, if all are known, ascending.
-    """
-
-    method: str
-    largest: float
-    smallest: float
-    condition: float
-    explained: int
+    method: str  #: ``dense``, ``dual`` or ``lanczos``
+    largest: float  #: largest eigenvalue on the quotient
+    smallest: float  #: smallest eigenvalue that is not zero; for an indefinite Hessian the smallest in absolute value
+    condition: float  #: their ratio
+    explained: int  #: dimension of the known symmetries
+    #: further zero eigenvalues, such as dead units or more parameters than the data determine; ``None`` if they cannot
+    #: be counted this way
     unexplained: int | None
-    negative: int | None
-    converged: bool
-    spectrum: np.ndarray | None = None
+    negative: int | None  #: eigenvalues below zero; ``None`` if they cannot be counted
+    converged: bool  #: whether the smallest eigenvalue is reliable
+    spectrum: np.ndarray | None = None  #: every eigenvalue on the quotient, if all are known, ascending
 
 
 def quotient(

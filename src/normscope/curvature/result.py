@@ -15,38 +15,23 @@ SCHEMA_VERSION = 1
 
 @dataclass(frozen=True)
 class Eigenvalue:
-    """One eigenvalue.
+    """One eigenvalue."""
 
-    Attributes:
-        value: the Ritz value; the largest is attained, so it is a lower bound of the true one up to rounding.
-        residual: an eigenvalue lies within this distance.
-        error: estimated error, the residual squared over the gap.
-        converged: whether the residual is as small as was asked for.
-    """
-
-    value: float
-    residual: float
-    error: float
-    converged: bool
+    value: float  #: the Ritz value; the largest is attained, so it is a lower bound of the true one up to rounding
+    residual: float  #: an eigenvalue lies within this distance
+    error: float  #: estimated error, the residual squared over the gap
+    converged: bool  #: whether the residual is as small as was asked for
 
 
 @dataclass(frozen=True)
 class LayerCurvature:
-    """The diagonal block of one parameter.
+    """The diagonal block of one parameter."""
 
-    Attributes:
-        name: of the parameter.
-        parameters: its number of entries.
-        trace: of its block, an estimate.
-        low: lower end of the 95 % interval.
-        high: upper end.
-    """
-
-    name: str
-    parameters: int
-    trace: float
-    low: float
-    high: float
+    name: str  #: of the parameter
+    parameters: int  #: its number of entries
+    trace: float  #: of its block, an estimate
+    low: float  #: lower end of the 95 % interval
+    high: float  #: upper end
 
 
 @dataclass(frozen=True, repr=False)

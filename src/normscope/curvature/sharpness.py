@@ -49,15 +49,10 @@ def metric(problem: Problem, kind: str = "plain", floor: float = 1e-12) -> Tenso
 
 @dataclass(frozen=True)
 class Worst:
-    """The largest rise of the loss that was found in a ball; an attained lower bound of the true one.
+    """The largest rise of the loss that was found in a ball; an attained lower bound of the true one."""
 
-    Attributes:
-        rise: of the loss.
-        quadratic: what gradient and largest eigenvalue predict, if the eigenvalue was given.
-    """
-
-    rise: float
-    quadratic: float | None
+    rise: float  #: of the loss
+    quadratic: float | None  #: what gradient and largest eigenvalue predict, if the eigenvalue was given
 
 
 def worst_rise(

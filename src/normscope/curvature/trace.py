@@ -23,19 +23,12 @@ PILOT = 4
 
 @dataclass(frozen=True)
 class Estimate:
-    """A number with the interval that covers it in 95 of 100 runs.
+    """A number with the interval that covers it in 95 of 100 runs."""
 
-    Attributes:
-        value: the estimate.
-        low: lower end of the interval.
-        high: upper end.
-        probes: random vectors it is made of; 0 if it is exact.
-    """
-
-    value: float
-    low: float
-    high: float
-    probes: int
+    value: float  #: the estimate
+    low: float  #: lower end of the interval
+    high: float  #: upper end
+    probes: int  #: random vectors it is made of; 0 if it is exact
 
     @classmethod
     def of(cls, exact: float, samples: np.ndarray) -> Estimate:
@@ -52,19 +45,12 @@ class Estimate:
 
 @dataclass(frozen=True)
 class Moments:
-    """First and second moments of a symmetric matrix ``A``.
+    """First and second moments of a symmetric matrix ``A``."""
 
-    Attributes:
-        trace: ``tr A``.
-        square: ``||A||_F^2``.
-        layers: the trace of the block of each parameter on the diagonal; they sum to the trace.
-        products: products that were made for them, those of the deflated space not counted.
-    """
-
-    trace: Estimate
-    square: Estimate
-    layers: dict[str, Estimate]
-    products: int
+    trace: Estimate  #: ``tr A``
+    square: Estimate  #: ``||A||_F^2``
+    layers: dict[str, Estimate]  #: the trace of the block of each parameter on the diagonal; they sum to the trace
+    products: int  #: products that were made for them, those of the deflated space not counted
 
     @property
     def frobenius(self) -> float:
@@ -78,15 +64,10 @@ class Moments:
 
 @dataclass(frozen=True)
 class Part:
-    """A part of a matrix whose trace is known.
+    """A part of a matrix whose trace is known."""
 
-    Attributes:
-        apply: multiplies a vector by it.
-        layers: the trace of the block of each parameter.
-    """
-
-    apply: Apply
-    layers: Mapping[str, float]
+    apply: Apply  #: multiplies a vector by it
+    layers: Mapping[str, float]  #: the trace of the block of each parameter
 
 
 def moments(

@@ -9,24 +9,15 @@ from normscope.core.statement import statement
 
 @dataclass(frozen=True)
 class Decomposition:
-    """The parts of ``F(P, h_o) - F(P, y*)``.
+    """The parts of ``F(P, h_o) - F(P, y*)``."""
 
-    Attributes:
-        total: excess of the trained model over the truth.
-        estimation: ``F(P, h_o) - F(P, h*)``, over the best member of the family.
-        approximation: ``F(P, h*) - F(P, y*)``, of the best member over the truth.
-        optimization: ``F(D, h_o) - F(D, h_o*)``, over the minimizer of the training loss.
-        generalization: ``F(P, h_o) - F(D, h_o)``, expected over training loss of the trained model.
-        selection: ``F(D, h_o*) - F(P, h*)``, what the summary of the slides leaves out; at most zero on average.
-        bound: ``optimization + 2 sup_h |F(P, h) - F(D, h)|``, of the estimation error; none without the supremum.
-    """
-
-    total: float
-    estimation: float
-    approximation: float
-    optimization: float
-    generalization: float
-    selection: float
+    total: float  #: excess of the trained model over the truth
+    estimation: float  #: ``F(P, h_o) - F(P, h*)``, over the best member of the family
+    approximation: float  #: ``F(P, h*) - F(P, y*)``, of the best member over the truth
+    optimization: float  #: ``F(D, h_o) - F(D, h_o*)``, over the minimizer of the training loss
+    generalization: float  #: ``F(P, h_o) - F(D, h_o)``, expected over training loss of the trained model
+    selection: float  #: ``F(D, h_o*) - F(P, h*)``, what the summary of the slides leaves out; at most zero on average
+    #: ``optimization + 2 sup_h |F(P, h) - F(D, h)|``, of the estimation error; none without the supremum
     bound: float | None = None
 
     @property

@@ -24,25 +24,15 @@ from normscope.generalization.scale_grid import rounded_up
 
 @dataclass(frozen=True)
 class ChainLayer:
-    """Natural logarithms of the norms of a layer's matrix ``A``.
+    """Natural logarithms of the norms of a layer's matrix ``A``."""
 
-    Attributes:
-        spectral: of an upper bound of ``||A||_2``.
-        frobenius: of ``||A||_F``.
-        two_one: of ``||A^T||_{2,1}``, the sum of the Euclidean norms of the rows.
-        row: of the largest Euclidean norm of a row.
-        width: rows.
-        fan_in: columns.
-        name: of the layer.
-    """
-
-    spectral: float
-    frobenius: float
-    two_one: float
-    row: float
-    width: int
-    fan_in: int
-    name: str = ""
+    spectral: float  #: of an upper bound of ``||A||_2``
+    frobenius: float  #: of ``||A||_F``
+    two_one: float  #: of ``||A^T||_{2,1}``, the sum of the Euclidean norms of the rows
+    row: float  #: of the largest Euclidean norm of a row
+    width: int  #: rows
+    fan_in: int  #: columns
+    name: str = ""  #: of the layer
 
     @classmethod
     def of(cls, matrix: Tensor, name: str = "") -> ChainLayer:

@@ -12,27 +12,16 @@ from normscope.core.errors import InputError
 
 @dataclass(frozen=True)
 class Partition:
-    """A partition of inputs into cells, for each label apart.
+    """A partition of inputs into cells, for each label apart."""
 
-    Attributes:
-        name: what it is.
-        cells: how many cells of inputs there are.
-        diameters: the diameter of each cell, or one for all.
-        assign: the cell of each input, one row each; it must not depend on the data.
-        from_data: whether it was built from the data the bound is about.
-        centres: points that define the cells, if some do: none of them may be a sample.
-        middles: of a ball that holds each cell, one row each, or one row for all.
-        radii: of these balls.
-    """
-
-    name: str
-    cells: int
-    diameters: Tensor
-    assign: Callable[[Tensor], Tensor]
-    from_data: bool = False
-    centres: Tensor | None = None
-    middles: Tensor | None = None
-    radii: Tensor | None = None
+    name: str  #: what it is
+    cells: int  #: how many cells of inputs there are
+    diameters: Tensor  #: the diameter of each cell, or one for all
+    assign: Callable[[Tensor], Tensor]  #: the cell of each input, one row each; it must not depend on the data
+    from_data: bool = False  #: whether it was built from the data the bound is about
+    centres: Tensor | None = None  #: points that define the cells, if some do: none of them may be a sample
+    middles: Tensor | None = None  #: of a ball that holds each cell, one row each, or one row for all
+    radii: Tensor | None = None  #: of these balls
 
     def counts(self, inputs: Tensor, labels: Tensor | None, classes: int) -> Tensor:
         """Return the number of samples in each cell of inputs and labels, ``cells * classes`` of them.

@@ -10,15 +10,10 @@ _TOTAL = math.pi**2 / 3 - 1
 
 
 class Rounded(NamedTuple):
-    """A scale rounded up to a power of the base.
+    """A scale rounded up to a power of the base."""
 
-    Attributes:
-        log: natural logarithm of that power.
-        price: ``ln(1/w_j)``, what its place ``j`` costs in ``ln(1/delta)``.
-    """
-
-    log: float
-    price: float
+    log: float  #: natural logarithm of that power
+    price: float  #: ``ln(1/w_j)``, what its place ``j`` costs in ``ln(1/delta)``
 
 
 @statement("normscope", "Proposition GEN-8", holds="a bound that increases with the scale")

@@ -22,19 +22,13 @@ NODES = 200
 
 @dataclass(frozen=True)
 class Problem:
-    """Inputs uniform on ``[-1, 1]``, ``y = y*(x) + noise``, square loss, family ``{w . phi(x): ||w|| <= B}``.
+    """Inputs uniform on ``[-1, 1]``, ``y = y*(x) + noise``, square loss, family ``{w . phi(x): ||w|| <= B}``."""
 
-    Attributes:
-        features: ``d``; ``phi`` are the first ``d`` Legendre polynomials, orthonormal for the distribution.
-        truth: ``y*``, a smooth function of a tensor; by default ``sin(pi x)``.
-        radius: ``B``.
-        noise: standard deviation of independent noise.
-    """
-
-    features: int
+    features: int  #: ``d``; ``phi`` are the first ``d`` Legendre polynomials, orthonormal for the distribution
+    #: ``y*``, a smooth function of a tensor; by default ``sin(pi x)``
     truth: Callable[[Tensor], Tensor] = lambda x: torch.sin(math.pi * x)
-    radius: float = 10.0
-    noise: float = 0.0
+    radius: float = 10.0  #: ``B``
+    noise: float = 0.0  #: standard deviation of independent noise
 
     def __post_init__(self) -> None:
         if self.features < 1 or not self.radius > 0 or not self.noise >= 0:
@@ -64,24 +58,16 @@ class Quadratic:
 
 @dataclass(frozen=True, repr=False)
 class Run(Shown):
-    """A training run on the problem.
-
-    Attributes:
-        decomposition: where its error comes from.
-        trained: weight of ``h_o``.
-        minimizer: weight of ``h_o*``.
-        best: weight of ``h*``.
-        largest_deviation: ``sup_h |F(P, h) - F(D, h)|`` over the family.
-    """
+    """A training run on the problem."""
 
     _layout = ("normscope.report.decomposition", "run_sections")
     _rows = "parts"
 
-    decomposition: Decomposition
-    trained: Tensor
-    minimizer: Tensor
-    best: Tensor
-    largest_deviation: float
+    decomposition: Decomposition  #: where its error comes from
+    trained: Tensor  #: weight of ``h_o``
+    minimizer: Tensor  #: weight of ``h_o*``
+    best: Tensor  #: weight of ``h*``
+    largest_deviation: float  #: ``sup_h |F(P, h) - F(D, h)|`` over the family
 
     @property
     def parts(self) -> dict[str, float | None]:

@@ -17,29 +17,17 @@ from normscope.generalization.theorem_20_terms import g_paper, g_tight, g_total_
 
 @dataclass(frozen=True)
 class PartitionBound:
-    """A bound on ``|F(P, h) - F(D, h)|``, for all models at once.
+    """A bound on ``|F(P, h) - F(D, h)|``, for all models at once."""
 
-    Attributes:
-        gap: the bound: the local term plus the smaller of two terms, each with half of delta.
-        local: ``sum_i (m_i/m) L_i D_i``.
-        tight: ``g`` of occupied cells.
-        total_variation: ``g`` of all cells.
-        printed: the bound with the printed ``g`` and diameters.
-        largest: ``C``.
-        occupied: cells with a sample.
-        cells: all cells, for each label apart.
-        samples: ``m``.
-    """
-
-    gap: Value
-    local: Value
-    tight: Value
-    total_variation: Value
-    printed: Value
-    largest: float
-    occupied: int
-    cells: int
-    samples: int
+    gap: Value  #: the bound: the local term plus the smaller of two terms, each with half of delta
+    local: Value  #: ``sum_i (m_i/m) L_i D_i``
+    tight: Value  #: ``g`` of occupied cells
+    total_variation: Value  #: ``g`` of all cells
+    printed: Value  #: the bound with the printed ``g`` and diameters
+    largest: float  #: ``C``
+    occupied: int  #: cells with a sample
+    cells: int  #: all cells, for each label apart
+    samples: int  #: ``m``
 
     @property
     def vacuous(self) -> bool:

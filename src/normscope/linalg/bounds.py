@@ -14,23 +14,16 @@ ROUNDING = 1e-9
 class NormBounds:
     r"""Two-sided bounds :math:`\ell \le \|A\|_2 \le u` in the log domain.
 
-    Attributes:
-        log_lower: natural logarithm of a value the map attains; ``-inf`` is zero.
-        log_upper: natural logarithm of the deterministic certificate; ``inf`` is "none".
-        log_probable: the best upper bound, probabilistic ones included; never above ``log_upper``.
-        delta: the probability with which ``log_probable`` may fail; 0 where it is the certificate itself.
-        method: how the bounds were found.
-
     >>> bounds = NormBounds.exact(2.0, method="closed form")
     >>> bounds.lower <= 2.0 <= bounds.upper, bounds.delta
     (True, 0.0)
     """
 
-    log_lower: float
-    log_upper: float
-    log_probable: float
-    delta: float
-    method: str
+    log_lower: float  #: natural logarithm of a value the map attains; ``-inf`` is zero
+    log_upper: float  #: natural logarithm of the deterministic certificate; ``inf`` is "none"
+    log_probable: float  #: the best upper bound, probabilistic ones included; never above ``log_upper``
+    delta: float  #: the probability with which ``log_probable`` may fail; 0 where it is the certificate itself
+    method: str  #: how the bounds were found
 
     def __post_init__(self) -> None:
         """Refuse what cannot be a pair of bounds."""

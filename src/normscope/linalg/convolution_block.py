@@ -46,17 +46,11 @@ SMALL_SIDE = 32
 
 @dataclass(frozen=True)
 class Relaxation:
-    """A convolution on tori whose norm, times a factor, is at least that of the convolution meant.
+    """A convolution on tori whose norm, times a factor, is at least that of the convolution meant."""
 
-    Attributes:
-        form: the polyphase kernel, all groups.
-        tori: the tori, each of which gives a bound, smallest first.
-        log_factor: the logarithm of the factor.
-    """
-
-    form: Polyphase
-    tori: tuple[Torus, ...]
-    log_factor: float
+    form: Polyphase  #: the polyphase kernel, all groups
+    tori: tuple[Torus, ...]  #: the tori, each of which gives a bound, smallest first
+    log_factor: float  #: the logarithm of the factor
 
     @property
     def smallest_tori(self) -> tuple[Torus, ...]:
@@ -89,19 +83,12 @@ def relaxation(weight: Tensor, axes: Sequence[Axis], groups: int, padding_mode: 
 
 @dataclass(frozen=True)
 class ConvolutionBlock:
-    """One channel group of a convolution, in float64.
+    """One channel group of a convolution, in float64."""
 
-    Attributes:
-        weight: the kernel ``(Cout, Cin, *k)``, largest entry about one.
-        axes: the geometry.
-        padding_mode: ``zeros``, ``circular``, ``reflect`` or ``replicate``.
-        entry_error: the relative error every weight may carry (from folding scales into it).
-    """
-
-    weight: Tensor
-    axes: tuple[Axis, ...]
-    padding_mode: str
-    entry_error: float = 0.0
+    weight: Tensor  #: the kernel ``(Cout, Cin, *k)``, largest entry about one
+    axes: tuple[Axis, ...]  #: the geometry
+    padding_mode: str  #: ``zeros``, ``circular``, ``reflect`` or ``replicate``
+    entry_error: float = 0.0  #: the relative error every weight may carry (from folding scales into it)
 
     def map(self, dtype: torch.dtype = torch.float64) -> LinearMap:
         """Return the convolution as a linear map whose domain is the smaller of its two spaces."""

@@ -18,23 +18,14 @@ _TRANSPOSED = {1: functional.conv_transpose1d, 2: functional.conv_transpose2d, 3
 
 @dataclass(frozen=True)
 class Axis:
-    r"""One spatial axis of a convolution, :math:`y_l = \sum_k w_k\, x_{s l - p + d k}`, :math:`0 \le l < n_{out}`.
+    r"""One spatial axis of a convolution, :math:`y_l = \sum_k w_k\, x_{s l - p + d k}`, :math:`0 \le l < n_{out}`."""
 
-    Attributes:
-        size: the number of input positions.
-        output_size: the number of output positions.
-        kernel: the number of taps.
-        stride: the stride ``s``.
-        dilation: the dilation ``d``.
-        padding: the padding ``p`` on the left; the right one follows from the other numbers.
-    """
-
-    size: int
-    output_size: int
-    kernel: int
-    stride: int
-    dilation: int
-    padding: int
+    size: int  #: the number of input positions
+    output_size: int  #: the number of output positions
+    kernel: int  #: the number of taps
+    stride: int  #: the stride ``s``
+    dilation: int  #: the dilation ``d``
+    padding: int  #: the padding ``p`` on the left; the right one follows from the other numbers
 
     @property
     def reach(self) -> int:

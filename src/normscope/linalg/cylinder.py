@@ -43,18 +43,12 @@ Pairs = tuple[tuple[int, int], ...]
 
 @dataclass(frozen=True)
 class Cylinder:
-    """A convolution with one axis kept as it is and the others closed.
+    """A convolution with one axis kept as it is and the others closed."""
 
-    Attributes:
-        axis: the number of the axis kept.
-        line: its geometry.
-        torus: the torus of the other axes, in their order.
-        form: the kernel, its taps along the line in the place of groups: ``(offsets, line taps, rows, columns)``.
-    """
-
-    axis: int
-    line: Axis
-    torus: Torus
+    axis: int  #: the number of the axis kept
+    line: Axis  #: its geometry
+    torus: Torus  #: the torus of the other axes, in their order
+    #: the kernel, its taps along the line in the place of groups: ``(offsets, line taps, rows, columns)``
     form: Polyphase
 
     @property

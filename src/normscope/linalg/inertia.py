@@ -39,27 +39,16 @@ GAP_WITHIN = 2e-4
 
 @dataclass(frozen=True)
 class Excess:
-    r"""The symbols of a torus and what is known of their singular values above a level.
+    r"""The symbols of a torus and what is known of their singular values above a level."""
 
-    Attributes:
-        embedding: the torus and its windows.
-        symbol: :math:`S_f`, one per frequency.
-        level: :math:`\tau`; all other attributes are about it.
-        count: k, at most so many singular values of the torus are above the level: proved.
-        values: squares of the largest singular values of each frequency, estimated, ascending.
-        vectors: their left singular vectors, estimated.
-        factor: Cholesky factors of :math:`\tau^2 I - S S^H + N N^H`.
-        deflation: the N, which lift what is above the level.
-    """
-
-    embedding: Embedding
-    symbol: Tensor
-    level: float
-    count: int
-    values: Tensor
-    vectors: Tensor
-    factor: Tensor
-    deflation: Tensor
+    embedding: Embedding  #: the torus and its windows
+    symbol: Tensor  #: :math:`S_f`, one per frequency
+    level: float  #: :math:`\tau`; all other attributes are about it
+    count: int  #: k, at most so many singular values of the torus are above the level: proved
+    values: Tensor  #: squares of the largest singular values of each frequency, estimated, ascending
+    vectors: Tensor  #: their left singular vectors, estimated
+    factor: Tensor  #: Cholesky factors of :math:`\tau^2 I - S S^H + N N^H`
+    deflation: Tensor  #: the N, which lift what is above the level
 
 
 @statement("normscope", "Torus inertia", holds="zero padding, no dilation, IEEE arithmetic, no underflow")

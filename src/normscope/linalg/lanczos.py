@@ -117,25 +117,15 @@ def _log_target(dimension: int, delta: float) -> float:
 
 @dataclass(frozen=True)
 class KrylovBounds:
-    """What a Lanczos run proved about a norm.
+    """What a Lanczos run proved about a norm."""
 
-    Attributes:
-        lower: an attained value of the norm, rounding accounted for.
-        probable: an upper bound that holds with probability at least ``1 - delta`` (``inf`` if not asked for).
-        delta: that probability of failure.
-        ritz: the square root of the largest Ritz value.
-        steps: the number of Lanczos steps made.
-        exhausted: whether the Krylov space became invariant, up to rounding.
-        vector: a unit vector at which ``lower`` is attained, on the side that was iterated.
-    """
-
-    lower: float
-    probable: float
-    delta: float
-    ritz: float
-    steps: int
-    exhausted: bool
-    vector: Tensor
+    lower: float  #: an attained value of the norm, rounding accounted for
+    probable: float  #: an upper bound that holds with probability at least ``1 - delta`` (``inf`` if not asked for)
+    delta: float  #: that probability of failure
+    ritz: float  #: the square root of the largest Ritz value
+    steps: int  #: the number of Lanczos steps made
+    exhausted: bool  #: whether the Krylov space became invariant, up to rounding
+    vector: Tensor  #: a unit vector at which ``lower`` is attained, on the side that was iterated
 
 
 def lanczos_norm(
@@ -199,26 +189,16 @@ def _gaussian(map: LinearMap, seed: int) -> Tensor:
 
 @dataclass
 class _Recurrence:
-    r"""The three-term recurrence :math:`G v_k = b_{k-1} v_{k-1} + a_k v_k + b_k v_{k+1}` with :math:`G = A^T A`.
+    r"""The three-term recurrence :math:`G v_k = b_{k-1} v_{k-1} + a_k v_k + b_k v_{k+1}` with :math:`G = A^T A`."""
 
-    Attributes:
-        map: the map A.
-        basis: the vectors, one a row; one more than steps made, unless the space is exhausted.
-        diagonal: the coefficients a.
-        coupling: the coefficients b.
-        reorthogonalise: whether each new vector is made orthogonal to all before it.
-        steps: steps made.
-        exhausted: whether the space became invariant, up to rounding.
-        exponent: of a power of two taken out of the map, so that fourth powers of its norm stay within the float range.
-    """
-
-    map: LinearMap
-    basis: Tensor
-    diagonal: np.ndarray
-    coupling: np.ndarray
-    reorthogonalise: bool
-    steps: int = 0
-    exhausted: bool = False
+    map: LinearMap  #: the map A
+    basis: Tensor  #: the vectors, one a row; one more than steps made, unless the space is exhausted
+    diagonal: np.ndarray  #: the coefficients a
+    coupling: np.ndarray  #: the coefficients b
+    reorthogonalise: bool  #: whether each new vector is made orthogonal to all before it
+    steps: int = 0  #: steps made
+    exhausted: bool = False  #: whether the space became invariant, up to rounding
+    #: of a power of two taken out of the map, so that fourth powers of its norm stay within the float range
     exponent: int = 0
 
     @classmethod

@@ -20,19 +20,12 @@ LOG_2 = math.log(2.0)
 
 @dataclass(frozen=True)
 class _Ball:
-    r"""A product of matrices as it was computed, and how far the exact one may be: :math:`\|A - 2^e \hat A\|_2 \le r`.
+    r"""A computed product of matrices, and how far the exact one may be from it: :math:`\|A - 2^e \hat A\|_2 \le r`."""
 
-    Attributes:
-        matrix: :math:`\hat A`, its largest entry in [1/2, 1).
-        exponent: e.
-        log_radius: logarithm of r.
-        log_size: logarithm of a bound on :math:`2^e \|\hat A\|_F`.
-    """
-
-    matrix: Tensor
-    exponent: int
-    log_radius: float
-    log_size: float
+    matrix: Tensor  #: :math:`\hat A`, its largest entry in [1/2, 1)
+    exponent: int  #: e
+    log_radius: float  #: logarithm of r
+    log_size: float  #: logarithm of a bound on :math:`2^e \|\hat A\|_F`
 
     @classmethod
     def of(cls, matrix: Tensor, log_radius: float, exponent: int = 0) -> _Ball:

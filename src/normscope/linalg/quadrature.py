@@ -15,15 +15,10 @@ Apply = Callable[[Tensor], Tensor]
 
 @dataclass(frozen=True)
 class Quadrature:
-    r"""Gauss quadrature of the spectral measure :math:`\mu_q(f) = q^T f(A) q` of a unit vector ``q``.
+    r"""Gauss quadrature of the spectral measure :math:`\mu_q(f) = q^T f(A) q` of a unit vector ``q``."""
 
-    Attributes:
-        nodes: Ritz values.
-        weights: squares of the first coordinates of their vectors; they sum to one.
-    """
-
-    nodes: np.ndarray
-    weights: np.ndarray
+    nodes: np.ndarray  #: Ritz values
+    weights: np.ndarray  #: squares of the first coordinates of their vectors; they sum to one
 
 
 def lanczos_quadrature(apply: Apply, start: Tensor, steps: int, *, project: Apply | None = None) -> Quadrature:

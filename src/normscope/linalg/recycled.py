@@ -31,28 +31,18 @@ NEW = 1e-3
 
 @dataclass(frozen=True)
 class Followed:
-    r"""The largest eigenpair of an operator ``A``, and what to start from the next time.
+    r"""The largest eigenpair of an operator ``A``, and what to start from the next time."""
 
-    Attributes:
-        value: the largest Ritz value :math:`\theta` over the directions that were multiplied; attained, so the largest
-            eigenvalue is not below it.
-        residual: :math:`\|A x - \theta x\|`; an eigenvalue lies within this distance.
-        estimate: the largest eigenvalue of the model of ``A``, which also holds what is remembered.
-        converged: whether the residual is small enough, and a look at other directions found nothing larger.
-        products: products with ``A`` that were made.
-        vectors: orthonormal rows near the leading eigenvectors, to be remembered.
-        values: their eigenvalues in the model.
-        search: where to look next for what the remembered vectors do not see.
-    """
-
+    #: the largest Ritz value :math:`\theta` over the directions that were multiplied; attained, so the largest
+    #: eigenvalue is not below it
     value: float
-    residual: float
-    estimate: float
-    converged: bool
-    products: int
-    vectors: Tensor
-    values: np.ndarray
-    search: Tensor
+    residual: float  #: :math:`\|A x - \theta x\|`; an eigenvalue lies within this distance
+    estimate: float  #: the largest eigenvalue of the model of ``A``, which also holds what is remembered
+    converged: bool  #: whether the residual is small enough, and a look at other directions found nothing larger
+    products: int  #: products with ``A`` that were made
+    vectors: Tensor  #: orthonormal rows near the leading eigenvectors, to be remembered
+    values: np.ndarray  #: their eigenvalues in the model
+    search: Tensor  #: where to look next for what the remembered vectors do not see
 
 
 class Search:

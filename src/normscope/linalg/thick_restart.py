@@ -37,32 +37,21 @@ SMALL = 1e-2
 
 @dataclass(frozen=True)
 class Eigenpairs:
-    r"""Eigenpairs of a symmetric operator ``A``, largest eigenvalue first.
+    r"""Eigenpairs of a symmetric operator ``A``, largest eigenvalue first."""
 
-    Attributes:
-        values: Ritz values :math:`\theta_i`.
-        residuals: :math:`\|A x_i - \theta_i x_i\|`; an eigenvalue lies within this distance.
-        errors: estimates of :math:`|\lambda_i - \theta_i|`, the residual squared over the gap to the other Ritz values
-            (never above the residual).
-        converged: whether each residual is small enough.
-        vectors: unit vectors :math:`x_i`, one a row.
-        products: products with ``A`` that were made.
-        stopped: whether the user stopped the work.
-        basis: the last orthonormal basis of the Krylov space, one vector a row, if it was asked for.
-        matrix: ``A`` on that basis.
-        coupling: length of what ``A`` takes the last vector of the basis to outside the basis.
-    """
-
-    values: np.ndarray
-    residuals: np.ndarray
+    values: np.ndarray  #: Ritz values :math:`\theta_i`
+    residuals: np.ndarray  #: :math:`\|A x_i - \theta_i x_i\|`; an eigenvalue lies within this distance
+    #: estimates of :math:`|\lambda_i - \theta_i|`, the residual squared over the gap to the other Ritz values (never
+    #: above the residual)
     errors: np.ndarray
-    converged: np.ndarray
-    vectors: Tensor
-    products: int
-    stopped: bool = False
+    converged: np.ndarray  #: whether each residual is small enough
+    vectors: Tensor  #: unit vectors :math:`x_i`, one a row
+    products: int  #: products with ``A`` that were made
+    stopped: bool = False  #: whether the user stopped the work
+    #: the last orthonormal basis of the Krylov space, one vector a row, if it was asked for
     basis: Tensor | None = None
-    matrix: np.ndarray | None = None
-    coupling: float = 0.0
+    matrix: np.ndarray | None = None  #: ``A`` on that basis
+    coupling: float = 0.0  #: length of what ``A`` takes the last vector of the basis to outside the basis
 
 
 def eigenpairs(

@@ -30,15 +30,10 @@ PHASE_ERROR = 2.0**-46
 
 @dataclass(frozen=True)
 class Torus:
-    """A discrete torus, one entry per axis.
+    """A discrete torus, one entry per axis."""
 
-    Attributes:
-        sizes: the number of frequencies per axis (the number of positions divided by the stride).
-        twists: 1 where functions change sign across the seam, 0 where they are periodic.
-    """
-
-    sizes: tuple[int, ...]
-    twists: tuple[int, ...]
+    sizes: tuple[int, ...]  #: the number of frequencies per axis (the number of positions divided by the stride)
+    twists: tuple[int, ...]  #: 1 where functions change sign across the seam, 0 where they are periodic
 
     def numerators(self) -> np.ndarray:
         r"""Return one of each conjugate pair of frequencies: integers ``a`` with angle :math:`\pi a / m` per axis.
@@ -58,16 +53,11 @@ class Torus:
 
 @dataclass(frozen=True)
 class Polyphase:
-    r"""A strided convolution written as a stride-one convolution of its input phases.
+    r"""A strided convolution written as a stride-one convolution of its input phases."""
 
-    Attributes:
-        offsets: the tap positions ``(T, axes)``.
-        taps: the tap matrices ``(T, groups, rows, columns)``; the columns are phase by phase.
-        phases: the phases, a number below the stride per axis, in the order of the columns.
-    """
-
-    offsets: np.ndarray
-    taps: Tensor
+    offsets: np.ndarray  #: the tap positions ``(T, axes)``
+    taps: Tensor  #: the tap matrices ``(T, groups, rows, columns)``; the columns are phase by phase
+    #: the phases, a number below the stride per axis, in the order of the columns
     phases: tuple[tuple[int, ...], ...] = ()
 
     @property

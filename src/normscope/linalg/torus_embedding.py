@@ -23,19 +23,12 @@ Window = tuple[np.ndarray, ...]
 
 @dataclass(frozen=True)
 class Embedding:
-    """A convolution on a torus with the windows between which it is a zero-padded one.
+    """A convolution on a torus with the windows between which it is a zero-padded one."""
 
-    Attributes:
-        form: the polyphase kernel, with at most as many rows as columns.
-        torus: the torus; functions change their sign across every seam.
-        rows: the window of the rows, one per phase of that side.
-        columns: the windows of the columns, one per phase.
-    """
-
-    form: Polyphase
-    torus: Torus
-    rows: tuple[Window, ...]
-    columns: tuple[Window, ...]
+    form: Polyphase  #: the polyphase kernel, with at most as many rows as columns
+    torus: Torus  #: the torus; functions change their sign across every seam
+    rows: tuple[Window, ...]  #: the window of the rows, one per phase of that side
+    columns: tuple[Window, ...]  #: the windows of the columns, one per phase
 
     @cached_property
     def numerators(self) -> np.ndarray:

@@ -27,18 +27,12 @@ class Forming:
     r"""The error of a matrix formed by applying a segment, operation by operation, to unit vectors.
 
     :math:`\|\hat M - M\|_2 \le E + \rho \|\hat M\|_2`.
-
-    Attributes:
-        log_mass: logarithm of the norm of the same segment with the absolute values of all coefficients.
-        log_error: logarithm of E.
-        relative: :math:`\rho`.
-        log_extreme: largest absolute logarithm of a mass met on the way.
     """
 
-    log_mass: float
-    log_error: float
-    relative: float
-    log_extreme: float = 0.0
+    log_mass: float  #: logarithm of the norm of the same segment with the absolute values of all coefficients
+    log_error: float  #: logarithm of E
+    relative: float  #: :math:`\rho`
+    log_extreme: float = 0.0  #: largest absolute logarithm of a mass met on the way
 
     @property
     def fits(self) -> bool:

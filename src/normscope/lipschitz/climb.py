@@ -159,7 +159,7 @@ def _tried(points: Tensor, size: Tensor, last: Tensor, tries: int, generator: to
 def rounds_for(cost: float, outputs: int, *, overhead: float = 0.0) -> int:
     """Return how many rounds a network of a given cost allows: the same on every machine.
 
-    >>> rounds_for(1e2, 1), rounds_for(1e12, 10), rounds_for(1e2, 1, overhead=1e8) < 200
+    >>> rounds_for(1e2, 1), rounds_for(1e12, 10), rounds_for(1e2, 1, overhead=1e9) < 200
     (200, 0, True)
     """
     return min(ROUNDS, int(CLIMB_WORK / ((cost * STARTS * TRIES / 2 + overhead) * (1 + 2 * outputs))))

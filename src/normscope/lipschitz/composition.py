@@ -23,18 +23,13 @@ BRANCHES = 8
 
 @dataclass(frozen=True)
 class Domain:
-    """The set of inputs a bound speaks about.
+    """The set of inputs a bound speaks about."""
 
-    Attributes:
-        name: how it is called in results.
-        floors: least spread before each normalizer, by graph node; normalizers not named have floor zero.
-        ranges: range of each input block, or nothing.
-        factors: range of tensors inside, by graph node: factors of products, scores, arguments of steep functions.
-    """
-
-    name: str = "all inputs"
+    name: str = "all inputs"  #: how it is called in results
+    #: least spread before each normalizer, by graph node; normalizers not named have floor zero
     floors: Mapping[str, Tensor | float] = field(default_factory=dict)
-    ranges: tuple[Range, ...] = ()
+    ranges: tuple[Range, ...] = ()  #: range of each input block, or nothing
+    #: range of tensors inside, by graph node: factors of products, scores, arguments of steep functions
     factors: Mapping[str, Range] = field(default_factory=dict)
 
 

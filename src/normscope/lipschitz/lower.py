@@ -8,7 +8,6 @@ import contextlib
 import copy
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import Any, Self
 
 import torch
@@ -31,21 +30,6 @@ DOUBT = 0.9
 RADIUS, RATE = 1e-3, 3e-2
 #: Factors that round a product otherwise than one does.
 _FACTORS = (0.7, 3.0)
-
-
-@dataclass(frozen=True, eq=False)
-class Attained:
-    """A lower bound and where it is attained.
-
-    Attributes:
-        log: natural logarithm of the quotient.
-        points: the input (Jacobian) or the two inputs (pair) that attain it, flattened over blocks.
-        method: ``jacobian`` or ``pair``.
-    """
-
-    log: float
-    points: tuple[Tensor, ...]
-    method: str
 
 
 class _Found(Exception):  # noqa: N818

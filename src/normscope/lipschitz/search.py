@@ -30,37 +30,23 @@ BEYOND = "every derivative that was measured is zero or not finite in float64"
 
 @dataclass(frozen=True, eq=False)
 class Best:
-    """An input at which the Jacobian was measured, and the direction it stretches most.
+    """An input at which the Jacobian was measured, and the direction it stretches most."""
 
-    Attributes:
-        inputs: of the model.
-        point: the network input there, blocks flattened.
-        direction: of unit length.
-        inside: whether it lies in the variance-floor domain.
-    """
-
-    inputs: list[Tensor]
-    point: Tensor
-    direction: Tensor
-    inside: bool
+    inputs: list[Tensor]  #: of the model
+    point: Tensor  #: the network input there, blocks flattened
+    direction: Tensor  #: of unit length
+    inside: bool  #: whether it lies in the variance-floor domain
 
 
 @dataclass(frozen=True)
 class Search:
-    """Logarithms of what was attained, or ``None`` where nothing was measured.
+    """Logarithms of what was attained, or ``None`` where nothing was measured."""
 
-    Attributes:
-        jacobian: largest Jacobian norm over the points given.
-        everywhere: the same, and the best pair found by ascent.
-        on_floor: the same, counting only inputs inside the variance-floor domain.
-        failure: why nothing was measured, if something went wrong.
-        best: the input with the largest Jacobian, inside the variance-floor domain if one is.
-    """
-
-    jacobian: float | None
-    everywhere: float | None
-    on_floor: float | None
-    failure: str = ""
+    jacobian: float | None  #: largest Jacobian norm over the points given
+    everywhere: float | None  #: the same, and the best pair found by ascent
+    on_floor: float | None  #: the same, counting only inputs inside the variance-floor domain
+    failure: str = ""  #: why nothing was measured, if something went wrong
+    #: the input with the largest Jacobian, inside the variance-floor domain if one is
     best: Best | None = field(default=None, compare=False)
 
 

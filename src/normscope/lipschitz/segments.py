@@ -45,19 +45,12 @@ UNIT = ("isometry", "embedding")
 
 @dataclass(frozen=True)
 class Effort:
-    """How hard to try.
+    """How hard to try."""
 
-    Attributes:
-        tolerance: relative width aimed at for the norm of a convolution or a segment.
-        delta: failure probability of each probabilistic bound.
-        seed: of the random start vectors.
-        lanczos: also bound long segments with probability.
-    """
-
-    tolerance: float = 5e-3
-    delta: float = 1e-9
-    seed: int = 0
-    lanczos: bool = True
+    tolerance: float = 5e-3  #: relative width aimed at for the norm of a convolution or a segment
+    delta: float = 1e-9  #: failure probability of each probabilistic bound
+    seed: int = 0  #: of the random start vectors
+    lanczos: bool = True  #: also bound long segments with probability
 
 
 class SegmentNorms:

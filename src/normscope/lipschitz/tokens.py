@@ -61,18 +61,12 @@ class Projected:
 
     A weight behind it is multiplied from its own side, ``((W D) P) S``: to centre 1,024 entries is a sum for each row
     of the weight, where the dense matrix of ``D P S`` would ask for a product of two matrices.
-
-    Attributes:
-        selection: S.
-        projection: the expression of P.
-        place: how many tokens it treats alike, and their stride.
-        factor: the diagonal of D.
     """
 
-    selection: Selection
-    projection: Expr
-    place: Track
-    factor: Tensor
+    selection: Selection  #: S
+    projection: Expr  #: the expression of P
+    place: Track  #: how many tokens it treats alike, and their stride
+    factor: Tensor  #: the diagonal of D
 
     @property
     def shape(self) -> tuple[int, int]:

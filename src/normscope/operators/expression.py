@@ -37,26 +37,17 @@ AxisMap = Callable[[int], int | None]
 
 @dataclass(frozen=True, eq=False)
 class LinearOp:
-    """One linear operation ``y = A(x_1, ..., x_k) + bias``.
+    """One linear operation ``y = A(x_1, ..., x_k) + bias``."""
 
-    Attributes:
-        kind: one of :data:`KINDS`.
-        apply: the linear part, on tensors of any floating dtype.
-        bias: the constant part, broadcastable to the output, or ``None``.
-        data: what the kind needs.
-        axes: for a given input axis the output axis that runs beside it, or ``None`` where the operation mixes along
-            it; ``None`` altogether if nothing is known. Reshapes leave this out and set ``data["reshape"]``.
-        owner: module path, for reports.
-        weight_name: the parameter it uses, for reports.
-    """
-
-    kind: str
-    apply: Callable[..., Tensor]
-    bias: Tensor | None = None
-    data: dict[str, Any] = field(default_factory=dict)
+    kind: str  #: one of :data:`KINDS`
+    apply: Callable[..., Tensor]  #: the linear part, on tensors of any floating dtype
+    bias: Tensor | None = None  #: the constant part, broadcastable to the output, or ``None``
+    data: dict[str, Any] = field(default_factory=dict)  #: what the kind needs
+    #: for a given input axis the output axis that runs beside it, or ``None`` where the operation mixes along it;
+    #: ``None`` altogether if nothing is known. Reshapes leave this out and set ``data["reshape"]``
     axes: AxisMap | None = None
-    owner: str = ""
-    weight_name: str = ""
+    owner: str = ""  #: module path, for reports
+    weight_name: str = ""  #: the parameter it uses, for reports
 
 
 class AtomSet(Set[int]):
@@ -123,25 +114,15 @@ class AtomSet(Set[int]):
 
 @dataclass(frozen=True, eq=False)
 class Expr:
-    """A node of an affine expression: an atom, or a linear operation on other nodes.
+    """A node of an affine expression: an atom, or a linear operation on other nodes."""
 
-    Attributes:
-        shape: shape of the tensor.
-        op: the operation, or ``None`` for an atom.
-        inputs: the operands.
-        atom: the atom, if it is one.
-        atoms: ids of all atoms it depends on.
-        id: unique, increasing in order of creation.
-        depth: linear operations on the longest path from an atom.
-    """
-
-    shape: tuple[int, ...]
-    op: LinearOp | None
-    inputs: tuple[Expr, ...]
-    atom: Any
-    atoms: AtomSet
-    id: int
-    depth: int = 0
+    shape: tuple[int, ...]  #: shape of the tensor
+    op: LinearOp | None  #: the operation, or ``None`` for an atom
+    inputs: tuple[Expr, ...]  #: the operands
+    atom: Any  #: the atom, if it is one
+    atoms: AtomSet  #: ids of all atoms it depends on
+    id: int  #: unique, increasing in order of creation
+    depth: int = 0  #: linear operations on the longest path from an atom
 
     @property
     def numel(self) -> int:

@@ -23,16 +23,11 @@ class Lip:
     """A Lipschitz constant with respect to each block of the network input, as natural logarithms.
 
     ``||dz|| <= sum_i exp(log_i) ||dx_i||`` over the blocks x_i of the input.
-
-    Attributes:
-        certified: deterministic upper bounds.
-        probable: upper bounds that may use probabilistic spectral norms; never larger.
-        delta: the probability that any of those fails.
     """
 
-    certified: tuple[float, ...]
-    probable: tuple[float, ...]
-    delta: float = 0.0
+    certified: tuple[float, ...]  #: deterministic upper bounds
+    probable: tuple[float, ...]  #: upper bounds that may use probabilistic spectral norms; never larger
+    delta: float = 0.0  #: the probability that any of those fails
 
     @classmethod
     def constant(cls, log: float, blocks: int) -> Lip:
@@ -99,19 +94,12 @@ def _times(a: float, b: float) -> float:
 
 @dataclass(frozen=True)
 class Range:
-    """Where a tensor lies: bounds on entries, on the norm of each slice along the last axis, and on the whole.
+    """Where a tensor lies: bounds on entries, on the norm of each slice along the last axis, and on the whole."""
 
-    Attributes:
-        low: least entry.
-        high: largest entry.
-        row: largest l2 norm of a slice along the last axis.
-        norm: l2 norm of the whole tensor.
-    """
-
-    low: float = -INF
-    high: float = INF
-    row: float = INF
-    norm: float = INF
+    low: float = -INF  #: least entry
+    high: float = INF  #: largest entry
+    row: float = INF  #: largest l2 norm of a slice along the last axis
+    norm: float = INF  #: l2 norm of the whole tensor
 
     @property
     def sup(self) -> float:
@@ -176,19 +164,12 @@ class Context(Protocol):
 
 
 class Nonlinear(ABC):
-    """A nonlinear operation on expressions.
+    """A nonlinear operation on expressions."""
 
-    Attributes:
-        inputs: what it acts on.
-        name: its graph node.
-        owner: its module path.
-        op: its operation name.
-    """
-
-    inputs: tuple[Expr, ...]
-    name: str = ""
-    owner: str = ""
-    op: str = ""
+    inputs: tuple[Expr, ...]  #: what it acts on
+    name: str = ""  #: its graph node
+    owner: str = ""  #: its module path
+    op: str = ""  #: its operation name
 
     @abstractmethod
     def constant(self, context: Context) -> Lip:

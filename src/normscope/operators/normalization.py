@@ -22,25 +22,17 @@ from normscope.operators.registry import Call
 
 @dataclass(frozen=True)
 class Spread:
-    """How a normalizer divides: by ``sqrt(k m2 + eps)``, ``sqrt(k m2) + eps`` or ``max(sqrt(k m2), eps)``.
+    """How a normalizer divides: by ``sqrt(k m2 + eps)``, ``sqrt(k m2) + eps`` or ``max(sqrt(k m2), eps)``."""
 
-    Attributes:
-        view: shape under which the groups are whole axes.
-        axes: the axes of the view that make up one group.
-        eps: the stabilizer.
-        centered: m2 is the variance (biased), otherwise the mean square.
-        factor: k; 1 for LayerNorm and RMSNorm, n/(n-1) for an unbiased variance, n for division by the l2 norm.
-        where: ``inside``, ``outside`` or ``max``.
-        channel_axis: the axis of the view that holds channels or channel groups, if groups of different channels are
-            told apart; groups of different samples and tokens never are.
-    """
-
-    view: tuple[int, ...]
-    axes: tuple[int, ...]
-    eps: float
-    centered: bool
+    view: tuple[int, ...]  #: shape under which the groups are whole axes
+    axes: tuple[int, ...]  #: the axes of the view that make up one group
+    eps: float  #: the stabilizer
+    centered: bool  #: m2 is the variance (biased), otherwise the mean square
+    #: k; 1 for LayerNorm and RMSNorm, n/(n-1) for an unbiased variance, n for division by the l2 norm
     factor: float = 1.0
-    where: str = "inside"
+    where: str = "inside"  #: ``inside``, ``outside`` or ``max``
+    #: the axis of the view that holds channels or channel groups, if groups of different channels are told apart;
+    #: groups of different samples and tokens never are
     channel_axis: int | None = None
 
     def __post_init__(self) -> None:

@@ -26,21 +26,13 @@ from normscope.operators.written_out import Place, Surroundings, Written
 
 @dataclass(frozen=True)
 class Constants:
-    """The constants of one normalizer at its place.
+    """The constants of one normalizer at its place."""
 
-    Attributes:
-        proved: on all inputs.
-        on_floor: where the spread before it stays above the floor, if there is one.
-        printed: what the paper prints for the same situation.
-        printed_is_bound: whether the printed number is at least the proved one there.
-        slides: what the slides print, scale included.
-    """
-
-    proved: Value
-    on_floor: Value | None = None
-    printed: Value | None = None
-    printed_is_bound: bool | None = None
-    slides: Value | None = None
+    proved: Value  #: on all inputs
+    on_floor: Value | None = None  #: where the spread before it stays above the floor, if there is one
+    printed: Value | None = None  #: what the paper prints for the same situation
+    printed_is_bound: bool | None = None  #: whether the printed number is at least the proved one there
+    slides: Value | None = None  #: what the slides print, scale included
 
 
 #: The constants of a normalizer at a site, given the least spreads seen before it and what BatchNorm does: ``running``,
@@ -52,18 +44,14 @@ ConstantsOf = Callable[[Site, Tensor | None, str], Constants]
 class Symmetry:
     """Changes of the weights ``W x + b`` before a normalizer that it undoes, ``eps`` aside.
 
-    Attributes:
-        per: what has a positive factor of its own: every ``neuron``, every ``group`` of them, or the ``layer``.
-        row: one row may be added to all rows of such a unit, ``W + 1 v^T``.
-        shift: one number may be added to all biases of such a unit.
-
     >>> Symmetry("layer", row=True, shift=True).dimension(neurons=4, inputs=3)
     5
     """
 
+    #: what has a positive factor of its own: every ``neuron``, every ``group`` of them, or the ``layer``
     per: Literal["neuron", "group", "layer"]
-    row: bool = False
-    shift: bool = False
+    row: bool = False  #: one row may be added to all rows of such a unit, ``W + 1 v^T``
+    shift: bool = False  #: one number may be added to all biases of such a unit
 
     def dimension(self, neurons: int, inputs: int, groups: int = 1) -> int:
         """Return the number of directions of ``(W, b)`` that the normalizer undoes."""
@@ -73,38 +61,26 @@ class Symmetry:
 
 @dataclass(frozen=True)
 class Normalizer:
-    """One kind of normalizer.
+    """One kind of normalizer."""
 
-    Attributes:
-        kind: its name, which is that of its file.
-        formula: what it computes, in one line.
-        constants: its constants at a site.
-        ops: the operations of torch that are this normalizer.
-        modules: the module classes of torch that are.
-        module_spread: given such a module and the shape of its input, how it divides.
-        symmetry: what it undoes of the weights before it; of the weight itself, for one of weights.
-        adaptive: the kind it is if its scale and shift depend on the input; empty for the same.
-        across_batch: its statistics are those of a batch while training, so that samples meet.
-        claims: whether a division by a spread, written out of elementary operations, is this normalizer.
-        takes_any_axes: it claims divisions over any axes, which a more special normalizer may claim too.
-        written_out: finds it written out in another way.
-        fits: makes it of a tensor over a root of its own quadratic form, if it is this normalizer.
-        of_weight: whether a node made of parameters is this normalizer of weights.
-    """
-
-    kind: str
-    formula: str
-    constants: ConstantsOf
-    ops: tuple[str, ...] = ()
-    modules: tuple[type[nn.Module], ...] = ()
+    kind: str  #: its name, which is that of its file
+    formula: str  #: what it computes, in one line
+    constants: ConstantsOf  #: its constants at a site
+    ops: tuple[str, ...] = ()  #: the operations of torch that are this normalizer
+    modules: tuple[type[nn.Module], ...] = ()  #: the module classes of torch that are
+    #: given such a module and the shape of its input, how it divides
     module_spread: Callable[[Any, tuple[int, ...]], Spread] | None = None
+    #: what it undoes of the weights before it; of the weight itself, for one of weights
     symmetry: Symmetry | None = None
-    adaptive: str = ""
-    across_batch: bool = False
+    adaptive: str = ""  #: the kind it is if its scale and shift depend on the input; empty for the same
+    across_batch: bool = False  #: its statistics are those of a batch while training, so that samples meet
+    #: whether a division by a spread, written out of elementary operations, is this normalizer
     claims: Callable[[Match, Spread], bool] | None = None
-    takes_any_axes: bool = False
-    written_out: Callable[[Place], Written | None] | None = None
+    takes_any_axes: bool = False  #: it claims divisions over any axes, which a more special normalizer may claim too
+    written_out: Callable[[Place], Written | None] | None = None  #: finds it written out in another way
+    #: makes it of a tensor over a root of its own quadratic form, if it is this normalizer
     fits: Callable[[Place, QuadraticForm, Expr], Written | None] | None = None
+    #: whether a node made of parameters is this normalizer of weights
     of_weight: Callable[[Node, Surroundings], bool] | None = None
 
     @property

@@ -44,34 +44,24 @@ class InputBlock:
 
 @dataclass(eq=False)
 class Program:
-    """What the walk found.
+    """What the walk found."""
 
-    Attributes:
-        blocks: the network input.
-        outputs: (name, expression) of each output that depends on the input.
-        atoms: every atom, in order.
-        sites: the normalizers.
-        layers: linear operations with parameters, in order.
-        ends: for each normalizer of activations, the expressions before and after it.
-        fixed: integer inputs that are held fixed (masks, positions).
-        used_weights: for each parameter or buffer, the nodes that read it in a way a rule understands.
-        opaque: atoms without a finite constant that an output depends on.
-        total: all operations that depend on the input.
-        nodes: the graph node whose value an expression is, by the expression's id.
-        scaled: for each normalizer written out, its result with scale and shift.
-    """
-
-    blocks: list[InputBlock] = field(default_factory=list)
+    blocks: list[InputBlock] = field(default_factory=list)  #: the network input
+    #: (name, expression) of each output that depends on the input
     outputs: list[tuple[str, Expr]] = field(default_factory=list)
-    atoms: list[Expr] = field(default_factory=list)
-    sites: list[Site] = field(default_factory=list)
-    layers: list[Expr] = field(default_factory=list)
-    fixed: list[str] = field(default_factory=list)
+    atoms: list[Expr] = field(default_factory=list)  #: every atom, in order
+    sites: list[Site] = field(default_factory=list)  #: the normalizers
+    layers: list[Expr] = field(default_factory=list)  #: linear operations with parameters, in order
+    fixed: list[str] = field(default_factory=list)  #: integer inputs that are held fixed (masks, positions)
+    #: for each normalizer of activations, the expressions before and after it
     ends: dict[str, tuple[Expr, Expr | None]] = field(default_factory=dict)
+    #: for each parameter or buffer, the nodes that read it in a way a rule understands
     used_weights: dict[str, set[str]] = field(default_factory=dict)
-    opaque: list[Expr] = field(default_factory=list)
-    total: int = 0
+    opaque: list[Expr] = field(default_factory=list)  #: atoms without a finite constant that an output depends on
+    total: int = 0  #: all operations that depend on the input
+    #: the graph node whose value an expression is, by the expression's id
     nodes: dict[int, str] = field(default_factory=dict)
+    #: for each normalizer written out, its result with scale and shift
     scaled: dict[str, Expr] = field(default_factory=dict)
 
 

@@ -35,31 +35,18 @@ LARGEST = 40
 
 @dataclass(frozen=True, eq=False)
 class QuadraticForm:
-    """A tensor over a root of its quadratic form.
+    """A tensor over a root of its quadratic form."""
 
-    Attributes:
-        source: the node that is normalized.
-        axes: the axes of a group.
-        squares: a, the factor of the sum of squares.
-        total: b, the factor of the square of the sum.
-        eps: the least stabilizer under the root.
-        centered: whether the numerator is ``x - mean``.
-        gain: the factor of the quotient, with axes of size one where it is constant.
-        shift: what is added, likewise.
-        size: n, the entries of a group.
-        least: a number that the form is kept above.
-    """
-
-    source: str
-    axes: tuple[int, ...]
-    squares: float
-    total: float
-    eps: float
-    centered: bool
-    gain: Tensor
-    shift: Tensor
-    size: int
-    least: float = 0.0
+    source: str  #: the node that is normalized
+    axes: tuple[int, ...]  #: the axes of a group
+    squares: float  #: a, the factor of the sum of squares
+    total: float  #: b, the factor of the square of the sum
+    eps: float  #: the least stabilizer under the root
+    centered: bool  #: whether the numerator is ``x - mean``
+    gain: Tensor  #: the factor of the quotient, with axes of size one where it is constant
+    shift: Tensor  #: what is added, likewise
+    size: int  #: n, the entries of a group
+    least: float = 0.0  #: a number that the form is kept above
 
     @property
     def is_variance(self) -> bool:

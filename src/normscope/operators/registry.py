@@ -20,20 +20,14 @@ from normscope.operators.nonlinear import Nonlinear, Opaque
 
 @dataclass(frozen=True)
 class Call:
-    """One operation of the graph at the moment its rule is asked.
+    """One operation of the graph at the moment its rule is asked."""
 
-    Attributes:
-        node: the graph node.
-        arguments: every argument by its schema name; tensors that depend on the network input are :class:`Expr`,
-            all others are plain values.
-        value: what the operation returns at the reference input, for shapes.
-        weight_name: the first parameter among its inputs, for reports.
-    """
-
-    node: Node
+    node: Node  #: the graph node
+    #: every argument by its schema name; tensors that depend on the network input are :class:`Expr`, all others are
+    #: plain values
     arguments: dict[str, Any]
-    value: Any
-    weight_name: str = ""
+    value: Any  #: what the operation returns at the reference input, for shapes
+    weight_name: str = ""  #: the first parameter among its inputs, for reports
 
     def __getitem__(self, name: str) -> Any:
         return self.arguments[name]

@@ -13,39 +13,22 @@ from normscope.operators.registry import Call
 
 @dataclass(frozen=True, eq=False)
 class Site:
-    """A normalizer and where it stands.
+    """A normalizer and where it stands."""
 
-    Attributes:
-        node: the graph node that gives its result.
-        source: the graph node it normalizes.
-        owner: module path.
-        kind: ``batch_norm``, ``layer_norm``, ..., ``weight_norm``, ``spectral_norm``, ``weight_standardization``.
-        spread: groups and stabilizer, for those that use the statistics of their input.
-        gamma: scale, if it was found.
-        beta: shift, if it was found.
-        running: (mean, variance) for fixed statistics.
-        eps: the stabilizer.
-        shape: shape of what it normalizes.
-        written_out: recognized from elementary operations.
-        end: for one written out, the graph node that gives its result with scale and shift.
-        of_array: it normalizes a learned array, a constant of the network, and no weight of a layer.
-        details: numbers that its kind needs beside these.
-    """
-
-    node: str
-    source: str
-    owner: str
-    kind: str
-    spread: Spread | None = None
-    gamma: Tensor | None = None
-    beta: Tensor | None = None
-    running: tuple[Tensor, Tensor] | None = None
-    eps: float = 0.0
-    shape: tuple[int, ...] = ()
-    written_out: bool = False
-    end: str = ""
-    of_array: bool = False
-    details: Mapping[str, float] = field(default_factory=dict)
+    node: str  #: the graph node that gives its result
+    source: str  #: the graph node it normalizes
+    owner: str  #: module path
+    kind: str  #: ``batch_norm``, ``layer_norm``, ..., ``weight_norm``, ``spectral_norm``, ``weight_standardization``
+    spread: Spread | None = None  #: groups and stabilizer, for those that use the statistics of their input
+    gamma: Tensor | None = None  #: scale, if it was found
+    beta: Tensor | None = None  #: shift, if it was found
+    running: tuple[Tensor, Tensor] | None = None  #: (mean, variance) for fixed statistics
+    eps: float = 0.0  #: the stabilizer
+    shape: tuple[int, ...] = ()  #: shape of what it normalizes
+    written_out: bool = False  #: recognized from elementary operations
+    end: str = ""  #: for one written out, the graph node that gives its result with scale and shift
+    of_array: bool = False  #: it normalizes a learned array, a constant of the network, and no weight of a layer
+    details: Mapping[str, float] = field(default_factory=dict)  #: numbers that its kind needs beside these
 
 
 def describe(site: Site) -> dict[str, Any]:

@@ -77,39 +77,25 @@ class Moments:
 
 @dataclass(eq=False)
 class Seen:
-    """What was seen before one normalizer or activation.
+    """What was seen before one normalizer or activation."""
 
-    Attributes:
-        moments: per-channel moments.
-        floor: least spread of each group (a normalizer of its own input) or channel, shaped like its groups.
-        largest_norm: largest l2 norm of one sample.
-        groups: number of groups that were seen, before a normalizer of its own input.
-        below_eps: how many of them have a spread that is not zero and at most the root of its eps.
-    """
-
-    moments: Moments = field(default_factory=Moments)
+    moments: Moments = field(default_factory=Moments)  #: per-channel moments
+    #: least spread of each group (a normalizer of its own input) or channel, shaped like its groups
     floor: Tensor | None = None
-    largest_norm: float = 0.0
-    groups: int = 0
-    below_eps: int = 0
+    largest_norm: float = 0.0  #: largest l2 norm of one sample
+    groups: int = 0  #: number of groups that were seen, before a normalizer of its own input
+    below_eps: int = 0  #: how many of them have a spread that is not zero and at most the root of its eps
 
 
 @dataclass(eq=False)
 class Survey:
-    """What one pass over the data found.
+    """What one pass over the data found."""
 
-    Attributes:
-        samples: number of samples.
-        before_normalizers: by graph node of the normalizer.
-        before_activations: by graph node of the activation.
-        inputs: range of each block of the network input.
-        factors: range, a little widened, of every tensor whose size a rule asks for, by graph node.
-    """
-
-    samples: int = 0
-    before_normalizers: dict[str, Seen] = field(default_factory=dict)
-    before_activations: dict[str, Seen] = field(default_factory=dict)
-    inputs: list[Range] = field(default_factory=list)
+    samples: int = 0  #: number of samples
+    before_normalizers: dict[str, Seen] = field(default_factory=dict)  #: by graph node of the normalizer
+    before_activations: dict[str, Seen] = field(default_factory=dict)  #: by graph node of the activation
+    inputs: list[Range] = field(default_factory=list)  #: range of each block of the network input
+    #: range, a little widened, of every tensor whose size a rule asks for, by graph node
     factors: dict[str, Range] = field(default_factory=dict)
 
     def floors(self) -> dict[str, Tensor]:

@@ -30,25 +30,15 @@ _CASTS = ("to", "_to_copy", "clone", "contiguous", "alias")
 
 @dataclass(frozen=True, eq=False)
 class Surroundings:
-    """What is known of a graph when a node is reached.
+    """What is known of a graph when a node is reached."""
 
-    Attributes:
-        graph: the graph.
-        recogniser: looks for patterns in it.
-        users: the nodes that read each node.
-        expression: the expression of a node that depends on the network input, or ``None``.
-        constant: the value of a node that does not depend on it, or ``None``.
-        parameter: the parameter that a constant is made of, or an empty text.
-        is_site: whether a normalizer was found to end at a node.
-    """
-
-    graph: Graph
-    recogniser: Recogniser
-    users: dict[str, list[str]]
-    expression: Callable[[str], Expr | None]
-    constant: Callable[[str], Any]
-    parameter: Callable[[str], str]
-    is_site: Callable[[str], bool]
+    graph: Graph  #: the graph
+    recogniser: Recogniser  #: looks for patterns in it
+    users: dict[str, list[str]]  #: the nodes that read each node
+    expression: Callable[[str], Expr | None]  #: the expression of a node that depends on the network input, or ``None``
+    constant: Callable[[str], Any]  #: the value of a node that does not depend on it, or ``None``
+    parameter: Callable[[str], str]  #: the parameter that a constant is made of, or an empty text
+    is_site: Callable[[str], bool]  #: whether a normalizer was found to end at a node
 
     @functools.cached_property
     def operations(self) -> frozenset[str]:
@@ -153,15 +143,10 @@ class Surroundings:
 
 @dataclass(frozen=True, eq=False)
 class Place:
-    """A node that depends on the network input, at which a normalizer may end.
+    """A node that depends on the network input, at which a normalizer may end."""
 
-    Attributes:
-        call: the node with its arguments.
-        around: what is known of the graph.
-    """
-
-    call: Call
-    around: Surroundings
+    call: Call  #: the node with its arguments
+    around: Surroundings  #: what is known of the graph
 
     @property
     def node(self) -> Node:
@@ -181,14 +166,8 @@ class Place:
 
 @dataclass(frozen=True, eq=False)
 class Written:
-    """A normalizer that was found written out.
+    """A normalizer that was found written out."""
 
-    Attributes:
-        site: where it stands.
-        source: what it normalizes.
-        result: makes its expression; without it the rules of its operations do.
-    """
-
-    site: Site
-    source: Expr
-    result: Callable[[], Expr] | None = None
+    site: Site  #: where it stands
+    source: Expr  #: what it normalizes
+    result: Callable[[], Expr] | None = None  #: makes its expression; without it the rules of its operations do

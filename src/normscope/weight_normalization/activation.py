@@ -11,19 +11,12 @@ from normscope.core.rounding import up
 
 @dataclass(frozen=True)
 class Activation:
-    r"""Constants of a function :math:`\phi` of one variable.
+    r"""Constants of a function :math:`\phi` of one variable."""
 
-    Attributes:
-        name: as people call it.
-        slope: ``a``, an upper bound of :math:`\sup |\phi'|`.
-        curvature: ``b``, an upper bound of :math:`\sup |\phi''|`; infinite where the slope jumps.
-        at_zero: :math:`|\phi(0)|`.
-    """
-
-    name: str
-    slope: float
-    curvature: float
-    at_zero: float
+    name: str  #: as people call it
+    slope: float  #: ``a``, an upper bound of :math:`\sup |\phi'|`
+    curvature: float  #: ``b``, an upper bound of :math:`\sup |\phi''|`; infinite where the slope jumps
+    at_zero: float  #: :math:`|\phi(0)|`
 
     @property
     def smooth(self) -> bool:

@@ -30,27 +30,16 @@ _SHAPELESS = (nn.Flatten, nn.Identity, nn.Dropout)
 
 @dataclass(frozen=True)
 class HiddenLayer:
-    r"""One weight-normalized layer and the activation after it.
+    r"""One weight-normalized layer and the activation after it."""
 
-    Attributes:
-        name: of the module.
-        directions: ``v``, one row per output (a convolution's filters, flattened), in float64.
-        gains: ``|g|``, one per row; ``1/sqrt(m)`` in the paper's form.
-        gains_trained: whether the gains are parameters.
-        bias: one per row, or ``None``.
-        positions: at how many places a filter is applied; 1 for a dense layer.
-        window: the root of the number of windows that hold one input element; 1 for a dense layer.
-        activation: what follows.
-    """
-
-    name: str
-    directions: Tensor
-    gains: Tensor
-    gains_trained: bool
-    bias: Tensor | None
-    positions: int
-    window: float
-    activation: Activation
+    name: str  #: of the module
+    directions: Tensor  #: ``v``, one row per output (a convolution's filters, flattened), in float64
+    gains: Tensor  #: ``|g|``, one per row; ``1/sqrt(m)`` in the paper's form
+    gains_trained: bool  #: whether the gains are parameters
+    bias: Tensor | None  #: one per row, or ``None``
+    positions: int  #: at how many places a filter is applied; 1 for a dense layer
+    window: float  #: the root of the number of windows that hold one input element; 1 for a dense layer
+    activation: Activation  #: what follows
 
     @property
     def units(self) -> int:
@@ -99,17 +88,11 @@ class HiddenLayer:
 
 @dataclass(frozen=True)
 class Chain:
-    """A weight-normalized network as a chain of layers.
+    """A weight-normalized network as a chain of layers."""
 
-    Attributes:
-        layers: the hidden ones, first to last.
-        output: the matrix of the output layer, in float64.
-        output_bias: whether the output layer has a bias.
-    """
-
-    layers: tuple[HiddenLayer, ...]
-    output: Tensor = field(repr=False)
-    output_bias: bool = False
+    layers: tuple[HiddenLayer, ...]  #: the hidden ones, first to last
+    output: Tensor = field(repr=False)  #: the matrix of the output layer, in float64
+    output_bias: bool = False  #: whether the output layer has a bias
 
     @property
     def depth(self) -> int:

@@ -40,39 +40,26 @@ POINTS = 4
 
 @dataclass(frozen=True)
 class Guarantee:
-    """One bound of the theory.
+    """One bound of the theory."""
 
-    Attributes:
-        name: the quantity.
-        bound: for every input as long as the longest of the data.
-        tight: with the activations measured on the data, for these data; ``None`` where that changes nothing.
-        measured: the quantity itself, from outside the theory: attained on the data.
-        note: what the bound assumes or why there is none.
-    """
-
-    name: str
-    bound: Value
+    name: str  #: the quantity
+    bound: Value  #: for every input as long as the longest of the data
+    #: with the activations measured on the data, for these data; ``None`` where that changes nothing
     tight: Value | None
-    measured: Value | None
-    note: str = ""
+    measured: Value | None  #: the quantity itself, from outside the theory: attained on the data
+    note: str = ""  #: what the bound assumes or why there is none
 
 
 @dataclass(frozen=True, repr=False)
 class Guarantees(Saved, Shown):
-    """What the theory proves about a weight-normalized network, beside what is measured.
-
-    Attributes:
-        rows: the guarantees.
-        moment: the loss, and what is proved about the next step of gradient descent.
-        paper_form: whether the network is exactly of the paper's form.
-    """
+    """What the theory proves about a weight-normalized network, beside what is measured."""
 
     _layout = ("normscope.report.weight_normalization", "weight_normalization_sections")
     _rows = "rows"
 
-    rows: tuple[Guarantee, ...]
-    moment: Moment
-    paper_form: bool
+    rows: tuple[Guarantee, ...]  #: the guarantees
+    moment: Moment  #: the loss, and what is proved about the next step of gradient descent
+    paper_form: bool  #: whether the network is exactly of the paper's form
 
     def __getitem__(self, name: str) -> Guarantee:
         """Return the guarantee of a name."""

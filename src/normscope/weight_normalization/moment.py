@@ -74,19 +74,12 @@ def restricted_strong_convexity(
 
 @dataclass(frozen=True)
 class StepCertificate:
-    r"""What is proved about one step of gradient descent.
+    r"""What is proved about one step of gradient descent."""
 
-    Attributes:
-        smoothness: ``beta`` on the segment of the step.
-        ratio: ``mu = ||grad L||^2/L``.
-        contraction: the loss after the step is at most this times the loss before it; above 1, nothing is proved.
-        step_size: ``eta``.
-    """
-
-    smoothness: float
-    ratio: float
-    contraction: float
-    step_size: float
+    smoothness: float  #: ``beta`` on the segment of the step
+    ratio: float  #: ``mu = ||grad L||^2/L``
+    contraction: float  #: the loss after the step is at most this times the loss before it; above 1, nothing is proved
+    step_size: float  #: ``eta``
 
     @property
     def proved(self) -> bool:
@@ -127,29 +120,17 @@ def step_certificate(loss: float, loss_gradient: float, smoothness: float, step_
 
 @dataclass(frozen=True)
 class Moment:
-    r"""Losses, norms and constants at one moment of training on the square loss.
+    r"""Losses, norms and constants at one moment of training on the square loss."""
 
-    Attributes:
-        loss: the mean square loss on the data.
-        gradient_norm: norm of its gradient.
-        least_norm: the least norm of a weight vector.
-        output_norm: ``rho``, the norm of the output layer.
-        predictor_gradient: ``varrho``, a bound of the Jacobian in the parameters, on the segment of the next step.
-        predictor_hessian: ``c_H`` there.
-        certificate: what is proved about the next plain step of this size.
-        strong_convexity: ``alpha`` between this point and the next plain step.
-        largest_certified_step: the largest step size for which the loss is proved to decrease.
-    """
-
-    loss: float
-    gradient_norm: float
-    least_norm: float
-    output_norm: float
-    predictor_gradient: float
-    predictor_hessian: float
-    certificate: StepCertificate
-    strong_convexity: float
-    largest_certified_step: float
+    loss: float  #: the mean square loss on the data
+    gradient_norm: float  #: norm of its gradient
+    least_norm: float  #: the least norm of a weight vector
+    output_norm: float  #: ``rho``, the norm of the output layer
+    predictor_gradient: float  #: ``varrho``, a bound of the Jacobian in the parameters, on the segment of the next step
+    predictor_hessian: float  #: ``c_H`` there
+    certificate: StepCertificate  #: what is proved about the next plain step of this size
+    strong_convexity: float  #: ``alpha`` between this point and the next plain step
+    largest_certified_step: float  #: the largest step size for which the loss is proved to decrease
 
     @property
     def ratio(self) -> float:

@@ -24,31 +24,18 @@ UNIT_VECTOR_SECOND = 2.0 / math.sqrt(3.0)
 
 @dataclass(frozen=True)
 class LayerConstants:
-    r"""What the bounds need to know of one hidden layer.
+    r"""What the bounds need to know of one hidden layer."""
 
-    Attributes:
-        norm: ``t``, an upper bound of the norm of the layer's linear map (at most 1 in the paper's form).
-        direction: ``max_i |g_i|/||v_i||`` times the window factor: how far ``z`` moves with the directions.
-        direction_second: ``max_i |g_i|/||v_i||^2`` times the window factor.
-        gain: the window factor if the gains are trained, else 0.
-        gain_direction: ``max_i 1/||v_i||`` times the window factor if the gains are trained, else 0.
-        bias: how far ``z`` moves with a trained bias (1 for a dense layer), else 0.
-        shift: norm of the bias as part of ``z``.
-        slope: ``sup |phi'|``.
-        curvature: ``sup |phi''|``; infinite for an activation that is not smooth.
-        offset: norm of ``phi(0)`` over all units: ``|phi(0)| sqrt(m)``.
-    """
-
-    norm: float
-    direction: float
-    direction_second: float
-    slope: float = 1.0
-    curvature: float = math.inf
-    gain: float = 0.0
-    gain_direction: float = 0.0
-    bias: float = 0.0
-    shift: float = 0.0
-    offset: float = 0.0
+    norm: float  #: ``t``, an upper bound of the norm of the layer's linear map (at most 1 in the paper's form)
+    direction: float  #: ``max_i |g_i|/||v_i||`` times the window factor: how far ``z`` moves with the directions
+    direction_second: float  #: ``max_i |g_i|/||v_i||^2`` times the window factor
+    slope: float = 1.0  #: ``sup |phi'|``
+    curvature: float = math.inf  #: ``sup |phi''|``; infinite for an activation that is not smooth
+    gain: float = 0.0  #: the window factor if the gains are trained, else 0
+    gain_direction: float = 0.0  #: ``max_i 1/||v_i||`` times the window factor if the gains are trained, else 0
+    bias: float = 0.0  #: how far ``z`` moves with a trained bias (1 for a dense layer), else 0
+    shift: float = 0.0  #: norm of the bias as part of ``z``
+    offset: float = 0.0  #: norm of ``phi(0)`` over all units: ``|phi(0)| sqrt(m)``
 
 
 def paper_layer(width: int, least_norm: float, slope: float = 1.0, curvature: float = math.inf) -> LayerConstants:

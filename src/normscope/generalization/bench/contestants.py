@@ -31,17 +31,11 @@ Bound = Callable[[Draw, float], float]
 
 @dataclass(frozen=True)
 class Contestant:
-    """A bound with its name.
+    """A bound with its name."""
 
-    Attributes:
-        name: how it is called.
-        bound: what it computes.
-        randomized: whether it speaks about the randomized model of a draw.
-    """
-
-    name: str
-    bound: Bound
-    randomized: bool = False
+    name: str  #: how it is called
+    bound: Bound  #: what it computes
+    randomized: bool = False  #: whether it speaks about the randomized model of a draw
 
 
 def _held_out(draw: Draw, delta: float) -> float:

@@ -22,45 +22,28 @@ LEVEL = 1e-3
 
 @dataclass(frozen=True)
 class Trial:
-    """A bound on one problem.
+    """A bound on one problem."""
 
-    Attributes:
-        problem: its name.
-        draws: how often it was tried; none if the bound says nothing about such a model.
-        violations: draws in which it was below the true risk.
-        p_value: probability of so many violations or more if each happened with probability delta.
-        bound: its mean.
-        risk: the mean of the true risk.
-        broken: whether that is too unlikely.
-    """
-
-    problem: str
-    draws: int
-    violations: int
-    p_value: float
-    bound: float
-    risk: float
-    broken: bool
+    problem: str  #: its name
+    draws: int  #: how often it was tried; none if the bound says nothing about such a model
+    violations: int  #: draws in which it was below the true risk
+    p_value: float  #: probability of so many violations or more if each happened with probability delta
+    bound: float  #: its mean
+    risk: float  #: the mean of the true risk
+    broken: bool  #: whether that is too unlikely
 
 
 @dataclass(frozen=True, repr=False)
 class BenchResult(Saved, Shown):
-    """A bound on all problems.
-
-    Attributes:
-        name: of the bound.
-        delta: probability with which it may fail.
-        seed: of the draws.
-        trials: one for each problem.
-    """
+    """A bound on all problems."""
 
     _layout = ("normscope.report.bounds", "bench_sections")
     _rows = "trials"
 
-    name: str
-    delta: float
-    seed: int
-    trials: tuple[Trial, ...]
+    name: str  #: of the bound
+    delta: float  #: probability with which it may fail
+    seed: int  #: of the draws
+    trials: tuple[Trial, ...]  #: one for each problem
 
     @property
     def broken(self) -> bool:

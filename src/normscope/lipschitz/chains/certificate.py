@@ -41,19 +41,12 @@ SINGLE_FROM = 256
 
 @dataclass(frozen=True)
 class Certificate:
-    r"""What is proved of a region: :math:`|dT|^2 \le \sum_i c_i^2 |ds_i|^2` for its sources :math:`s_i`.
+    r"""What is proved of a region: :math:`|dT|^2 \le \sum_i c_i^2 |ds_i|^2` for its sources :math:`s_i`."""
 
-    Attributes:
-        logs: logarithms of the constants :math:`c_i`.
-        method: how it was found: ``dense chain`` or ``torus chain``.
-        units: entrywise functions the chain runs over.
-        steps: evaluations of the search.
-    """
-
-    logs: tuple[float, ...]
-    method: str
-    units: int
-    steps: int
+    logs: tuple[float, ...]  #: logarithms of the constants :math:`c_i`
+    method: str  #: how it was found: ``dense chain`` or ``torus chain``
+    units: int  #: entrywise functions the chain runs over
+    steps: int  #: evaluations of the search
 
 
 def certify(

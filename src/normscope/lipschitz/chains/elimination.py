@@ -23,19 +23,12 @@ Blocks = dict[tuple[int, int], Tensor]
 
 @dataclass(frozen=True, eq=False)
 class Eliminated:
-    r"""What remains of a form, and how it came about.
+    r"""What remains of a form, and how it came about."""
 
-    Attributes:
-        form: the form.
-        sources: the quadratic form in all sources, one matrix per block.
-        factors: for every unit the Cholesky factor C of :math:`2 \Lambda - Q_{kk}`.
-        rows: for every unit :math:`C^{-1} B_j` by the number of what is read.
-    """
-
-    form: Form
-    sources: Tensor
-    factors: list[Tensor]
-    rows: list[dict[int, Tensor]]
+    form: Form  #: the form
+    sources: Tensor  #: the quadratic form in all sources, one matrix per block
+    factors: list[Tensor]  #: for every unit the Cholesky factor C of :math:`2 \Lambda - Q_{kk}`
+    rows: list[dict[int, Tensor]]  #: for every unit :math:`C^{-1} B_j` by the number of what is read
 
     def gradient(self, vectors: Tensor, weights: Tensor) -> list[Tensor]:
         r"""Return the derivatives of :math:`\sum w |\cdot|^2` over unit vectors of the sources, by the multipliers.

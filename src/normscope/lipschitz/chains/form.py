@@ -21,31 +21,21 @@ from normscope.core.errors import InputError
 
 @dataclass(frozen=True, eq=False)
 class Block:
-    """A matrix and how far rounding may have moved its entries.
+    """A matrix and how far rounding may have moved its entries."""
 
-    Attributes:
-        value: the matrices ``(blocks, rows, columns)``, float64 or complex128.
-        error: a bound of the error of every entry ``(rows, columns)``, the same for all blocks; ``None`` is none.
-    """
-
-    value: Tensor
+    value: Tensor  #: the matrices ``(blocks, rows, columns)``, float64 or complex128
+    #: a bound of the error of every entry ``(rows, columns)``, the same for all blocks; ``None`` is none
     error: Tensor | None = None
 
 
 @dataclass(frozen=True, eq=False)
 class Unit:
-    """The slope-restricted functions of one operation.
+    """The slope-restricted functions of one operation."""
 
-    Attributes:
-        inputs: the matrices of z over what is read, by the number of the source or unit.
-        low: the least slope a.
-        high: the largest slope b.
-        share: the number of the multiplier of every entry (entries of one channel share one); ``None``: each its own.
-    """
-
-    inputs: Mapping[int, Block]
-    low: float = 0.0
-    high: float = 1.0
+    inputs: Mapping[int, Block]  #: the matrices of z over what is read, by the number of the source or unit
+    low: float = 0.0  #: the least slope a
+    high: float = 1.0  #: the largest slope b
+    #: the number of the multiplier of every entry (entries of one channel share one); ``None``: each its own
     share: Tensor | None = None
 
     @property
@@ -74,17 +64,12 @@ class Form:
     """Sources, units in order of evaluation, and the target: a linear map of them.
 
     The sources have the numbers 0, 1, ..., the units those that follow.
-
-    Attributes:
-        sources: how many entries each source has.
-        units: the units; each reads only what has a smaller number.
-        target: the matrices of the target, by the number of what is read.
-        weights: how much one unit of each source counts: the constant of the source itself.
     """
 
-    sources: tuple[int, ...]
-    units: tuple[Unit, ...]
-    target: Mapping[int, Block]
+    sources: tuple[int, ...]  #: how many entries each source has
+    units: tuple[Unit, ...]  #: the units; each reads only what has a smaller number
+    target: Mapping[int, Block]  #: the matrices of the target, by the number of what is read
+    #: how much one unit of each source counts: the constant of the source itself
     weights: tuple[float, ...] = field(default=(1.0,))
 
     def __post_init__(self) -> None:

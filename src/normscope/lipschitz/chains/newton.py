@@ -77,23 +77,14 @@ def newton(form: Form, multipliers: list[Tensor]) -> Found | None:
 
 @dataclass(frozen=True, eq=False)
 class _Program:
-    """The semidefinite program of a form in the squares and the multipliers.
+    """The semidefinite program of a form in the squares and the multipliers."""
 
-    Attributes:
-        base: the matrix without them.
-        p: one row for each multiplier.
-        q: one row for each multiplier.
-        source: the number of the source of each of the first entries.
-        pick: the same as a matrix of zeros and ones.
-        cost: how much each square counts.
-    """
-
-    base: Tensor
-    p: Tensor
-    q: Tensor
-    source: Tensor
-    pick: Tensor
-    cost: Tensor
+    base: Tensor  #: the matrix without them
+    p: Tensor  #: one row for each multiplier
+    q: Tensor  #: one row for each multiplier
+    source: Tensor  #: the number of the source of each of the first entries
+    pick: Tensor  #: the same as a matrix of zeros and ones
+    cost: Tensor  #: how much each square counts
 
     @classmethod
     def of(cls, form: Form) -> _Program:
@@ -177,15 +168,10 @@ class _Program:
 
 @dataclass(frozen=True, eq=False)
 class Dual:
-    """The other side: a matrix and numbers that are not negative.
+    """The other side: a matrix and numbers that are not negative."""
 
-    Attributes:
-        X: a positive definite matrix.
-        y: one number for each multiplier.
-    """
-
-    X: Tensor
-    y: Tensor
+    X: Tensor  #: a positive definite matrix
+    y: Tensor  #: one number for each multiplier
 
 
 def _longest(matrix: Tensor, change: Tensor) -> float:

@@ -54,17 +54,11 @@ def prove(form: Form, multipliers: list[Tensor], constants: list[float]) -> list
 
 @dataclass(frozen=True, eq=False)
 class Assembled:
-    """The matrix M without its squares, block by block.
+    """The matrix M without its squares, block by block."""
 
-    Attributes:
-        form: the part of the network.
-        blocks: the blocks on and below the diagonal.
-        errors: a bound of the error of every entry, the same for all frequencies.
-    """
-
-    form: Form
-    blocks: Blocks
-    errors: Blocks
+    form: Form  #: the part of the network
+    blocks: Blocks  #: the blocks on and below the diagonal
+    errors: Blocks  #: a bound of the error of every entry, the same for all frequencies
 
     @classmethod
     def of(cls, form: Form, multipliers: list[Tensor]) -> Assembled:

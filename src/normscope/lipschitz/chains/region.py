@@ -8,17 +8,11 @@ from normscope.operators.expression import Expr
 
 @dataclass(frozen=True, eq=False)
 class Region:
-    """A maximal part of a network made of linear maps and entrywise functions of bounded slope.
+    """A maximal part of a network made of linear maps and entrywise functions of bounded slope."""
 
-    Attributes:
-        target: the tensor it ends at.
-        sources: the atoms it starts from: inputs of the network and other nonlinear operations.
-        units: the entrywise functions, in order of evaluation.
-    """
-
-    target: Expr
-    sources: tuple[Expr, ...]
-    units: tuple[Expr, ...]
+    target: Expr  #: the tensor it ends at
+    sources: tuple[Expr, ...]  #: the atoms it starts from: inputs of the network and other nonlinear operations
+    units: tuple[Expr, ...]  #: the entrywise functions, in order of evaluation
 
     def number(self) -> dict[int, int]:
         """Return the number of every source and unit in a form, by the id of its expression."""

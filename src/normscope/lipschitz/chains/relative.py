@@ -32,20 +32,13 @@ MORE_ROOM = 0.3
 
 @dataclass(frozen=True, eq=False)
 class Evaluation:
-    """The constant at one point of the search.
+    """The constant at one point of the search."""
 
-    Attributes:
-        log: logarithm of the constant.
-        multipliers: of every unit.
-        critical: for every unit the block in which it needs its multipliers, then the worst blocks at the end.
-        rest: what remains of the form.
-        gains: for every unit the largest eigenvalue, the eigenvector, and one over the root of the shape.
-    """
-
-    log: float
-    multipliers: list[Tensor]
-    critical: list[int]
-    rest: Eliminated
+    log: float  #: logarithm of the constant
+    multipliers: list[Tensor]  #: of every unit
+    critical: list[int]  #: for every unit the block in which it needs its multipliers, then the worst blocks at the end
+    rest: Eliminated  #: what remains of the form
+    #: for every unit the largest eigenvalue, the eigenvector, and one over the root of the shape
     gains: list[tuple[float, Tensor, Tensor]]
 
 

@@ -26,19 +26,12 @@ LONGEST = 2.0
 
 @dataclass(frozen=True, eq=False)
 class Found:
-    """Multipliers of a form.
+    """Multipliers of a form."""
 
-    Attributes:
-        multipliers: of every unit.
-        balance: logarithms of the constant allowed for each source, up to a common factor.
-        log: logarithm of the constant they give, if nothing is rounded.
-        steps: evaluations made.
-    """
-
-    multipliers: list[Tensor]
-    balance: Tensor
-    log: float
-    steps: int
+    multipliers: list[Tensor]  #: of every unit
+    balance: Tensor  #: logarithms of the constant allowed for each source, up to a common factor
+    log: float  #: logarithm of the constant they give, if nothing is rounded
+    steps: int  #: evaluations made
 
 
 class Objective:
@@ -76,19 +69,12 @@ class Objective:
 
 @dataclass(frozen=True, eq=False)
 class Smoothed:
-    """The constant that remains, smoothed, and twice the derivatives of its logarithm.
+    """The constant that remains, smoothed, and twice the derivatives of its logarithm."""
 
-    Attributes:
-        log: logarithm of the constant.
-        smooth: that of the smoothed one.
-        by_multiplier: twice the derivatives of the latter by every multiplier.
-        by_balance: by the balance of the sources.
-    """
-
-    log: float
-    smooth: float
-    by_multiplier: list[Tensor]
-    by_balance: Tensor
+    log: float  #: logarithm of the constant
+    smooth: float  #: that of the smoothed one
+    by_multiplier: list[Tensor]  #: twice the derivatives of the latter by every multiplier
+    by_balance: Tensor  #: by the balance of the sources
 
 
 def smoothed(rest: Eliminated, balance: Tensor, weights: Tensor, power: float) -> Smoothed | None:

@@ -24,21 +24,13 @@ ABOVE = 0.75
 
 @dataclass(frozen=True, eq=False)
 class Start:
-    """A form in units of its own.
+    """A form in units of its own."""
 
-    Attributes:
-        form: the form with every entry measured in a power of two, so that nothing is rounded.
-        multipliers: multipliers of it, about one, for every unit.
-        square: the largest eigenvalue they leave, about one.
-        log_units: logarithms of the constants of each source that are one in the units of the form.
-        scales: logarithms of the units of every source and unit, entry by entry.
-    """
-
-    form: Form
-    multipliers: list[Tensor]
-    square: float
-    log_units: list[float]
-    scales: list[Tensor]
+    form: Form  #: the form with every entry measured in a power of two, so that nothing is rounded
+    multipliers: list[Tensor]  #: multipliers of it, about one, for every unit
+    square: float  #: the largest eigenvalue they leave, about one
+    log_units: list[float]  #: logarithms of the constants of each source that are one in the units of the form
+    scales: list[Tensor]  #: logarithms of the units of every source and unit, entry by entry
 
     def measured(self, form: Form) -> Form:
         """Return another form of the same parts, at other frequencies, in the same units."""

@@ -20,17 +20,11 @@ Offset = tuple[int, int]
 
 @dataclass(frozen=True, eq=False)
 class Stencil:
-    """A map from one image to another.
+    """A map from one image to another."""
 
-    Attributes:
-        stride: the step s on both axes.
-        taps: the matrices ``(outputs, inputs)`` by offset, in float64.
-        roundings: how often an entry may have been rounded, relative to its own size.
-    """
-
-    stride: Offset
-    taps: Mapping[Offset, Tensor]
-    roundings: int = 0
+    stride: Offset  #: the step s on both axes
+    taps: Mapping[Offset, Tensor]  #: the matrices ``(outputs, inputs)`` by offset, in float64
+    roundings: int = 0  #: how often an entry may have been rounded, relative to its own size
 
     @property
     def is_pointwise(self) -> bool:

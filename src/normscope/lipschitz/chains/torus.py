@@ -28,23 +28,15 @@ LARGEST_SIDE, LARGEST_READOUT = 512, 2**22
 
 @dataclass(frozen=True, eq=False)
 class TorusRegion:
-    """A region of images, ready to be written at any frequencies.
+    """A region of images, ready to be written at any frequencies."""
 
-    Attributes:
-        region: the part of the network.
-        cells: cells of the coarsest grid per axis.
-        phases: places per cell and axis of every source and unit, by its number.
-        units: the stencils of every unit by the number of what it reads.
-        readout: the matrix over channels that the target applies to the sum over all places, by number.
-        readout_error: how far an entry of it may be off.
-    """
-
-    region: Region
-    cells: int
-    phases: tuple[int, ...]
-    units: tuple[dict[int, Stencil], ...]
+    region: Region  #: the part of the network
+    cells: int  #: cells of the coarsest grid per axis
+    phases: tuple[int, ...]  #: places per cell and axis of every source and unit, by its number
+    units: tuple[dict[int, Stencil], ...]  #: the stencils of every unit by the number of what it reads
+    #: the matrix over channels that the target applies to the sum over all places, by number
     readout: dict[int, Tensor]
-    readout_error: dict[int, Tensor]
+    readout_error: dict[int, Tensor]  #: how far an entry of it may be off
 
     def frequencies(self) -> list[tuple[int, int]]:
         """Return one of each conjugate pair of frequencies of the grid of cells."""

@@ -43,23 +43,15 @@ NAMED: dict[str, Callable[..., Value]] = {rule.__name__.replace("_", "-"): rule 
 
 @dataclass(frozen=True)
 class Case:
-    """What a constant of a loss depends on, besides the loss.
+    """What a constant of a loss depends on, besides the loss."""
 
-    Attributes:
-        outputs: outputs of one sample: classes, or entries of a regression.
-        batch: samples, with positions where a loss has one target for each, stacked into one input.
-        radius: bound on outputs or errors of a sample, for losses that have a constant on balls only.
-        floor: bound from below on probabilities or norms, for losses that need one.
-        ignored: whether targets may equal ``ignore_index``.
-        soft_targets: whether targets of cross-entropy are probabilities.
-    """
-
-    outputs: int
-    batch: int = 1
+    outputs: int  #: outputs of one sample: classes, or entries of a regression
+    batch: int = 1  #: samples, with positions where a loss has one target for each, stacked into one input
+    #: bound on outputs or errors of a sample, for losses that have a constant on balls only
     radius: float | None = None
-    floor: float | None = None
-    ignored: bool = False
-    soft_targets: bool = False
+    floor: float | None = None  #: bound from below on probabilities or norms, for losses that need one
+    ignored: bool = False  #: whether targets may equal ``ignore_index``
+    soft_targets: bool = False  #: whether targets of cross-entropy are probabilities
 
 
 def register_loss(key: str | type[nn.Module]) -> Callable[[F], F]:

@@ -73,23 +73,14 @@ def cross_entropy(
 
 @dataclass(frozen=True)
 class _Smoothed:
-    """What the gradients of all targets share.
+    """What the gradients of all targets share."""
 
-    Attributes:
-        k: the number of classes.
-        s: the smoothing.
-        mean: of the weights.
-        squares: the sum of their squares.
-        least: the least weight.
-        rival: the least but one if one class alone has the least; else ``None``.
-    """
-
-    k: int
-    s: Fraction
-    mean: Fraction
-    squares: Fraction
-    least: Fraction
-    rival: Fraction | None
+    k: int  #: the number of classes
+    s: Fraction  #: the smoothing
+    mean: Fraction  #: of the weights
+    squares: Fraction  #: the sum of their squares
+    least: Fraction  #: the least weight
+    rival: Fraction | None  #: the least but one if one class alone has the least; else ``None``
 
     @classmethod
     def of(cls, weights: tuple[Fraction, ...], k: int, s: Fraction) -> _Smoothed:

@@ -18,15 +18,11 @@ LOG_ROUNDING = 1e-12
 
 @dataclass(frozen=True)
 class Outputs:
-    """Constants ``||h, y||`` of every use on one domain, as logarithms.
+    """Constants ``||h, y||`` of every use on one domain, as logarithms."""
 
-    Attributes:
-        small: for small changes, at the weights as they are.
-        any_size: for each weight, those of its uses for changes of any size, in the order of its uses; ``None``
-            where no such bound is known.
-    """
-
-    small: tuple[float, ...]
+    small: tuple[float, ...]  #: for small changes, at the weights as they are
+    #: for each weight, those of its uses for changes of any size, in the order of its uses; ``None`` where no such
+    #: bound is known
     any_size: tuple[tuple[float, ...] | None, ...]
 
 

@@ -26,14 +26,10 @@ FEW = 4
 
 @dataclass(frozen=True, eq=False)
 class Factor:
-    """The linear map ``dc -> dy``, up to isometries: block matrices, or a diagonal.
+    """The linear map ``dc -> dy``, up to isometries: block matrices, or a diagonal."""
 
-    Attributes:
-        blocks: (groups, rows, columns): ``dy_g = blocks_g dc_g^T``; norm ``max_g ||blocks_g||_2``.
-        squares: squared norms of the columns of a map whose columns are orthogonal; norm ``sqrt(max)``.
-    """
-
-    blocks: Tensor | None = None
+    blocks: Tensor | None = None  #: (groups, rows, columns): ``dy_g = blocks_g dc_g^T``; norm ``max_g ||blocks_g||_2``
+    #: squared norms of the columns of a map whose columns are orthogonal; norm ``sqrt(max)``
     squares: Tensor | None = None
 
     def stacked(self, others: Sequence[Factor]) -> Factor:

@@ -44,37 +44,25 @@ AT_ONCE = 64
 
 @dataclass(frozen=True)
 class Norms:
-    """Norms of Jacobians at one input.
+    """Norms of Jacobians at one input."""
 
-    Attributes:
-        weights: ``||dh/dW||`` for each weight, less rounding.
-        outputs: ``||dh/dy||`` for each weight, y the stacked outputs of its uses; ``None`` where y is not a tensor of
-            the graph.
-        jointly: ``||dh/d(W_1, ..., W_n)||`` where all rows of the Jacobian were formed, else ``None``.
-        residual: largest relative residual of a singular pair; infinite where all weights share one direction of the
-            output, whose image is attained but need not be the largest.
-    """
-
-    weights: tuple[float, ...]
+    weights: tuple[float, ...]  #: ``||dh/dW||`` for each weight, less rounding
+    #: ``||dh/dy||`` for each weight, y the stacked outputs of its uses; ``None`` where y is not a tensor of the graph
     outputs: tuple[float | None, ...]
-    jointly: float | None
+    jointly: float | None  #: ``||dh/d(W_1, ..., W_n)||`` where all rows of the Jacobian were formed, else ``None``
+    #: largest relative residual of a singular pair; infinite where all weights share one direction of the output, whose
+    #: image is attained but need not be the largest
     residual: float
 
 
 @dataclass(frozen=True, eq=False)
 class Seen:
-    """What one run showed of the weights.
+    """What one run showed of the weights."""
 
-    Attributes:
-        leaves: the weights, in float64.
-        shapes: shape of the result of each operation that uses one.
-        vectors: for each dense layer used once on one vector, that vector.
-        visible: for each weight the operations that use it, or ``None`` where one is hidden inside a larger one.
-    """
-
-    leaves: list[Tensor]
-    shapes: dict[str, tuple[int, ...]]
-    vectors: dict[int, Tensor]
+    leaves: list[Tensor]  #: the weights, in float64
+    shapes: dict[str, tuple[int, ...]]  #: shape of the result of each operation that uses one
+    vectors: dict[int, Tensor]  #: for each dense layer used once on one vector, that vector
+    #: for each weight the operations that use it, or ``None`` where one is hidden inside a larger one
     visible: list[tuple[str, ...] | None]
 
 

@@ -13,44 +13,31 @@ from normscope.core.value import Value
 
 @dataclass(frozen=True)
 class WeightRow:
-    """One weight.
+    """One weight."""
 
-    Attributes:
-        name: the parameter's name.
-        shape: its shape.
-        uses: how many operations bring it together with what depends on the input.
-        operation: what those operations do with it: ``matrix``, ``convolution``, ``diagonal``, ...
-        effective: the weight is meant as it acts, after its parametrization.
-        outputs: ``||h, y||`` with y the result of its uses, by domain: ``global``, ``variance_floor``, each also as
-            ``..._small`` for small changes where that is less.
-        input_norm: the largest norm of ``dW -> dy`` over the data: ``||h_{i-1}||``, ``||H||_2``, unfolded patches.
-        constants: ``||h, W||`` over the data, by domain as in ``outputs``.
-        attained: the largest ``||dh/dW||`` at a data point.
-        attained_output: the largest ``||dh/dy||`` at a data point.
-        stacked: ``certified`` and ``attained`` of a batch as one input, and its ``input_norm``.
-        printed: Theorem 12 as printed.
-        printed_is_bound: whether it is at least what is proved (true), below what is attained (false), or neither.
-        unnormalized: ``prod_{j != i} ||W_j|| ||x||``, for a plain chain without normalizers.
-        scale_free: the normalizer that takes its scale away, so that no bound is uniform over its size.
-        notes: what a reader must know.
-    """
-
-    name: str
-    shape: tuple[int, ...]
-    uses: int
-    operation: str
-    effective: bool
+    name: str  #: the parameter's name
+    shape: tuple[int, ...]  #: its shape
+    uses: int  #: how many operations bring it together with what depends on the input
+    operation: str  #: what those operations do with it: ``matrix``, ``convolution``, ``diagonal``, ...
+    effective: bool  #: the weight is meant as it acts, after its parametrization
+    #: ``||h, y||`` with y the result of its uses, by domain: ``global``, ``variance_floor``, each also as ``..._small``
+    #: for small changes where that is less
     outputs: dict[str, Value]
+    #: the largest norm of ``dW -> dy`` over the data: ``||h_{i-1}||``, ``||H||_2``, unfolded patches
     input_norm: Value | None = None
+    #: ``||h, W||`` over the data, by domain as in ``outputs``
     constants: dict[str, Value] = field(default_factory=dict)
-    attained: Value | None = None
-    attained_output: Value | None = None
+    attained: Value | None = None  #: the largest ``||dh/dW||`` at a data point
+    attained_output: Value | None = None  #: the largest ``||dh/dy||`` at a data point
+    #: ``certified`` and ``attained`` of a batch as one input, and its ``input_norm``
     stacked: dict[str, Value] = field(default_factory=dict)
-    printed: Value | None = None
+    printed: Value | None = None  #: Theorem 12 as printed
+    #: whether it is at least what is proved (true), below what is attained (false), or neither
     printed_is_bound: bool | None = None
-    unnormalized: Value | None = None
+    unnormalized: Value | None = None  #: ``prod_{j != i} ||W_j|| ||x||``, for a plain chain without normalizers
+    #: the normalizer that takes its scale away, so that no bound is uniform over its size
     scale_free: str | None = None
-    notes: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()  #: what a reader must know
 
     @property
     def best(self) -> Value | None:
@@ -60,28 +47,18 @@ class WeightRow:
 
 @dataclass(frozen=True, repr=False)
 class WeightResult(Saved, Shown):
-    """What ``weight_lipschitz`` found.
-
-    Attributes:
-        model: name, class, parameters, front end, mode.
-        input: blocks of the network input.
-        weights: every weight, in the order of use.
-        jointly: all weights together: ``certified``, ``attained`` and the same of a stacked batch.
-        samples: data points used, and at how many the Jacobian was measured.
-        residual: largest relative residual of a singular pair behind the attained values.
-        messages: notes on the numbers.
-    """
+    """What ``weight_lipschitz`` found."""
 
     _layout = ("normscope.report.weight_lipschitz", "weight_sections")
     _rows = "weights"
 
-    model: dict[str, Any]
-    input: dict[str, Any]
-    weights: tuple[WeightRow, ...]
-    jointly: dict[str, Value]
-    samples: dict[str, int]
-    residual: float | None = None
-    messages: tuple[str, ...] = ()
+    model: dict[str, Any]  #: name, class, parameters, front end, mode
+    input: dict[str, Any]  #: blocks of the network input
+    weights: tuple[WeightRow, ...]  #: every weight, in the order of use
+    jointly: dict[str, Value]  #: all weights together: ``certified``, ``attained`` and the same of a stacked batch
+    samples: dict[str, int]  #: data points used, and at how many the Jacobian was measured
+    residual: float | None = None  #: largest relative residual of a singular pair behind the attained values
+    messages: tuple[str, ...] = ()  #: notes on the numbers
 
     def to_dict(self) -> dict[str, Any]:
         """Return the JSON form."""

@@ -25,19 +25,12 @@ ROOM = 8.0
 
 @dataclass(eq=False)
 class Met:
-    """What one use of a weight met at one input.
+    """What one use of a weight met at one input."""
 
-    Attributes:
-        factor: the map from a change of the weight to a change of the result.
-        norm: its norm, rounded up; filled in when it is measured.
-        rounding: how far the map in exact arithmetic may be from it.
-        activation: ``||h_{i-1}||`` of the tensor a matrix or kernel meets.
-    """
-
-    factor: Factor
-    norm: float = math.inf
-    rounding: float = 0.0
-    activation: float | None = None
+    factor: Factor  #: the map from a change of the weight to a change of the result
+    norm: float = math.inf  #: its norm, rounded up; filled in when it is measured
+    rounding: float = 0.0  #: how far the map in exact arithmetic may be from it
+    activation: float | None = None  #: ``||h_{i-1}||`` of the tensor a matrix or kernel meets
 
 
 @dataclass(eq=False)

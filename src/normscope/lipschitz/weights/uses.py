@@ -51,47 +51,30 @@ _CELLS = frozenset(f"{name}_cell" for name in RECURRENT)
 
 @dataclass(frozen=True)
 class Leaf:
-    """A weight: a parameter, or what a parametrization makes of parameters.
+    """A weight: a parameter, or what a parametrization makes of parameters."""
 
-    Attributes:
-        name: the parameter's name, unique.
-        nodes: graph nodes that stand for it (tied parameters have several).
-        shape: its shape.
-        effective: it is computed from parameters (weight normalization, standardization), and meant as it acts.
-    """
-
-    name: str
-    nodes: tuple[str, ...]
-    shape: tuple[int, ...]
+    name: str  #: the parameter's name, unique
+    nodes: tuple[str, ...]  #: graph nodes that stand for it (tied parameters have several)
+    shape: tuple[int, ...]  #: its shape
+    #: it is computed from parameters (weight normalization, standardization), and meant as it acts
     effective: bool = False
 
 
 @dataclass(frozen=True, eq=False)
 class Use:
-    """One place where a weight meets what depends on the input: ``y = op(h, c(W))``.
+    """One place where a weight meets what depends on the input: ``y = op(h, c(W))``."""
 
-    Attributes:
-        leaf: index of the weight.
-        node: the operation.
-        argument: the name of its argument that holds ``c(W)``.
-        constant: the node of ``c(W)``.
-        copies: norm of ``W -> c(W)``, which copies entries: the root of how often the most used one is.
-        kind: ``matrix``, ``convolution``, ``diagonal``, ``recurrent``, ``recurrent bias``, ``constant`` (through a
-            constant that ``copies`` holds the whole norm of) or ``unknown``.
-        place: the expression of ``y``, where a change of the weight is felt first.
-        source: the expression of ``h``, inside a recurrent operation.
-        reason: why nothing is known, for ``unknown``.
-    """
-
-    leaf: int
-    node: str
-    argument: str
-    constant: str
-    copies: float
+    leaf: int  #: index of the weight
+    node: str  #: the operation
+    argument: str  #: the name of its argument that holds ``c(W)``
+    constant: str  #: the node of ``c(W)``
+    copies: float  #: norm of ``W -> c(W)``, which copies entries: the root of how often the most used one is
+    #: ``matrix``, ``convolution``, ``diagonal``, ``recurrent``, ``recurrent bias``, ``constant`` (through a constant
+    #: that ``copies`` holds the whole norm of) or ``unknown``
     kind: str
-    place: Expr | None
-    source: Expr | None = None
-    reason: str = ""
+    place: Expr | None  #: the expression of ``y``, where a change of the weight is felt first
+    source: Expr | None = None  #: the expression of ``h``, inside a recurrent operation
+    reason: str = ""  #: why nothing is known, for ``unknown``
 
 
 @dataclass(frozen=True, eq=False)

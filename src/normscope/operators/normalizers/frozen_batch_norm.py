@@ -19,22 +19,14 @@ from normscope.operators.written_out import Place, Surroundings, Written
 
 @dataclass(frozen=True, eq=False)
 class FixedStatistics:
-    """A product with a constant over the root of a buffer.
+    """A product with a constant over the root of a buffer."""
 
-    Attributes:
-        source: the node that is normalized, before its mean is subtracted.
-        variance: the buffer.
-        eps: the stabilizer.
-        gamma: the scale beside the root.
-        mean: the constant that is subtracted, or ``None``.
-        axis: the axis of the source along which the statistics lie, or ``None`` if there is not just one.
-    """
-
-    source: str
-    variance: Tensor
-    eps: float
-    gamma: Tensor
-    mean: Tensor | None
+    source: str  #: the node that is normalized, before its mean is subtracted
+    variance: Tensor  #: the buffer
+    eps: float  #: the stabilizer
+    gamma: Tensor  #: the scale beside the root
+    mean: Tensor | None  #: the constant that is subtracted, or ``None``
+    #: the axis of the source along which the statistics lie, or ``None`` if there is not just one
     axis: int | None = None
 
 

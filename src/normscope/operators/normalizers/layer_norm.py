@@ -33,17 +33,11 @@ TINY = 1e-300
 
 @dataclass(frozen=True)
 class OutputRange:
-    """Where the output of a normalizer lies, whatever its input.
+    """Where the output of a normalizer lies, whatever its input."""
 
-    Attributes:
-        radius: bound on the 2-norm of the output.
-        low: lower bound of each output entry (or of each channel's entries).
-        high: upper bound of each output entry.
-    """
-
-    radius: float
-    low: Tensor
-    high: Tensor
+    radius: float  #: bound on the 2-norm of the output
+    low: Tensor  #: lower bound of each output entry (or of each channel's entries)
+    high: Tensor  #: upper bound of each output entry
 
     @classmethod
     def around(cls, shift: Tensor, scale: Tensor, square: int, radius: float) -> OutputRange:

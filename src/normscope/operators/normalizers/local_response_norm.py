@@ -32,19 +32,12 @@ from normscope.operators.written_out import Place, Written
 
 @dataclass(frozen=True)
 class LocalResponse:
-    """The numbers of a local response normalization.
+    """The numbers of a local response normalization."""
 
-    Attributes:
-        size: the number n of channels in a window.
-        alpha: the factor of the mean square, ``>= 0``.
-        beta: the power, ``>= 0``.
-        k: what is added to it, ``> 0``.
-    """
-
-    size: int
-    alpha: float
-    beta: float
-    k: float
+    size: int  #: the number n of channels in a window
+    alpha: float  #: the factor of the mean square, ``>= 0``
+    beta: float  #: the power, ``>= 0``
+    k: float  #: what is added to it, ``> 0``
 
     def __call__(self, x: Tensor) -> Tensor:
         """Return the normalized tensor."""

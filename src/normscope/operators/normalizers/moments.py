@@ -11,21 +11,13 @@ from normscope.core.rounding import UNIT, sum_units, tree_sum
 
 @dataclass(frozen=True)
 class Spread:
-    """The deviations of each row from its centre and their root mean square, with enclosure.
+    """The deviations of each row from its centre and their root mean square, with enclosure."""
 
-    Attributes:
-        direction: deviations of shape (rows, n), each row divided by a power of two near its largest entry.
-        value: the root mean square of the deviations, of shape (rows,).
-        low: a proved lower bound of it; exactly zero where the row has no deviation.
-        high: a proved upper bound of it.
-        direction_error: bound on the relative error of each row of ``direction`` in the 2-norm.
-    """
-
-    direction: Tensor
-    value: Tensor
-    low: Tensor
-    high: Tensor
-    direction_error: Tensor
+    direction: Tensor  #: deviations of shape (rows, n), each row divided by a power of two near its largest entry
+    value: Tensor  #: the root mean square of the deviations, of shape (rows,)
+    low: Tensor  #: a proved lower bound of it; exactly zero where the row has no deviation
+    high: Tensor  #: a proved upper bound of it
+    direction_error: Tensor  #: bound on the relative error of each row of ``direction`` in the 2-norm
 
 
 def standard_deviation(x: Tensor) -> Spread:

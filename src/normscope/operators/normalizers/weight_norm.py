@@ -21,21 +21,13 @@ from normscope.operators.written_out import Surroundings
 
 @dataclass(frozen=True)
 class WeightNormBounds:
-    """The norm of a weight-normalized matrix and what the factors alone say about it.
+    """The norm of a weight-normalized matrix and what the factors alone say about it."""
 
-    Attributes:
-        lower: proved lower bound of ``||diag(g) V^||_2``.
-        upper: proved upper bound of it.
-        largest_gain: ``max |g_i|``, a lower bound.
-        gain_norm: ``||g||_2``, an upper bound.
-        gain_times_direction: ``max |g_i| ||V^||_2``, an upper bound.
-    """
-
-    lower: float
-    upper: float
-    largest_gain: float
-    gain_norm: float
-    gain_times_direction: float
+    lower: float  #: proved lower bound of ``||diag(g) V^||_2``
+    upper: float  #: proved upper bound of it
+    largest_gain: float  #: ``max |g_i|``, a lower bound
+    gain_norm: float  #: ``||g||_2``, an upper bound
+    gain_times_direction: float  #: ``max |g_i| ||V^||_2``, an upper bound
 
 
 def weight_norm_effective(v: Tensor, g: Tensor | None = None, dim: int | None = 0) -> Tensor:

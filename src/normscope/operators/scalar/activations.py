@@ -31,17 +31,11 @@ class UnknownActivationError(InputError, KeyError):
 
 @dataclass(frozen=True)
 class Activation:
-    """A scalar function by name.
+    """A scalar function by name."""
 
-    Attributes:
-        name: the name, that of the PyTorch operator.
-        build: the curve for given parameters.
-        defaults: the parameters and their defaults.
-    """
-
-    name: str
-    build: Callable[..., Curve]
-    defaults: Mapping[str, Any] = field(default_factory=dict)
+    name: str  #: the name, that of the PyTorch operator
+    build: Callable[..., Curve]  #: the curve for given parameters
+    defaults: Mapping[str, Any] = field(default_factory=dict)  #: the parameters and their defaults
 
     def curve(self, parameters: Mapping[str, Any] | None = None) -> Curve:
         """Return the curve for these parameters, defaults for the rest.

@@ -78,17 +78,11 @@ def supremum(terms: Terms, start: float) -> float:
 
 @dataclass(frozen=True)
 class Tail:
-    """A function on ``s >= start``: ``P(s) + e(s)``.
+    """A function on ``s >= start``: ``P(s) + e(s)``."""
 
-    Attributes:
-        polynomial: its coefficients, lowest first, without zeros at the end.
-        value: the bound ``E`` of the remainder.
-        slope: the bound ``D`` of its derivative.
-    """
-
-    polynomial: tuple[Fraction, ...] = ()
-    value: Terms = field(default_factory=dict)
-    slope: Terms = field(default_factory=dict)
+    polynomial: tuple[Fraction, ...] = ()  #: its coefficients, lowest first, without zeros at the end
+    value: Terms = field(default_factory=dict)  #: the bound ``E`` of the remainder
+    slope: Terms = field(default_factory=dict)  #: the bound ``D`` of its derivative
 
     def __add__(self, other: Tail) -> Tail:
         longest = max(len(self.polynomial), len(other.polynomial))

@@ -239,27 +239,17 @@ def _check(low: float, high: float) -> None:
 
 @dataclass(frozen=True)
 class Piece:
-    """A smooth piece of a function on a closed interval.
+    """A smooth piece of a function on a closed interval."""
 
-    Attributes:
-        low: left end, possibly ``-inf``.
-        high: right end, possibly ``inf``.
-        formula: the function on it.
-        turns: where it may have a local extremum; ``None`` if that is to be found.
-        bends: where its derivative may have one; ``None`` if that is to be found.
-        left: value and derivative in the limit at the left end, needed where the formula is not defined there.
-        right: value and derivative in the limit at the right end.
-        straight: the formula is ``a x + b``.
-    """
-
-    low: float
-    high: float
-    formula: Formula
-    turns: tuple[float, ...] | None = None
-    bends: tuple[float, ...] | None = None
+    low: float  #: left end, possibly ``-inf``
+    high: float  #: right end, possibly ``inf``
+    formula: Formula  #: the function on it
+    turns: tuple[float, ...] | None = None  #: where it may have a local extremum; ``None`` if that is to be found
+    bends: tuple[float, ...] | None = None  #: where its derivative may have one; ``None`` if that is to be found
+    #: value and derivative in the limit at the left end, needed where the formula is not defined there
     left: tuple[float, float] | None = None
-    right: tuple[float, float] | None = None
-    straight: bool = False
+    right: tuple[float, float] | None = None  #: value and derivative in the limit at the right end
+    straight: bool = False  #: the formula is ``a x + b``
 
     def range(self, order: int, low: float, high: float) -> tuple[float, float]:
         """Return bounds of the function (order 0) or its slope (order 1) on an interval inside the piece."""
@@ -310,21 +300,14 @@ def line(low: float, high: float, formula: Formula) -> Piece:
 
 @dataclass(frozen=True)
 class Curve:
-    """A scalar function of adjacent pieces; bounds across a jump, and where it is not defined, are infinite.
+    """A scalar function of adjacent pieces; bounds across a jump, and where it is not defined, are infinite."""
 
-    Attributes:
-        pieces: the pieces from left to right; outside them the function is not defined.
-        jumps: where it is discontinuous, with whether the value there belongs to the left piece.
-        least: a lower bound of the function known exactly.
-        most: an upper bound of the function known exactly.
-        steepest: an upper bound of ``|g'|`` known exactly.
-    """
-
-    pieces: tuple[Piece, ...]
+    pieces: tuple[Piece, ...]  #: the pieces from left to right; outside them the function is not defined
+    #: where it is discontinuous, with whether the value there belongs to the left piece
     jumps: tuple[tuple[float, bool], ...] = field(default=())
-    least: float = -_INF
-    most: float = _INF
-    steepest: float = _INF
+    least: float = -_INF  #: a lower bound of the function known exactly
+    most: float = _INF  #: an upper bound of the function known exactly
+    steepest: float = _INF  #: an upper bound of ``|g'|`` known exactly
 
     def slope(self, low: float = -_INF, high: float = _INF) -> float:
         """Return the certified supremum of ``|g'|`` on [low, high], the Lipschitz constant there."""

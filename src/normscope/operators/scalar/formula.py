@@ -23,20 +23,14 @@ LONGEST = 160
 
 @dataclass(frozen=True)
 class Formula:
-    """A node of a formula.
+    """A node of a formula."""
 
-    Attributes:
-        op: ``x``, ``constant``, ``add``, ``mul``, ``pow`` (a constant exponent), ``where`` (first part positive:
-            second, else third), or one of :data:`normscope.operators.scalar.series.FUNCTIONS`.
-        parts: the operands.
-        number: the value of a constant, or the exponent.
-        size: number of nodes, each as often as it is written.
-    """
-
+    #: ``x``, ``constant``, ``add``, ``mul``, ``pow`` (a constant exponent), ``where`` (first part positive: second,
+    #: else third), or one of :data:`normscope.operators.scalar.series.FUNCTIONS`
     op: str
-    parts: tuple[Formula, ...] = ()
-    number: float = 0.0
-    size: int = 1
+    parts: tuple[Formula, ...] = ()  #: the operands
+    number: float = 0.0  #: the value of a constant, or the exponent
+    size: int = 1  #: number of nodes, each as often as it is written
 
     def series(self, x: arb, length: int, memo: dict[int, arb_series] | None = None) -> arb_series:
         """Return the power series at a ball: coefficient k holds ``g^(k)/k!`` at each of its points."""
