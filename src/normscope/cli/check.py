@@ -200,16 +200,14 @@ def rendered(
     if format == "github":
         return github_text(result, source)
     if format == "html":
-        from normscope.report.findings import findings_html
+        from normscope.report.findings import check_sections
         from normscope.report.html import report_html
 
-        try:
-            if capacity is None:
-                return findings_html(result)
-            title = f"{result.model} for {result.purpose}" if result.purpose else ""
-            return report_html(capacity(), findings=result.findings, title=title)
-        except NormscopeError:  # no graph: there is nothing to show but the findings
-            return findings_html(result)
+        title = f"{result.model} for {result.purpose}" if result.purpose else ""
+        if capacity is not None:
+            with contextlib.suppress(NormscopeError):  # no graph: there is nothing to show but the findings
+                return report_html(capacity(), findings=result.findings, title=title)
+        return report_html({}, sections=check_sections(result), title=title)
     return visible(findings_text(result, width), keep="\n")
 
 

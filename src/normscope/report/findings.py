@@ -1,6 +1,5 @@
 """Findings as plain text: one paragraph each, the most severe first."""
 
-import html
 import textwrap
 from collections import Counter
 from collections.abc import Mapping
@@ -105,43 +104,6 @@ def _wrapped(text: str, first: str, rest: str, width: int) -> list[str]:
     """Return a text in lines; module paths and numbers are never broken."""
     return textwrap.wrap(
         text, width, initial_indent=first, subsequent_indent=rest, break_long_words=False, break_on_hyphens=False
-    )
-
-
-def findings_html(result: CheckResult) -> str:
-    """Return the findings as a small HTML page of its own, without scripts, fonts or anything to fetch.
-
-    >>> "no findings" in findings_html(CheckResult("net", ()))
-    True
-    """
-    rows = "\n".join(_row(f) for f in result.findings)
-    head = "".join(
-        f"<th>{h}</th>" for h in ("code", "severity", "certainty", "place", "cause", "finding", "effect", "fix")
-    )
-    table = f"<table><thead><tr>{head}</tr></thead><tbody>\n{rows}\n</tbody></table>" if rows else ""
-    purpose = f" for {result.purpose}" if result.purpose else ""
-    title = html.escape(f"{result.model}{purpose}: {counts_text(result)}")
-    skipped = "".join(f"<li>{c} {html.escape(reason)}</li>" for c, reason in result.skipped.items())
-    rest = f"<h2>not checked</h2><ul>{skipped}</ul>" if skipped else ""
-    style = (
-        "body{font:16px/1.4 system-ui,sans-serif;margin:2rem;max-width:80rem}table{border-collapse:collapse}"
-        "td,th{border-bottom:1px solid #999;padding:.3rem .6rem;text-align:left;vertical-align:top}"
-        ".error{color:#b00020}.warning{color:#8a5a00}"
-    )
-    return (
-        f'<!doctype html>\n<html lang="en"><head><meta charset="utf-8"><title>{title}</title>'
-        f"<style>{style}</style></head><body><h1>{title}</h1>{table}{rest}</body></html>"
-    )
-
-
-def _row(finding: Finding) -> str:
-    """Return one finding as a row of a table."""
-    severity = finding.severity.value
-    texts = (finding.cause, finding.message, finding.effect, finding.fix)
-    return (
-        f"<tr><td>{finding.code}</td><td class={severity}>{severity}</td><td>{finding.certainty.value}</td>"
-        f"<td><code>{html.escape(finding.place or 'model')}</code></td>"
-        f"{''.join(f'<td>{html.escape(text)}</td>' for text in texts)}</tr>"
     )
 
 

@@ -76,7 +76,7 @@ def report_html(
     """Return a report as the text of one HTML file.
 
     Args:
-        results: one result, or several by name, which are shown side by side; none where there are panels.
+        results: one result, or several by name, which are shown side by side; none where there is something else.
         findings: findings of the one result, or of each by its name; ``None`` if no checks were run.
         facts: for several results more rows of their table, each a name and one cell per result.
         sections: more parts of the page, e.g. of a comparison.
@@ -99,7 +99,7 @@ def report_html(
             raise InputError(f"Expected one result of analyze, or several by name, got {type(results).__name__}.")
         return _weights_page(results, title)
     named = {str(results.model.get("name") or "model"): results} if isinstance(results, Result) else dict(results)
-    if not named and not panels:
+    if not named and not panels and not sections:
         raise ValueError("Expected at least one result.")
     said: dict[str, Any] = {name: r.findings for name, r in named.items()}
     if findings is not None:
