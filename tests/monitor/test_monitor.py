@@ -22,7 +22,7 @@ from normscope.monitor import Run
 from normscope.monitor.monitor import Monitor
 from normscope.monitor.outlets import MonitorWarning
 from normscope.monitor.quantities import descriptions
-from normscope.monitor.quantities.probe_pass import ProbeLoss
+from normscope.monitor.quantities.loss import ProbeLoss
 from normscope.monitor.sinks.tensorboard import TensorBoard
 from normscope.monitor.view import View
 

@@ -13,7 +13,10 @@ from torch.nn import functional as F
 from monitor.moments import batch, moment_of, small
 from normscope.core.errors import NonFiniteError
 from normscope.graph.guard import same_bits
-from normscope.monitor.quantities.norms import ChainEstimate, FoldedNorms, InverseSigma, SpectralNorms
+from normscope.monitor.quantities.chain import ChainEstimate
+from normscope.monitor.quantities.folded import FoldedNorms
+from normscope.monitor.quantities.inverse_sigma import InverseSigma
+from normscope.monitor.quantities.spectral import SpectralNorms
 
 
 def test_a_moment_moved_is_elsewhere_and_the_model_is_not() -> None:

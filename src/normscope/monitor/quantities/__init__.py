@@ -1,4 +1,4 @@
-"""The quantities of the monitor: pure functions, and twins that remember what saves work."""
+"""The quantities of the monitor, one a file: pure functions, and twins that remember what saves work."""
 
 from normscope.core.lazy import modules_in
 from normscope.monitor.quantities.certified import DESCRIPTIONS

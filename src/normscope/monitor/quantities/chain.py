@@ -1,0 +1,42 @@
+"""A cheap end-to-end estimate: the constants of layers and normalizers multiplied as if the network were a chain."""
+
+from normscope.core.value import Kind, product
+from normscope.monitor.quantities.spectral import lower_product
+from normscope.monitor.quantity import Description, Quantity
+from normscope.monitor.snapshot import Snapshot
+from normscope.operators.normalizer import acts_on_weights
+
+
+class ChainEstimate(Quantity):
+    r"""``prod_k c_k`` with folded norms where fixed normalization follows a layer, otherwise norm and constant apart.
+
+    An estimate, no bound: it knows of no skip connection, attention or slope of an activation, and the norms are from
+    below. ``Monitor.certify`` gives the bound.
+    """
+
+    name = "chain"
+    cost = 11
+    describes = (
+        Description(
+            "bound/chain_log10",
+            Kind.ESTIMATE,
+            "folded norms and normalizer constants multiplied along the network as if it were a chain",
+            "normscope F1",
+        ),
+    )
+
+    def measure(self, moment: Snapshot) -> dict[str, float]:
+        """Return the estimate, if there is a layer and every factor is known."""
+        folded = [x.normalizer for x in moment.layers if x.folded is not None]
+        if not moment.layers or len(moment.norms) < len(moment.layers) or len(moment.folded_norms) < len(folded):
+            return {}
+        norms = moment.norms | moment.folded_norms
+        parts = [lower_product(norms.values())]
+        for normalizer in moment.normalizers:
+            if normalizer.site.node in folded or acts_on_weights(normalizer.site):
+                continue
+            constants = moment.constants.get(normalizer.name)
+            if constants is None:
+                return {}
+            parts.append(constants.on_floor or constants.proved)
+        return {"bound/chain_log10": product(parts).log10}

@@ -1,0 +1,36 @@
+"""Margins on the probe: how far the correct class is ahead."""
+
+import torch
+
+from normscope.core.value import Kind
+from normscope.generalization.margins import margins
+from normscope.graph.objective import class_scores
+from normscope.monitor.quantity import Description, Quantity
+from normscope.monitor.snapshot import Snapshot
+
+
+class Margins(Quantity):
+    """The least, tenth and median margin on the probe, and the share of samples classified right."""
+
+    name = "margins"
+    cost = 2
+    describes = (
+        Description(
+            "margin/*", Kind.ESTIMATE, "margin of the correct class on the probe: minimum, 10 %, median", signed=True
+        ),
+        Description("probe/accuracy", Kind.ESTIMATE, "share of the probe with a positive margin"),
+    )
+
+    def measure(self, moment: Snapshot) -> dict[str, float]:
+        """Return quantiles of the margins, if the labels are classes."""
+        found = class_scores(moment.look.outputs, moment.view.labels)
+        if found is None:
+            return {}
+        values = margins(*found).double()
+        tenth, median = torch.quantile(values, torch.tensor([0.1, 0.5], dtype=torch.float64, device=values.device))
+        return {
+            "margin/minimum": float(values.min()),
+            "margin/tenth": float(tenth),
+            "margin/median": float(median),
+            "probe/accuracy": float((values > 0).double().mean()),
+        }

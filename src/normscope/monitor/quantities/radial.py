@@ -1,0 +1,52 @@
+"""The radial part of an update: zero where a normalizer follows the weight and plain SGD moves it."""
+
+import torch
+from torch import Tensor
+
+from normscope.core.statement import statement
+from normscope.core.value import Kind
+from normscope.monitor.quantity import Description, Quantity
+from normscope.monitor.snapshot import Snapshot
+
+
+@statement(
+    "akbar2025", "Lemma 5.1 (live)", holds="an identity; zero for a step along the gradient of an invariant loss"
+)
+def radial_update(before: Tensor, after: Tensor) -> float:
+    r"""Return ``(||w+||^2 - ||w||^2 - ||w+ - w||^2)/||w||^2 = 2 <w, w+ - w>/||w||^2``.
+
+    The law of scale-invariant weights says that SGD makes this zero: the length grows by the squared step alone. Weight
+    decay makes it ``-2 eta lambda``, and eps leaves a small rest.
+
+    Args:
+        before: the weight before the update.
+        after: the weight after it.
+
+    >>> radial_update(torch.tensor([1.0, 0.0]), torch.tensor([1.0, 0.5])), radial_update(torch.ones(2), torch.zeros(2))
+    (0.0, -2.0)
+    """
+    w, moved = before.detach().double().flatten(), after.detach().double().flatten()
+    size = float(w.square().sum())
+    return 2 * float(torch.dot(w, moved - w)) / size if size else float("nan")
+
+
+class RadialUpdates(Quantity):
+    """The conservation law of each layer's weight, live: measured growth minus the growth that the law allows."""
+
+    name = "radial"
+    cost = 7
+    previous = True
+    describes = (
+        Description(
+            "radial/*",
+            Kind.ESTIMATE,
+            "change of a squared norm beyond the squared step, relative; 0 by the law of scale-invariant weights",
+            "akbar2025 Lemma 5.1 (live)",
+            signed=True,
+        ),
+    )
+
+    def measure(self, moment: Snapshot) -> dict[str, float]:
+        """Return it for each layer whose weight of one update before is known and not zero."""
+        found = {f"radial/{name}": radial_update(*pair) for name, pair in moment.updates.items()}
+        return {name: value for name, value in found.items() if value == value}
