@@ -68,8 +68,6 @@ class Spread:
 
 
 @statement("normscope", "F3", holds="all pairs of inputs whose group spreads are at least s; no convexity needed")
-@statement("normscope", "Proposition L2-2", holds="division by the length, s = 0")
-@statement("normscope", "Proposition L2-3", holds="division by a length of at least s")
 def division_constant(spread: Spread, s: Tensor) -> Tensor:
     """Return the Lipschitz constant of dividing a (centred) group by its spread, where the spread is at least s.
 
@@ -110,10 +108,6 @@ class Division(Nonlinear):
             return whole
         return context.lipschitz(_folded(x, constants, spread)).minimum(whole)
 
-    @statement("normscope", "Proposition BN-7", holds="batch statistics: a group is a channel of the batch")
-    @statement("normscope", "Proposition GN-5", holds="a group is one of channels of a sample")
-    @statement("normscope", "Proposition IN-5", holds="a group is a channel of a sample")
-    @statement("normscope", "Proposition RMS-5", holds="no centring")
     def image(self, context: Context) -> Range:
         """Return the range: a group of n entries has norm at most ``sqrt(n/k)``."""
         x = self.inputs[0]

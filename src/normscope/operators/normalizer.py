@@ -13,7 +13,6 @@ from typing import Any, Literal
 from torch import Tensor, nn
 
 from normscope.core.lazy import modules_in
-from normscope.core.statement import statement
 from normscope.core.value import Kind, Value
 from normscope.graph.ir import Node
 from normscope.graph.recognise import Match
@@ -146,18 +145,6 @@ def of_the_weight(site: Site, floor: Tensor | None, mode: str) -> Constants:
     return Constants(Value(0.0, Kind.CERTIFIED, statement=what))
 
 
-def no_bound(label: str = "") -> Constants:
+def no_bound(statement: str = "") -> Constants:
     """Return the constants of a normalizer for which nothing is proved on all inputs."""
-    return Constants(Value(math.inf, Kind.CERTIFIED, statement=label))
-
-
-@statement("normscope", "Proposition ADAIN-1", holds="no constant on all inputs unless the scale is bounded")
-@statement("normscope", "Proposition SIMPLE-1", holds="no constant on all inputs exists")
-@statement("normscope", "Proposition SWITCH-1", holds="no constant on all inputs exists with running statistics")
-def without_bound(label: str) -> ConstantsOf:
-    """Return the constants function of a kind of normalizer that has no bound on all inputs, by a statement.
-
-    >>> without_bound("normscope Proposition SIMPLE-1")(Site("n", "x", "", "simple_norm"), None, "running").proved.log
-    inf
-    """
-    return lambda site, floor, mode: no_bound(label)
+    return Constants(Value(math.inf, Kind.CERTIFIED, statement=statement))

@@ -16,6 +16,7 @@ from normscope.operators.normalizers.batch_norm import (
     batch_norm_batch_at,
     batch_norm_batch_each,
     batch_norm_batch_global,
+    batch_norm_batch_on_ball,
     batch_norm_batch_on_floor,
     batch_norm_frobenius,
     batch_norm_printed,
@@ -23,7 +24,9 @@ from normscope.operators.normalizers.batch_norm import (
     batch_norm_scale,
     batch_norm_slides,
 )
-from operators.normalizers.truth import jacobian_norm, kinds, printed_is_bound, scales, seeds, stabilizers, vectors
+from normscope.operators.normalizers.group_norm import group_norm_range
+from normscope.operators.normalizers.layer_norm import printed_is_bound
+from operators.normalizers.truth import jacobian_norm, kinds, scales, seeds, stabilizers, vectors
 
 SHAPES = [(1, 3), (2, 3), (3, 2), (7, 1), (2, 2, 3), (1, 3, 2), (2, 3, 2, 2), (1, 2, 1, 1)]
 shapes = st.sampled_from(SHAPES)
@@ -169,6 +172,43 @@ def test_floor_holds_for_all_pairs_and_is_attained(m: int, channels: int, kind: 
     other[:, worst] *= -1
     quotient = (batch_norm(x, gamma, eps) - batch_norm(other, gamma, eps)).norm() / (x - other).norm()
     assert float(quotient) == pytest.approx(bound, rel=1e-10, abs=1e-300)
+
+
+@settings(derandomize=True, deadline=None, max_examples=50)
+@given(shapes, kinds, seeds, st.sampled_from((0.0, 0.2, 5.0)))
+def test_ball_is_never_exceeded(shape: tuple[int, ...], kind: str, seed: int, radius: float) -> None:
+    """Jacobians at random points of the ball stay below the bound."""
+    x, gamma, eps = batches(shape, seed), scales(shape[1], seed, kind), 1e-3
+    bound = batch_norm_batch_on_ball(x, radius, gamma, eps)
+    for k in range(10):
+        step = batches(shape, seed + k)
+        if k == 0:
+            step = -(x - x.mean([0, *range(2, x.ndim)], keepdim=True))
+        step = step / step.norm().clamp_min(1e-300) * radius * (1 - 1e-15)
+        assert batch_norm_batch_at(x + step, gamma, eps) <= bound * (1 + 1e-9)
+
+
+@settings(derandomize=True, deadline=None, max_examples=50)
+@given(shapes, kinds, seeds)
+def test_range_holds(shape: tuple[int, ...], kind: str, seed: int) -> None:
+    """Outputs stay within the stated radius and box, whatever the batch."""
+    m = math.prod(shape) // shape[1]
+    gamma, beta = scales(shape[1], seed, kind), vectors(shape[1], seed)
+    spread = group_norm_range(gamma, beta, len(gamma), m)
+    beta_view = beta.reshape(-1, *[1] * (len(shape) - 2))
+    for k in range(5):
+        y = batch_norm(batches(shape, seed + k, 100.0), gamma, 1e-12) + beta_view
+        assert float(y.norm()) <= spread.radius * (1 + 1e-12)
+        channels = y.transpose(0, 1).flatten(1)
+        assert (channels >= spread.low[:, None] - 1e-10).all()
+        assert (channels <= spread.high[:, None] + 1e-10).all()
+
+
+def test_range_is_attained_without_shift() -> None:
+    """Any batch with large variance has the radius ``sqrt(m) ||gamma||``."""
+    gamma, x = torch.tensor([2.0, -1.0]).double(), batches((6, 2), 1, 1e6)
+    radius = group_norm_range(gamma, None, 2, 6).radius
+    assert float(batch_norm(x, gamma, 1e-12).norm()) == pytest.approx(radius, rel=1e-10)
 
 
 def test_errors() -> None:

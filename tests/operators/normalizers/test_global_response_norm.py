@@ -13,7 +13,12 @@ from torch import Tensor
 from networks import jacobian_norm as network_jacobian_norm
 from networks import points, program_of, upper_of
 from normscope.core.errors import InputError
-from normscope.operators.normalizers.global_response_norm import response_core_global, response_norm_global
+from normscope.operators.normalizers.global_response_norm import (
+    response_core_global,
+    response_norm_at,
+    response_norm_global,
+    response_norm_on_ball,
+)
 from operators.normalizers.truth import jacobian_norm, kinds, scales, seeds, vectors
 from operators.refute import model_of, refuted
 
@@ -24,15 +29,18 @@ def core(x: Tensor, eps: float) -> Tensor:
     return x * (length / (length.mean() + eps))[:, None]
 
 
-@settings(derandomize=True, deadline=None, max_examples=60)
-@given(st.integers(1, 5), st.integers(1, 4), kinds, seeds, st.sampled_from((1e-6, 0.1, 3.0)))
-def test_with_scale_and_identity_it_is_never_exceeded(
-    channels: int, positions: int, kind: str, seed: int, eps: float
+@settings(derandomize=True, deadline=None, max_examples=100)
+@given(st.integers(1, 5), st.integers(1, 4), kinds, seeds, st.sampled_from((0.0, 1e-6, 0.1, 3.0)), st.booleans())
+def test_at_a_point_equals_automatic_differentiation(
+    channels: int, positions: int, kind: str, seed: int, eps: float, identity: bool
 ) -> None:
-    """Jacobians of ``gamma x N(x) + x`` by automatic differentiation stay below the constant on all inputs."""
+    """The block structure of the Jacobian gives its exact norm."""
     x, gamma = vectors(channels * positions, seed).reshape(channels, positions), scales(channels, seed, kind)
-    truth = jacobian_norm(lambda z: gamma[:, None] * core(z, eps) + z, x)
-    assert truth <= response_norm_global(gamma) * (1 + 1e-12)
+    truth = jacobian_norm(lambda z: gamma[:, None] * core(z, eps) + (z if identity else 0.0), x)
+    bound = response_norm_at(x, gamma, eps, identity=identity)
+    assert bound == pytest.approx(truth, rel=1e-10, abs=1e-13 * float(gamma.abs().max()))
+    assert bound >= truth * (1 - 1e-13)
+    assert bound <= response_norm_global(gamma) * (1 + 1e-12)
 
 
 def ascend(channels: int, positions: int, seed: int, steps: int = 120) -> float:
@@ -66,7 +74,7 @@ def test_one_dominant_channel_approaches_the_constant(channels: int) -> None:
     """With one channel far above the others the Jacobian norm tends to ``C^{3/2}``."""
     x = torch.full((channels, 1), 1e-6, dtype=torch.float64)
     x[0] = 1e6
-    norm = jacobian_norm(lambda z: core(z, 1e-6), x)
+    norm = response_norm_at(x, torch.ones(channels), 1e-6, identity=False)
     assert norm == pytest.approx(channels**1.5, rel=1e-6)
     assert norm <= response_core_global(channels)
 
@@ -86,6 +94,32 @@ def test_the_radial_matrix_never_exceeds_its_bound(channels: int, seed: int, pow
     assert norm <= q * max(2.0, (math.sqrt(8 + tau * tau) + tau) / 2) * (1 + 1e-12)
 
 
+@settings(derandomize=True, deadline=None, max_examples=80)
+@given(st.integers(1, 6), st.integers(1, 3), kinds, seeds, st.sampled_from((0.0, 0.1, 1.0, 50.0)), st.booleans())
+def test_ball_is_never_exceeded(
+    channels: int, positions: int, kind: str, seed: int, radius: float, identity: bool
+) -> None:
+    """Jacobians at points of the ball stay below the bound, which stays below the global one."""
+    shape = (channels, positions)
+    x, gamma = vectors(channels * positions, seed).reshape(shape), scales(channels, seed, kind)
+    bound = response_norm_on_ball(x, radius, gamma, 1e-3, identity=identity)
+    for k in range(8):
+        step = vectors(channels * positions, seed + k + 1).reshape(shape)
+        if k == 0:
+            step = -x.clone()
+            step[seed % channels] *= -1  # let one channel dominate
+        step = step / step.norm() * radius * (1 - 1e-15)
+        assert response_norm_at(x + step, gamma, 1e-3, identity=identity) <= bound * (1 + 1e-9)
+    assert bound <= response_norm_global(gamma) * (1 + 1e-12)
+
+
+def test_ball_of_equal_channels_is_exact() -> None:
+    """Equal channels have the Jacobian norm 2, and so has the bound of the ball of radius zero."""
+    x = torch.ones(16, 3)
+    assert response_norm_at(x, torch.ones(16), 0.0, identity=False) == pytest.approx(2.0, rel=1e-12)
+    assert response_norm_on_ball(x, 0.0, torch.ones(16), 0.0, identity=False) == pytest.approx(2.0, rel=1e-12)
+
+
 def test_difference_quotients_of_far_pairs() -> None:
     """The constant holds for pairs far apart, also across channels that vanish."""
     for channels in (1, 2, 5):
@@ -96,10 +130,18 @@ def test_difference_quotients_of_far_pairs() -> None:
         assert quotient.max() <= response_core_global(channels)
 
 
+def test_a_silent_sample() -> None:
+    """At zero the layer is the identity if stabilized, and not defined otherwise."""
+    assert response_norm_at(torch.zeros(3, 2), torch.ones(3), 1e-6) == pytest.approx(1.0, rel=1e-12)
+    assert response_norm_at(torch.zeros(3, 2), torch.ones(3), 0.0) == math.inf
+
+
 def test_errors() -> None:
     """Sizes must fit."""
     with pytest.raises(InputError, match="at least one channel"):
         response_core_global(0)
+    with pytest.raises(InputError, match="one entry per channel"):
+        response_norm_at(torch.ones(3, 2), torch.ones(2))
 
 
 def _response(x: Tensor) -> Tensor:

@@ -13,13 +13,17 @@ from torch import Tensor
 from normscope.core.errors import InputError
 from normscope.operators.normalizers.group_norm import (
     group_norm_at,
+    group_norm_each,
     group_norm_global,
+    group_norm_on_ball,
     group_norm_on_floor,
     group_norm_printed,
+    group_norm_range,
     group_scale_norms,
 )
+from normscope.operators.normalizers.layer_norm import printed_is_bound
 from normscope.operators.normalizers.secular_equation import centered_scale_norm
-from operators.normalizers.truth import jacobian_norm, kinds, printed_is_bound, scales, seeds, stabilizers, vectors
+from operators.normalizers.truth import jacobian_norm, kinds, scales, seeds, stabilizers, vectors
 
 #: Samples, channels, positions, groups.
 LAYOUTS = [
@@ -66,6 +70,7 @@ def test_at_a_point_equals_automatic_differentiation(layout: Layout, kind: str, 
         else 0.0
     )
     assert bound == pytest.approx(truth, rel=1e-10, abs=1e-10 * scale)
+    assert bound == float(group_norm_each(x, groups, gamma, eps).max())
 
 
 def test_the_module_agrees() -> None:
@@ -121,6 +126,35 @@ def test_floors_per_group_hold_for_all_pairs_and_are_attained(layout: Layout, ki
     a, b = (v.reshape(1, channels, positions) for v in (x, other))
     quotient = (group_norm(a, groups, gamma, eps) - group_norm(b, groups, gamma, eps)).norm() / (a - b).norm()
     assert float(quotient) == pytest.approx(bound, rel=1e-10, abs=1e-300)
+
+
+@pytest.mark.turns(2)
+@settings(derandomize=True, deadline=None, max_examples=60)
+@given(layouts, kinds, seeds, st.sampled_from((0.0, 0.2, 5.0)))
+def test_ball_is_never_exceeded(layout: Layout, kind: str, seed: int, radius: float) -> None:
+    """Jacobians at points of the ball stay below the bound; a huge ball has the global constant."""
+    x, gamma, groups, eps = inputs(layout, seed), scales(layout[1], seed, kind), layout[3], 1e-3
+    bound = group_norm_on_ball(x, radius, groups, gamma, eps)
+    for k in range(8):
+        step = inputs(layout, seed + k + 1)
+        step = step / step.norm() * radius * (1 - 1e-15)
+        assert group_norm_at(x + step, groups, gamma, eps) <= bound * (1 + 1e-9)
+    everything = group_norm_on_ball(x, 1e6, groups, gamma, eps)
+    assert everything == pytest.approx(group_norm_global(gamma, groups, eps, layout[2]), rel=1e-12, abs=1e-300)
+
+
+@settings(derandomize=True, deadline=None, max_examples=60)
+@given(layouts, kinds, seeds)
+def test_range_holds(layout: Layout, kind: str, seed: int) -> None:
+    """Outputs of one sample stay within the stated radius and box."""
+    _, channels, positions, groups = layout
+    gamma, beta = scales(channels, seed, kind), vectors(channels, seed)
+    spread = group_norm_range(gamma, beta, groups, positions)
+    for k in range(5):
+        y = group_norm(inputs((1, *layout[1:]), seed + k, 1e3), groups, gamma, 1e-12) + beta[:, None]
+        assert float(y.norm()) <= spread.radius * (1 + 1e-12)
+        assert (y[0] >= spread.low[:, None] - 1e-9).all()
+        assert (y[0] <= spread.high[:, None] + 1e-9).all()
 
 
 def test_scale_norms_of_groups() -> None:

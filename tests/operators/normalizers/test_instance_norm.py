@@ -11,8 +11,11 @@ from hypothesis import strategies as st
 
 from normscope.operators.normalizers.group_norm import (
     group_norm_at,
+    group_norm_each,
     group_norm_global,
+    group_norm_on_ball,
     group_norm_on_floor,
+    group_norm_range,
 )
 from operators.normalizers.truth import jacobian_norm, kinds, scales, seeds, stabilizers, vectors
 
@@ -30,6 +33,7 @@ def test_at_a_point_equals_automatic_differentiation(
     bound = group_norm_at(x, channels, gamma, eps)
     # for two positions without stabilizer the true norm is zero and autograd returns its rounding
     assert bound == pytest.approx(truth, rel=1e-10, abs=1e-10 * size)
+    assert bound == float(group_norm_each(x, channels, gamma, eps).max())
 
 
 def test_small_numbers_of_positions() -> None:
@@ -63,3 +67,30 @@ def test_floor_is_attained_by_an_antipodal_pair(positions: int) -> None:
     f = torch.nn.functional.instance_norm
     quotient = float((f(a, eps=eps) - f(b, eps=eps)).norm() / (a - b).norm())
     assert quotient == pytest.approx(group_norm_on_floor(torch.ones(1), 1, eps, s, positions), rel=1e-10)
+
+
+@settings(derandomize=True, deadline=None, max_examples=40)
+@given(st.integers(2, 5), kinds, seeds, st.sampled_from((0.0, 0.3, 4.0)))
+def test_ball_is_never_exceeded(positions: int, kind: str, seed: int, radius: float) -> None:
+    """Jacobians at points of the ball stay below the bound."""
+    x, gamma = vectors(2 * positions, seed).reshape(1, 2, positions), scales(2, seed, kind)
+    bound = group_norm_on_ball(x, radius, 2, gamma, 1e-3)
+    for k in range(8):
+        step = vectors(2 * positions, seed + k + 1).reshape(x.shape)
+        if k == 0:
+            step = -(x - x.mean(-1, keepdim=True))
+        step = step / step.norm() * radius * (1 - 1e-15)
+        assert group_norm_at(x + step, 2, gamma, 1e-3) <= bound * (1 + 1e-9)
+
+
+def test_range_holds_and_is_attained() -> None:
+    """Each channel has norm ``|gamma| sqrt(positions)`` at most, reached by large inputs."""
+    gamma, beta = torch.tensor([2.0, -1.0]).double(), torch.tensor([0.5, 3.0]).double()
+    x = vectors(2 * 9, 3, 1e6).reshape(1, 2, 9)
+    y = torch.nn.functional.instance_norm(x, weight=gamma, eps=1e-12)
+    assert float(y.norm()) == pytest.approx(group_norm_range(gamma, None, 2, 9).radius, rel=1e-9)
+    spread = group_norm_range(gamma, beta, 2, 9)
+    shifted = y[0] + beta[:, None]
+    assert float(shifted.norm()) <= spread.radius
+    assert (shifted <= spread.high[:, None]).all()
+    assert (shifted >= spread.low[:, None]).all()

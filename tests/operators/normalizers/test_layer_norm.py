@@ -19,9 +19,11 @@ from normscope.operators.normalizers.layer_norm import (
     layer_norm_each,
     layer_norm_global,
     layer_norm_jacobian,
+    layer_norm_on_ball,
     layer_norm_on_floor,
     layer_norm_printed,
     layer_norm_range,
+    printed_is_bound,
 )
 from normscope.operators.normalizers.secular_equation import centered_scale_norm
 from normscope.papers.than2025.slides import normalization
@@ -33,7 +35,6 @@ from operators.normalizers.truth import (
     jacobian_norm,
     kinds,
     offsets,
-    printed_is_bound,
     scales,
     seeds,
     spreads,
@@ -193,6 +194,44 @@ def test_floor_for_two_elements_is_attained_although_the_jacobian_is_small() -> 
 
 
 @settings(derandomize=True, deadline=None, max_examples=60)
+@given(st.integers(1, 6), kinds, seeds, st.sampled_from((1e-5, 0.1)), st.sampled_from((0.0, 0.1, 1.0, 10.0)))
+def test_ball_is_never_exceeded(n: int, kind: str, seed: int, eps: float, radius: float) -> None:
+    """Jacobians at points of the ball, and quotients of pairs in it, stay below the bound."""
+    x, gamma = vectors(n, seed), scales(n, seed, kind)
+    bound = layer_norm_on_ball(x, radius, gamma, eps)
+    generator = torch.Generator().manual_seed(seed)
+    steps = torch.randn(200, n, dtype=torch.float64, generator=generator)
+    steps[0] = -(x - x.mean())  # towards the constant vectors, where the norm is largest
+    steps = steps / steps.norm(dim=-1, keepdim=True).clamp_min(1e-300) * radius * (1 - 1e-15)
+    points = x + steps
+    assert layer_norm_at(points, gamma, eps) <= bound * (1 + 1e-9) + 1e-300
+    a, b = points[:100], points[100:]
+    apart = (a - b).norm(dim=-1) > 1e-6
+    quotient = (layer_norm(a, gamma, eps) - layer_norm(b, gamma, eps)).norm(dim=-1) / (a - b).norm(dim=-1)
+    assert (quotient[apart] <= bound * (1 + 1e-9) + 1e-12).all()
+
+
+@pytest.mark.parametrize("n", [2, 3, 6])
+def test_ball_is_attained_for_a_constant_scale(n: int) -> None:
+    """The point of the ball nearest to the constants has the Jacobian norm of the bound."""
+    x, gamma, eps = vectors(n, 5), torch.full((n,), -1.5, dtype=torch.float64), 0.01
+    y = x - x.mean()
+    radius = float(y.norm()) / 2
+    nearest = x - radius * y / y.norm()
+    assert layer_norm_on_ball(x, radius, gamma, eps) == pytest.approx(layer_norm_at(nearest, gamma, eps), rel=1e-10)
+    far = layer_norm_on_ball(x, 1e3, gamma, eps)
+    assert far == pytest.approx(layer_norm_global(gamma, eps), rel=1e-12)
+
+
+def test_ball_without_stabilizer() -> None:
+    """A ball that reaches the constants has no bound; one that does not, has."""
+    x = torch.tensor([1.0, -1.0, 0.0])
+    assert layer_norm_on_ball(x, 2.0, torch.ones(3), 0.0) == math.inf
+    assert layer_norm_on_ball(x, 0.5, torch.ones(3), 0.0) < 3.0
+    assert layer_norm_on_ball(torch.tensor([1.0, -1.0]), 0.5, torch.ones(2), 0.0) == 0.0
+
+
+@settings(derandomize=True, deadline=None, max_examples=60)
 @given(st.integers(1, 7), kinds, seeds)
 def test_range_holds_and_is_attained(n: int, kind: str, seed: int) -> None:
     """Outputs stay in the ball and in the box, and the worst input reaches both."""
@@ -286,6 +325,8 @@ def test_errors() -> None:
         layer_norm_at(torch.zeros(3), torch.ones(4), 1e-5)
     with pytest.raises(InputError, match="eps"):
         layer_norm_global(torch.ones(3), -1.0)
+    with pytest.raises(InputError, match="radius"):
+        layer_norm_on_ball(torch.zeros(3), -1.0, torch.ones(3), 1e-5)
     with pytest.raises(NonFiniteError, match="gamma"):
         layer_norm_global(torch.tensor([1.0, math.nan]), 1e-5)
     with pytest.raises(InputError, match="constant vector"):

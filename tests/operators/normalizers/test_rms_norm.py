@@ -16,7 +16,9 @@ from normscope.operators.normalizers.rms_norm import (
     rms_norm_each,
     rms_norm_eps,
     rms_norm_global,
+    rms_norm_on_ball,
     rms_norm_on_floor,
+    rms_norm_range,
 )
 from operators.normalizers.truth import (
     KINDS,
@@ -108,6 +110,43 @@ def test_floor_is_attained_by_an_antipodal_pair(n: int, kind: str) -> None:
     x[int(gamma.abs().argmax())] = s * math.sqrt(n)
     quotient = float((rms_norm(x, gamma, eps) - rms_norm(-x, gamma, eps)).norm() / (2 * x).norm())
     assert quotient == pytest.approx(rms_norm_on_floor(gamma, eps, s), rel=1e-12)
+
+
+@settings(derandomize=True, deadline=None, max_examples=60)
+@given(st.integers(1, 6), kinds, seeds, st.sampled_from((1e-5, 0.1)), st.sampled_from((0.0, 0.2, 10.0)))
+def test_ball_is_never_exceeded(n: int, kind: str, seed: int, eps: float, radius: float) -> None:
+    """Jacobians at points of the ball stay below the bound."""
+    x, gamma = vectors(n, seed), scales(n, seed, kind)
+    bound = rms_norm_on_ball(x, radius, gamma, eps)
+    steps = vectors(100 * n, seed + 1).reshape(100, n)
+    steps[0] = -x
+    steps = steps / steps.norm(dim=-1, keepdim=True) * radius * (1 - 1e-15)
+    assert rms_norm_at(x + steps, gamma, eps) <= bound * (1 + 1e-9)
+
+
+def test_ball_is_attained_and_special_cases() -> None:
+    """The point nearest to zero has the norm of the bound; one element has its own derivative."""
+    x, gamma = vectors(4, 1), torch.full((4,), -2.0).double()
+    nearest = x * (1 - 0.5 / x.norm())
+    assert rms_norm_on_ball(x, 0.5, gamma, 0.01) == pytest.approx(rms_norm_at(nearest, gamma, 0.01), rel=1e-10)
+    one = torch.tensor([3.0], dtype=torch.float64)
+    assert rms_norm_on_ball(one, 1.0, torch.ones(1), 0.5) == pytest.approx(0.5 / 4.5**1.5, rel=1e-12)
+    assert rms_norm_on_ball(one, 1.0, torch.ones(1), 0.0) == 0.0
+    assert rms_norm_on_ball(one, 4.0, torch.ones(1), 0.0) == math.inf
+
+
+@settings(derandomize=True, deadline=None, max_examples=40)
+@given(st.integers(1, 7), kinds, seeds)
+def test_range_holds_and_is_attained(n: int, kind: str, seed: int) -> None:
+    """Outputs stay in the ball and box; the axis of the largest scale reaches both."""
+    gamma, beta = scales(n, seed, kind), vectors(n, seed)
+    y = rms_norm(vectors(40 * n, seed, 1e3).reshape(40, n), gamma, 1e-12) + beta
+    spread = rms_norm_range(gamma, beta)
+    assert (y.norm(dim=-1) <= spread.radius * (1 + 1e-12)).all()
+    assert (y <= spread.high + 1e-9).all()
+    assert (y >= spread.low - 1e-9).all()
+    peak = rms_norm(torch.eye(n, dtype=torch.float64) * 1e6, gamma, 1e-12)
+    assert float(peak.abs().max()) == pytest.approx(rms_norm_range(gamma).radius, rel=1e-9)
 
 
 def test_batches_and_errors() -> None:

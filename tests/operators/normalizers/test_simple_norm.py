@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 from networks import Lambda, jacobian_norm, points, program_of, seeded, upper_of
-from normscope.operators.normalizer import site_constants
+from normscope.operators.normalizers.simple_norm import simple_norm_constants
 from operators.normalizers.published import SimpleNorm
 
 SPELLINGS: dict[str, tuple[nn.Module, tuple[int, ...]]] = {
@@ -28,7 +28,7 @@ def test_it_is_seen_and_has_no_bound(name: str) -> None:
     program = program_of(seeded(model), points(2, *shape))
     (site,) = program.sites
     assert site.kind == "simple_norm"
-    assert site_constants(site, None, "running").proved.log == math.inf
+    assert simple_norm_constants(site).proved.log == math.inf
     assert upper_of(program) == math.inf
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import math
 
 import pytest
 import torch
@@ -13,6 +14,7 @@ from normscope.operators.normalizers.spectral_norm import (
     convolution_certificate,
     reshaped_kernel,
     reshaped_kernel_norm,
+    spectral_norm_constant,
 )
 from operators.normalizers.truth import jacobian_norm, vectors
 
@@ -67,6 +69,31 @@ def test_a_dense_layer_is_its_matrix() -> None:
     assert lower <= torch.linalg.matrix_norm(W, 2).item() <= upper
     assert upper / lower - 1 < 1e-12
     assert reshaped_kernel(W, dim=1).shape == (4, 3)
+
+
+def test_what_pytorch_leaves_is_at_least_one() -> None:
+    """The parametrization divides by an estimate from below: the effective norm is one or more, never less."""
+    torch_layer = torch.nn.Linear(6, 5, bias=False).double()
+    with torch.no_grad():
+        torch_layer.weight.copy_(vectors(30, 4).reshape(5, 6))
+    weight = torch_layer.weight.detach().clone()
+    torch.nn.utils.parametrizations.spectral_norm(torch_layer)
+    part = torch_layer.parametrizations.weight[0]
+    part.eval()
+    u, v = part._u, part._v
+    effective = torch_layer.weight.detach()
+    constant = spectral_norm_constant(weight, u, v)
+    truth = torch.linalg.matrix_norm(effective, 2).item()
+    assert truth >= 1.0 - 1e-12
+    assert truth * (1 - 1e-13) <= constant <= truth * (1 + 1e-11)
+
+
+def test_converged_vectors_give_one_and_zero_gives_nothing() -> None:
+    """With the singular vectors themselves the constant is one; with orthogonal ones there is no bound."""
+    W = vectors(12, 5).reshape(3, 4)
+    U, _, Vh = torch.linalg.svd(W)
+    assert spectral_norm_constant(W, U[:, 0], Vh[0]) == pytest.approx(1.0, rel=1e-12)
+    assert spectral_norm_constant(W, U[:, 0], Vh[1]) == math.inf
 
 
 def test_errors() -> None:

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from networks import Lambda, jacobian_norm, points, program_of, seeded, upper_of
-from normscope.operators.normalizer import site_constants
+from normscope.operators.normalizers.switch_norm import switch_norm_constants
 from operators.normalizers.published import SwitchNorm
 
 
@@ -33,7 +33,7 @@ def test_it_is_seen_and_has_no_bound(name: str) -> None:
     model = MODELS[name]
     program = program_of(seeded(model), points(2, 4, 3, 3))
     assert [s.kind for s in program.sites] == ["switch_norm"] * (2 if name == "several" else 1)
-    assert site_constants(program.sites[0], None, "running").proved.log == math.inf
+    assert switch_norm_constants(program.sites[0]).proved.log == math.inf
     assert upper_of(program) == math.inf
 
 

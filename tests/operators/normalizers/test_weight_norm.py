@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import pytest
 import torch
 from hypothesis import given, settings
@@ -11,8 +13,9 @@ from normscope.core.errors import InputError
 from normscope.operators.normalizers.weight_norm import (
     weight_norm_bounds,
     weight_norm_effective,
+    weight_norm_parameter_constant,
 )
-from operators.normalizers.truth import digits, exact_norm, kinds, scales, seeds, vectors
+from operators.normalizers.truth import digits, exact_norm, jacobian_norm, kinds, scales, seeds, vectors
 
 
 @pytest.mark.parametrize("dim", [0, 1, None])
@@ -61,3 +64,19 @@ def test_zero_gain_and_zero_direction() -> None:
         weight_norm_effective(torch.zeros(2, 2))
     with pytest.raises(InputError, match="one per direction"):
         weight_norm_effective(torch.ones(2, 2), torch.ones(3))
+
+
+@settings(derandomize=True, deadline=None, max_examples=40)
+@given(st.integers(1, 4), st.integers(1, 4), kinds, seeds)
+def test_parameter_constant_equals_automatic_differentiation(rows: int, columns: int, kind: str, seed: int) -> None:
+    """``||dw/dv|| = max |g|/||v||``, and zero for rows of one element."""
+    v, g = vectors(rows * columns, seed).reshape(rows, columns), scales(rows, seed, kind)
+    truth = jacobian_norm(lambda z: g[:, None] * z / z.norm(dim=1, keepdim=True), v)
+    size = float((g.abs() / v.norm(dim=1)).max())
+    assert weight_norm_parameter_constant(v, g) == pytest.approx(truth, rel=1e-10, abs=1e-12 * size)
+
+
+def test_parameter_constant_at_zero() -> None:
+    """A zero direction is a singularity."""
+    assert weight_norm_parameter_constant(torch.zeros(2, 3)) == math.inf
+    assert weight_norm_parameter_constant(torch.ones(3)) == 0.0

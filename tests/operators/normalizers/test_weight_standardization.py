@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 
+import mpmath
 import pytest
 import torch
 import torch.nn.functional as F
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from torch import Tensor, nn
 
 from networks import jacobian_norm as network_jacobian_norm
@@ -15,10 +19,12 @@ from normscope.analysis import analyze
 from normscope.core.errors import InputError
 from normscope.operators.normalizer import acts_on_weights, site_constants
 from normscope.operators.normalizers.weight_standardization import (
+    standardization_bounds,
+    standardization_parameter_constant,
     standardized_weight,
 )
 from operators.normalizers.published import NormalizedArray, ScaledStdConv, StdConv, WSConv
-from operators.normalizers.truth import vectors
+from operators.normalizers.truth import digits, exact_norm, jacobian_norm, kinds, scales, seeds, vectors
 
 
 def test_effective_weight_is_the_batch_norm_of_the_filters() -> None:
@@ -30,14 +36,61 @@ def test_effective_weight_is_the_batch_norm_of_the_filters() -> None:
     assert torch.allclose(standardized_weight(weight, gain, 1e-6), reference, rtol=1e-12, atol=1e-14)
 
 
+@settings(derandomize=True, deadline=None, max_examples=60)
+@given(
+    st.integers(1, 4), st.integers(2, 5), kinds, seeds, st.sampled_from((0.0, 1e-5, 0.1)), st.sampled_from((0.0, 50.0))
+)
+def test_norm_is_enclosed(rows: int, n: int, kind: str, seed: int, eps: float, offset: float) -> None:
+    """The fifty-digit norm lies between the bounds, which lie below the universal one."""
+    weight, gain = vectors(rows * n, seed, 1.0, offset).reshape(rows, n), scales(rows, seed, kind)
+    exact = []
+    for row, g in zip(weight, digits(gain), strict=True):
+        entries = digits(row)
+        mean = mpmath.fsum(entries) / n
+        root = mpmath.sqrt(mpmath.fsum((e - mean) ** 2 for e in entries) / n + mpmath.mpf(eps))
+        exact.append([g * (e - mean) / root for e in entries])
+    truth, bounds = exact_norm(exact), standardization_bounds(weight, gain, eps)
+    assert bounds.lower <= truth * (1 + 1e-40) + 1e-300
+    assert truth * (1 - 1e-40) <= bounds.upper <= bounds.universal
+    assert bounds.upper - bounds.lower <= 1e-10 * bounds.upper
+    limit = gain.abs() * math.sqrt(n)
+    assert (bounds.row_norms <= limit * (1 + 1e-12)).all()
+
+
+def test_the_universal_bound_is_attained_by_equal_filters() -> None:
+    """Equal filters give a matrix of rank one and norm ``||gain|| sqrt(n)``."""
+    weight = vectors(6, 3).expand(5, 6)
+    bounds = standardization_bounds(weight, eps=0.0)
+    assert bounds.upper == pytest.approx(bounds.universal, rel=1e-12)
+    assert bounds.universal == pytest.approx(math.sqrt(30), rel=1e-14)
+
+
 def test_filters_ignore_what_is_common_to_their_inputs() -> None:
     """Every filter sums to zero."""
     weight = standardized_weight(vectors(12, 2).reshape(3, 4))
     assert weight.sum(dim=1).abs().max() < 1e-14
 
 
+@settings(derandomize=True, deadline=None, max_examples=40)
+@given(st.integers(1, 3), st.integers(2, 4), kinds, seeds, st.sampled_from((1e-5, 0.1)))
+def test_parameter_constant_equals_automatic_differentiation(
+    rows: int, n: int, kind: str, seed: int, eps: float
+) -> None:
+    """The Jacobian of the effective weight by the weight."""
+    weight, gain = vectors(rows * n, seed).reshape(rows, n), scales(rows, seed, kind)
+
+    def standardize(w: torch.Tensor) -> torch.Tensor:
+        y = w - w.mean(1, keepdim=True)
+        return gain[:, None] * y / (y.square().mean(1, keepdim=True) + eps).sqrt()
+
+    truth = jacobian_norm(standardize, weight)
+    size = float((gain.abs() / (weight.var(1, correction=0) + eps).sqrt()).max())
+    assert standardization_parameter_constant(weight, gain, eps) == pytest.approx(truth, rel=1e-9, abs=1e-12 * size)
+
+
 def test_constant_filters_and_errors() -> None:
     """A constant filter has no standardization without a stabilizer."""
+    assert standardization_parameter_constant(torch.ones(2, 3), eps=0.0) == math.inf
     with pytest.raises(InputError, match="not constant"):
         standardized_weight(torch.ones(2, 3), eps=0.0)
     with pytest.raises(InputError, match="one element per filter"):

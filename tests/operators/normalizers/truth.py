@@ -18,11 +18,6 @@ def jacobian_norm(function: Callable[[Tensor], Tensor], x: Tensor) -> float:
     return torch.linalg.matrix_norm(jacobian.reshape(-1, x.numel()), 2).item()
 
 
-def printed_is_bound(printed: float, certified: float) -> bool:
-    """Tell whether a printed value is an upper bound, given the tight certified one, which exceeds it by rounding."""
-    return printed >= certified * (1.0 - 1e-11)
-
-
 def digits(x: Tensor) -> list[mpmath.mpf]:
     """Return the entries of a float64 tensor as exact many-digit numbers."""
     return [mpmath.mpf(v) for v in x.reshape(-1).tolist()]

@@ -9,9 +9,10 @@ rounded outward; where a map is not defined, or has no constant, they are infini
     ``beta``       the shift, likewise, or ``None``
     ``eps``        the stabilizer, at least zero; ``None``, where it is allowed, for the default of torch
     ``s``          the floor of the spread before the normalizer, one number, or one per channel or group
+    ``radius``     the radius of a ball around ``x``, in the 2-norm
     ``groups``     the number of groups of channels
     ``positions``  the number of positions per channel
 
-``*_each`` and ``*_at`` are the norms of the Jacobian at ``x``, of every vector or the largest of them; ``*_global`` and
-``*_on_floor`` are constants; ``*_printed`` and ``*_slides`` are what a paper prints.
+``*_each`` and ``*_at`` are the norms of the Jacobian at ``x``, of every vector or the largest of them; ``*_global``,
+``*_on_floor`` and ``*_on_ball`` are constants; ``*_printed`` and ``*_slides`` are what a paper prints.
 """

@@ -7,13 +7,17 @@ product with the scale has a bound wherever the scale does, and none of its own.
 from collections.abc import Iterator
 from typing import Any
 
+from torch import Tensor
+
+from normscope.core.statement import statement
 from normscope.graph.ir import Node, Ref
 from normscope.graph.recognise import name_of
 from normscope.operators.arithmetic import over, times
 from normscope.operators.expression import Expr
 from normscope.operators.normalization import Spread, normalizer
-from normscope.operators.normalizer import Normalizer, Symmetry, without_bound
+from normscope.operators.normalizer import Constants, Normalizer, Symmetry, no_bound
 from normscope.operators.quadratic_form import fitted_form, is_root, reduced_axes
+from normscope.operators.site import Site
 from normscope.operators.written_out import Place, Written
 
 KIND = "adaptive_instance_norm"
@@ -86,10 +90,20 @@ def _product(place: Place, name: str, source: Expr, spread: Spread, rest: list[t
     return Written(place.site(KIND, source, name, spread=spread, eps=spread.eps), source, result)
 
 
+@statement("normscope", "Proposition ADAIN-1", holds="no constant on all inputs unless the scale is bounded")
+def adaptive_instance_norm_constants(site: Site, floor: Tensor | None = None, mode: str = "running") -> Constants:
+    """Return that there is no bound of its own: its scale depends on the input.
+
+    >>> adaptive_instance_norm_constants(Site("n", "x", "", KIND)).proved.log
+    inf
+    """
+    return no_bound("normscope Proposition ADAIN-1")
+
+
 NORMALIZER = Normalizer(
     kind=KIND,
     formula="s (x - mean)/sqrt(var + eps) + m of each channel of one sample, s and m depending on the input",
-    constants=without_bound("normscope Proposition ADAIN-1"),
+    constants=adaptive_instance_norm_constants,
     symmetry=Symmetry("neuron", shift=True),
     written_out=_written_out,
 )

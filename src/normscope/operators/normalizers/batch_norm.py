@@ -14,9 +14,10 @@ from normscope.core.errors import InputError
 from normscope.core.rounding import TINIEST, UNIT, as_float64, require_nonnegative, up
 from normscope.core.statement import statement
 from normscope.core.value import Kind, Value
+from normscope.graph.recognise import Match
 from normscope.operators.normalization import Spread, fixed_statistics, normalized, per_channel, with_statistics
 from normscope.operators.normalizer import Constants, Normalizer, Symmetry
-from normscope.operators.normalizers.layer_norm import rows_at
+from normscope.operators.normalizers.layer_norm import rows_at, rows_on_ball
 from normscope.operators.normalizers.moments import inverse_scale
 from normscope.operators.registry import Call, rule
 from normscope.operators.site import Site
@@ -150,6 +151,21 @@ def batch_norm_batch_on_floor(gamma: Tensor, eps: float, s_per_channel: Tensor |
     return float(_times(scale, inverse_scale(floors, require_nonnegative(eps, "eps"))).max())
 
 
+@statement("normscope", "Proposition BN-6", holds="batch statistics, stacked batch")
+def batch_norm_batch_on_ball(x: Tensor, radius: float, gamma: Tensor | None, eps: float) -> float:
+    """Return a bound of the Lipschitz constant on the ball of ``radius`` around a stacked batch.
+
+    Each channel keeps ``s_c >= max(0, s_c(x) - radius/sqrt(m))``; two values per channel have a known derivative.
+
+    >>> round(batch_norm_batch_on_ball(torch.tensor([[3.0], [-3.0], [0.0]]), 1.0, None, 0.0), 6)
+    0.534148
+    """
+    eps, radius = require_nonnegative(eps, "eps"), require_nonnegative(radius, "radius")
+    points = _channels(x)
+    scale = channel_scale(gamma, points.shape[0])
+    return rows_on_ball(points, radius, scale[:, None].expand_as(points), scale.abs(), eps)
+
+
 def floors_like(floors: Tensor | float, scale: Tensor) -> Tensor:
     """Return floors of standard deviations as a float64 tensor of the shape of ``scale``."""
     values = as_float64(torch.as_tensor(floors), "the floor of the standard deviation")
@@ -227,6 +243,14 @@ def running_constants(site: Site, floor: Tensor | None, mode: str) -> Constants:
     return Constants(proved, None, printed, printed.log >= proved.log, slides)
 
 
+def _module_spread(module: nn.BatchNorm2d, shape: tuple[int, ...]) -> Spread:
+    return batch_spread(shape, module.eps)
+
+
+def _claims(match: Match, spread: Spread) -> bool:
+    return match.centered and len(spread.view) > 1 and spread.axes[:1] == (0,)
+
+
 def _printed_on_floor(floor: Tensor, eps: float) -> float:
     """Return Lemma 1 at the least spreads of a batch; without eps and with a spread of zero there is no number."""
     variance = floor.flatten().square()
@@ -241,9 +265,9 @@ NORMALIZER = Normalizer(
     ),
     ops=OPS,
     modules=(nn.modules.batchnorm._BatchNorm,),
-    module_spread=lambda module, shape: batch_spread(shape, module.eps),
+    module_spread=_module_spread,
     symmetry=Symmetry("neuron", shift=True),
     across_batch=True,
     adaptive="adaptive_instance_norm",
-    claims=lambda match, spread: match.centered and len(spread.view) > 1 and spread.axes[:1] == (0,),
+    claims=_claims,
 )

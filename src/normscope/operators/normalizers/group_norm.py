@@ -10,15 +10,27 @@ import torch
 from torch import Tensor, nn
 
 from normscope.core.errors import InputError
-from normscope.core.rounding import as_float64, quotient_up, require_nonnegative
+from normscope.core.rounding import as_float64, quotient_up, require_nonnegative, sum_units, tree_sum, up
 from normscope.core.statement import statement
 from normscope.operators.normalization import Spread, normalized, per_channel
 from normscope.operators.normalizer import Normalizer, Symmetry
 from normscope.operators.normalizers.batch_norm import channel_scale, floors_like
-from normscope.operators.normalizers.layer_norm import largest_at
+from normscope.operators.normalizers.layer_norm import OutputRange, largest_at, rows_at, rows_on_ball
 from normscope.operators.normalizers.secular_equation import centered_scale_norm
 from normscope.operators.registry import Call, rule
 from normscope.operators.spread_constants import spread_constants
+
+
+@statement("normscope", "Proposition GN-1")
+@statement("normscope", "Proposition IN-1", holds="instance statistics: as many groups as channels")
+def group_norm_each(x: Tensor, groups: int, gamma: Tensor | None, eps: float) -> Tensor:
+    """Return the Jacobian norm of each group of each sample: layer normalization of ``n_g`` values.
+
+    >>> group_norm_each(torch.zeros(1, 4, 3), 2, None, 0.25).shape
+    torch.Size([1, 2])
+    """
+    points, scale = _rows(x, groups, gamma)
+    return rows_at(points, scale, require_nonnegative(eps, "eps")).reshape(-1, groups)
 
 
 @statement("normscope", "Proposition GN-1")
@@ -59,6 +71,44 @@ def group_norm_on_floor(gamma: Tensor, groups: int, eps: float, s: Tensor | floa
     if size == 1:
         return 0.0 if eps > 0 or min(floors) > 0 else math.inf
     return max(quotient_up(n, math.hypot(f, math.sqrt(eps))) for n, f in zip(norms.tolist(), floors, strict=True))
+
+
+@statement("normscope", "Proposition GN-4")
+@statement("normscope", "Proposition IN-4", holds="instance statistics: as many groups as channels")
+def group_norm_on_ball(x: Tensor, radius: float, groups: int, gamma: Tensor | None, eps: float) -> float:
+    """Return a bound of the Lipschitz constant on the ball of ``radius`` around a batch of inputs.
+
+    Each group keeps ``sigma_g >= max(0, sigma_g(x) - radius/sqrt(n_g))``.
+
+    >>> round(group_norm_on_ball(torch.tensor([[3.0, -3.0, 0.0]]), 1.0, 1, None, 0.0), 6)
+    0.534148
+    """
+    points, scale = _rows(x, groups, gamma)
+    eps, radius = require_nonnegative(eps, "eps"), require_nonnegative(radius, "radius")
+    samples, n = points.shape[0] // groups, points.shape[1]
+    weights = torch.ones(x.shape[1]) if gamma is None else gamma
+    norms = torch.tensor(group_scale_norms(weights, groups, n * groups // x.shape[1]), dtype=torch.float64)
+    return rows_on_ball(points, radius, scale, norms.repeat(samples), eps)
+
+
+@statement("normscope", "Proposition GN-5")
+@statement("normscope", "Proposition IN-5", holds="instance statistics: as many groups as channels")
+@statement("normscope", "Proposition BN-7", holds="batch statistics: a group is a channel, the batch its positions")
+def group_norm_range(gamma: Tensor, beta: Tensor | None, groups: int, positions: int = 1) -> OutputRange:
+    """Return where the output of one sample lies, whatever the input; bounds per channel.
+
+    Each normalized group is centred with 2-norm at most ``sqrt(n_g)`` and entries within ``sqrt(n_g - 1)``.
+
+    >>> round(group_norm_range(torch.ones(8), None, 2).radius, 9)
+    2.828427125
+    """
+    scale = as_float64(gamma, "gamma").reshape(groups, -1)
+    size = scale.shape[1] * positions
+    shift = torch.zeros_like(scale) if beta is None else as_float64(beta, "beta").reshape(groups, -1)
+    norms = torch.tensor(group_scale_norms(scale, groups, positions), dtype=torch.float64)
+    length = norms * math.sqrt(size) + (tree_sum(shift**2) * positions).sqrt()
+    radius = up(float(tree_sum(length**2).sqrt()), 2 * sum_units(scale.numel()) + 16.0)
+    return OutputRange.around(shift.reshape(-1), scale.reshape(-1), size - 1, radius)
 
 
 @statement("than2025", "Lemma 3", holds="printed without a scale; a bound for max |gamma| <= 1, loose up to C times")
@@ -118,6 +168,10 @@ def group_norm(call: Call) -> Any:
     return normalized(call, x, spread, "group_norm", gamma, beta)
 
 
+def _module_spread(module: nn.GroupNorm, shape: tuple[int, ...]) -> Spread:
+    return group_spread(shape, module.num_groups, module.eps)
+
+
 #: What is printed for groups, and where.
 GROUP_PRINTED = (group_norm_printed, "than2025 Lemma 3")
 NORMALIZER = Normalizer(
@@ -126,6 +180,6 @@ NORMALIZER = Normalizer(
     constants=spread_constants("normscope F4", GROUP_PRINTED),
     ops=("group_norm", "native_group_norm"),
     modules=(nn.GroupNorm,),
-    module_spread=lambda module, shape: group_spread(shape, module.num_groups, module.eps),
+    module_spread=_module_spread,
     symmetry=Symmetry("group", row=True, shift=True),
 )

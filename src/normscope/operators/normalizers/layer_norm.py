@@ -19,6 +19,7 @@ from torch import Tensor, nn
 from normscope.core.errors import InputError
 from normscope.core.rounding import UNIT, as_float64, quotient_up, require_nonnegative, sum_units, up
 from normscope.core.statement import statement
+from normscope.graph.recognise import Match
 from normscope.operators.normalization import Spread, normalized
 from normscope.operators.normalizer import Normalizer, Symmetry
 from normscope.operators.normalizers.moments import Spread as Moments
@@ -181,6 +182,33 @@ def layer_norm_on_floor(gamma: Tensor, eps: float, s: float) -> float:
     return quotient_up(centered_scale_norm(gamma), math.hypot(s, math.sqrt(eps)))
 
 
+@statement("normscope", "Proposition LN-5")
+def layer_norm_on_ball(x: Tensor, radius: float, gamma: Tensor, eps: float) -> float:
+    """Return a bound of the Lipschitz constant on the ball of ``radius`` around each vector of ``x``.
+
+    On the ball ``sigma >= s = max(0, sigma(x) - radius/sqrt(n))``, so the bound of the floor ``s`` holds; for ``n =
+    2`` the ball is convex and the derivative known: ``sqrt(mean gamma^2) eps / (s^2 + eps)^{3/2}``.
+
+    >>> round(layer_norm_on_ball(torch.tensor([3.0, -3.0, 0.0]), 1.0, torch.ones(3), 0.0), 6)
+    0.534148
+    """
+    eps, radius = require_nonnegative(eps, "eps"), require_nonnegative(radius, "radius")
+    points, scale, _ = rows_of(x, gamma)
+    return rows_on_ball(points, radius, scale, torch.tensor([centered_scale_norm(scale)], dtype=torch.float64), eps)
+
+
+def rows_on_ball(points: Tensor, radius: float, scale: Tensor, scale_norm: Tensor, eps: float) -> float:
+    """Return the largest bound over float64 rows, given each scale and its ``||diag(gamma) P||`` (or one for all)."""
+    rows, n = points.shape
+    floors = floor_on_ball(points, radius)
+    inverse = inverse_scale(floors, eps)
+    if n == 1:
+        return 0.0 if eps > 0 else math.inf
+    if n == 2:
+        return float(_pair_norm(scale.expand(rows, 2), floors, inverse, eps).max())
+    return float((scale_norm * inverse * (1.0 + 8.0 * UNIT)).max())
+
+
 def _pair_norm(scale: Tensor, std_low: Tensor, inverse: Tensor, eps: float) -> Tensor:
     """Return the derivative norm ``sqrt(mean gamma^2) eps / (s^2 + eps)^{3/2}`` of two elements with ``sigma >= s``."""
     if eps == 0:  # the output is the sign of the difference: locally constant
@@ -188,6 +216,12 @@ def _pair_norm(scale: Tensor, std_low: Tensor, inverse: Tensor, eps: float) -> T
     size = torch.hypot(scale[:, 0], scale[:, 1]) * math.sqrt(0.5)
     # inverse <= 1/sqrt(eps) up to rounding, so the grouping cannot overflow
     return size * inverse * (math.sqrt(eps) * inverse) ** 2 * (1.0 + 64.0 * UNIT)
+
+
+def floor_on_ball(points: Tensor, radius: float) -> Tensor:
+    """Return per row a lower bound of the standard deviation on the ball: ``max(0, sigma - radius/sqrt(n))``."""
+    low = standard_deviation(points).low
+    return (low * (1.0 - 4.0 * UNIT) - up(radius / math.sqrt(points.shape[1]))).clamp_min(0.0)
 
 
 @statement("normscope", "Proposition LN-6")
@@ -225,6 +259,17 @@ def layer_norm_printed(std: float, eps: float) -> float:
     return math.inf if root == 0 else 1.0 / root
 
 
+def printed_is_bound(printed: float, certified: float) -> bool:
+    """Return whether a printed value is an upper bound where the tight certified constant is known.
+
+    The certified constant exceeds the true one by rounding only, so a printed value equal to the truth counts.
+
+    >>> printed_is_bound(158.1, 223.6), printed_is_bound(1264.9, 316.2)
+    (False, True)
+    """
+    return printed >= certified * (1.0 - 1e-11)
+
+
 def trailing_spread(shape: tuple[int, ...], count: int, eps: float, *, centered: bool) -> Spread:
     """Return how an input is divided that is normalized over its last ``count`` axes."""
     return Spread(shape, tuple(range(len(shape) - count, len(shape))), eps, centered)
@@ -238,6 +283,14 @@ def layer_norm(call: Call) -> Any:
     return normalized(call, x, spread, "layer_norm", call["weight"], call["bias"])
 
 
+def _module_spread(module: nn.LayerNorm, shape: tuple[int, ...]) -> Spread:
+    return trailing_spread(shape, len(module.normalized_shape), module.eps, centered=True)
+
+
+def _claims(match: Match, spread: Spread) -> bool:
+    return match.centered
+
+
 NORMALIZER = Normalizer(
     kind="layer_norm",
     formula="gamma (x - mean)/sqrt(var + eps) + beta, statistics of one sample or token",
@@ -246,8 +299,8 @@ NORMALIZER = Normalizer(
     ),
     ops=("layer_norm", "native_layer_norm"),
     modules=(nn.LayerNorm,),
-    module_spread=lambda module, shape: trailing_spread(shape, len(module.normalized_shape), module.eps, centered=True),
+    module_spread=_module_spread,
     symmetry=Symmetry("layer", row=True, shift=True),
-    claims=lambda match, spread: match.centered,
+    claims=_claims,
     takes_any_axes=True,
 )

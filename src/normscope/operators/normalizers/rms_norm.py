@@ -9,11 +9,12 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from normscope.core.rounding import UNIT, as_float64, quotient_up, require_nonnegative
+from normscope.core.rounding import UNIT, as_float64, quotient_up, require_nonnegative, up
 from normscope.core.statement import statement
+from normscope.graph.recognise import Match
 from normscope.operators.normalization import Spread, normalized
 from normscope.operators.normalizer import Normalizer, Symmetry
-from normscope.operators.normalizers.layer_norm import rows_of, shrunk_norms, trailing_spread
+from normscope.operators.normalizers.layer_norm import OutputRange, rows_of, shrunk_norms, trailing_spread
 from normscope.operators.normalizers.moments import inverse_scale, root_mean_square
 from normscope.operators.registry import Call, rule
 from normscope.operators.spread_constants import spread_constants
@@ -91,6 +92,45 @@ def rms_norm_on_floor(gamma: Tensor, eps: float, s: float) -> float:
     return quotient_up(top, root)
 
 
+@statement("normscope", "Proposition RMS-4")
+def rms_norm_on_ball(x: Tensor, radius: float, gamma: Tensor, eps: float | None = None) -> float:
+    """Return a bound of the Lipschitz constant on the ball of ``radius`` around each vector of ``x``.
+
+    On the ball ``rms >= s = max(0, rms(x) - radius/sqrt(n))``; for ``n = 1`` the derivative there is known.
+
+    >>> round(rms_norm_on_ball(torch.tensor([3.0, 4.0]), 1.0, torch.ones(2), 0.0), 6)
+    0.353553
+    """
+    stabilizer = rms_norm_eps(eps, x.dtype)
+    radius = require_nonnegative(radius, "radius")
+    points, scale, _ = rows_of(x, gamma)
+    n = points.shape[1]
+    low = float(root_mean_square(points).low.min())
+    floor = max(0.0, low * (1.0 - 4.0 * UNIT) - up(radius / math.sqrt(n)))
+    if n == 1 and floor > 0 and stabilizer == 0:
+        return 0.0
+    if n == 1 and stabilizer > 0:
+        root = math.hypot(floor, math.sqrt(stabilizer))
+        return up(quotient_up(float(scale.abs().max()), root) * (math.sqrt(stabilizer) / root) ** 2, 64.0)
+    return rms_norm_on_floor(scale, stabilizer, floor)
+
+
+@statement("normscope", "Proposition RMS-5")
+def rms_norm_range(gamma: Tensor, beta: Tensor | None = None) -> OutputRange:
+    """Return where the output lies, whatever the input.
+
+    ``||y|| <= sqrt(n) max |gamma| + ||beta||`` and ``|y_i - beta_i| <= sqrt(n) |gamma_i|``.
+
+    >>> round(rms_norm_range(torch.ones(4)).radius, 9)
+    2.0
+    """
+    scale = as_float64(gamma, "gamma")
+    shift = torch.zeros_like(scale) if beta is None else as_float64(beta, "beta").reshape(scale.shape)
+    norm = up(float(torch.linalg.vector_norm(shift)), scale.numel() + 8.0)
+    largest = float(scale.abs().max()) * math.sqrt(scale.numel()) * (1.0 + 8.0 * UNIT)
+    return OutputRange.around(shift, scale, scale.numel(), up(largest + norm))
+
+
 @rule("rms_norm", "_fused_rms_norm")
 def rms_norm(call: Call) -> Any:
     """RMSNorm over the trailing axes; without eps torch takes a machine epsilon."""
@@ -106,6 +146,10 @@ def _module_spread(module: nn.RMSNorm, shape: tuple[int, ...]) -> Spread:
     return trailing_spread(shape, len(module.normalized_shape), rms_norm_eps(module.eps, dtype), centered=False)
 
 
+def _claims(match: Match, spread: Spread) -> bool:
+    return not match.centered and match.root_of == "mean"
+
+
 NORMALIZER = Normalizer(
     kind="rms_norm",
     formula="gamma x/sqrt(mean(x^2) + eps), the mean over one sample or token",
@@ -114,6 +158,6 @@ NORMALIZER = Normalizer(
     modules=(nn.RMSNorm,),
     module_spread=_module_spread,
     symmetry=Symmetry("layer"),
-    claims=lambda match, spread: not match.centered and match.root_of == "mean",
+    claims=_claims,
     takes_any_axes=True,
 )

@@ -4,10 +4,14 @@ It has no bound on all inputs: on ``x = c 1 + d`` the numerator grows with c whi
 small d changes the output by about ``c ||d|| / eps``. On a bounded range the rules of its operations give one.
 """
 
+from torch import Tensor
+
+from normscope.core.statement import statement
 from normscope.graph.recognise import name_of
 from normscope.operators.expression import Expr
-from normscope.operators.normalizer import Normalizer, Symmetry, without_bound
+from normscope.operators.normalizer import Constants, Normalizer, Symmetry, no_bound
 from normscope.operators.quadratic_form import QuadraticForm, find_form
+from normscope.operators.site import Site
 from normscope.operators.written_out import Place, Written
 
 
@@ -33,10 +37,20 @@ def _is_centered_later(place: Place) -> bool:
     return False
 
 
+@statement("normscope", "Proposition SIMPLE-1", holds="no constant on all inputs exists")
+def simple_norm_constants(site: Site, floor: Tensor | None = None, mode: str = "running") -> Constants:
+    """Return that there is no bound on all inputs.
+
+    >>> simple_norm_constants(Site("n", "x", "", "simple_norm")).proved.log
+    inf
+    """
+    return no_bound("normscope Proposition SIMPLE-1")
+
+
 NORMALIZER = Normalizer(
     kind="simple_norm",
     formula="gamma x/sqrt(var + eps), without subtracting the mean",
-    constants=without_bound("normscope Proposition SIMPLE-1"),
+    constants=simple_norm_constants,
     symmetry=Symmetry("layer"),
     fits=_fits,
 )

@@ -73,6 +73,25 @@ def convolution_certificate(
     return up(math.sqrt(windows) * norm)
 
 
+@statement("normscope", "Proposition SN-3")
+def spectral_norm_constant(weight: Tensor, u: Tensor, v: Tensor, dim: int = 0) -> float:
+    """Return ``||R|| / sigma^`` with ``sigma^ = u^T R v``: the norm that spectral normalization really leaves.
+
+    It is one when the power iteration has converged and above one before, since ``u^T R v <= ||R||`` for unit vectors.
+
+    >>> import torch
+    >>> W = torch.diag(torch.tensor([3.0, 1.0]))
+    >>> round(spectral_norm_constant(W, torch.tensor([1.0, 0.0]), torch.tensor([1.0, 0.0])), 9)
+    1.0
+    """
+    R = reshaped_kernel(weight, dim)
+    left, right = as_float64(u, "u").reshape(-1), as_float64(v, "v").reshape(-1)
+    sigma = abs(float(left @ (R @ right)))
+    magnitude = float(left.abs() @ (R.abs() @ right.abs()))
+    safe = sigma - 2.0 * sum(R.shape) * 2.0**-53 * magnitude
+    return up(matrix_norm_sandwich(R)[1] / safe) if safe > 0 else math.inf
+
+
 def _of_weight(node: Node, around: Surroundings) -> bool:
     """Tell whether a node divides a weight by ``u . (W v)``, as torch's spectral normalization does."""
     if name_of(node) != "div" or len(node.args) < 2 or not isinstance(node.args[1], Ref):

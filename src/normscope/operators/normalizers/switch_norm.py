@@ -4,10 +4,14 @@ With a share w of running statistics it has no bound on all inputs: on constant 
 ``w c`` while the variance stays, as in SimpleNorm. On a bounded range the rules of its operations give one.
 """
 
+from torch import Tensor
+
+from normscope.core.statement import statement
 from normscope.graph.ir import Ref
 from normscope.graph.recognise import name_of
-from normscope.operators.normalizer import Normalizer, without_bound
+from normscope.operators.normalizer import Constants, Normalizer, no_bound
 from normscope.operators.quadratic_form import reduced_axes, reductions_behind, roots_behind
+from normscope.operators.site import Site
 from normscope.operators.written_out import Place, Written
 
 
@@ -39,9 +43,19 @@ def _mixes(place: Place, radicand: str) -> bool:
     return len(axes) > 1
 
 
+@statement("normscope", "Proposition SWITCH-1", holds="no constant on all inputs exists with running statistics")
+def switch_norm_constants(site: Site, floor: Tensor | None = None, mode: str = "running") -> Constants:
+    """Return that there is no bound on all inputs.
+
+    >>> switch_norm_constants(Site("n", "x", "", "switch_norm")).proved.log
+    inf
+    """
+    return no_bound("normscope Proposition SWITCH-1")
+
+
 NORMALIZER = Normalizer(
     kind="switch_norm",
     formula="gamma (x - mean)/sqrt(var + eps) + beta, mixtures of instance, layer and batch statistics",
-    constants=without_bound("normscope Proposition SWITCH-1"),
+    constants=switch_norm_constants,
     written_out=_written_out,
 )

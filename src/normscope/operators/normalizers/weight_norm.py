@@ -82,6 +82,25 @@ def weight_norm_bounds(v: Tensor, g: Tensor | None = None) -> WeightNormBounds:
     return WeightNormBounds(min(down(lower, units), certified), certified, largest, norm, product)
 
 
+@statement("normscope", "Proposition WN-2")
+def weight_norm_parameter_constant(v: Tensor, g: Tensor | None = None) -> float:
+    """Return the norm of ``dw/dv`` at ``v``: ``max_i |g_i| / ||v_i||``, each block being ``(g/||v||)(I - v^ v^^T)``.
+
+    Directions of one element do not move the weight: 0.
+
+    >>> round(weight_norm_parameter_constant(torch.tensor([[3.0, 4.0]]), torch.tensor([10.0])), 9)
+    2.0
+    """
+    rows = as_float64(v, "v").flatten(1) if v.ndim > 1 else as_float64(v, "v")[:, None]
+    norms = torch.linalg.vector_norm(rows, dim=1)
+    if bool((norms == 0).any()):
+        return math.inf
+    gains = torch.ones_like(norms) if g is None else as_float64(g, "g").reshape(-1)
+    if rows.shape[1] == 1:
+        return 0.0
+    return up(float((gains.abs() / norms).max()), rows.shape[1] + 8.0)
+
+
 def _of_weight(node: Node, around: Surroundings) -> bool:
     """Tell whether a node is torch's weight normalization, or divides a weight by the length of its own rows."""
     if name_of(node) in ("_weight_norm", "_weight_norm_interface"):

@@ -8,10 +8,9 @@ import pytest
 import torch
 
 from normscope.operators.normalizers.group_norm import group_norm_global
-from normscope.operators.normalizers.layer_norm import layer_norm_global
+from normscope.operators.normalizers.layer_norm import layer_norm_global, printed_is_bound
 from normscope.papers.claim import Verdict
 from normscope.papers.than2025.slides.normalization import CLAIMS, group_norm_slides, layer_norm_slides
-from operators.normalizers.truth import printed_is_bound
 
 
 def test_the_constant_of_layer_norm_is_no_bound() -> None:
