@@ -119,9 +119,6 @@ class Gram:
 def gram_of(products: Products) -> Gram | None:
     """Return what the matrix of inner products takes, before it is computed.
 
-    Args:
-        products: of the Gauss-Newton matrix.
-
     Returns:
         Nothing where the loss is not a sum over samples, or not convex in their outputs.
 
@@ -154,12 +151,7 @@ class Layer:
 
 
 class Columns(Problem):
-    """A problem in which all but some pieces of parameters are constants.
-
-    Args:
-        whole: the problem, entered as a context.
-        pieces: names of parameters, with the places of the pieces in them.
-    """
+    """A problem in which all but some pieces of parameters are constants."""
 
     def __init__(self, whole: Problem, pieces: Sequence[tuple[Block, slice]]) -> None:
         vars(self).update(vars(whole))

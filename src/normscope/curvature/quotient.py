@@ -84,12 +84,7 @@ def quotient(
 
 
 def affordable(products: Products, *, sphere: bool = False) -> tuple[str, Gram | None]:
-    """Return the most exact method that can be afforded, with what it was chosen by.
-
-    Args:
-        products: with the matrix.
-        sphere: whether in coordinates of the spheres, for which there is no dual method.
-    """
+    """Return the most exact method that can be afforded, with what it was chosen by; spheres have no dual one."""
     problem = products.problem
     if problem.dimension <= DENSE:
         return "dense", None
