@@ -16,8 +16,8 @@ import normscope.doctor.rules as package
 from normscope import check
 from normscope.core.finding import Finding
 from normscope.doctor.catalogue import RULES
-from normscope.doctor.pages import FAMILIES
 from normscope.doctor.rule import NEEDS, Rule
+from rule_pages import FAMILIES
 
 ALL = list(RULES.values())
 

@@ -1,10 +1,8 @@
-"""One page of documentation for each rule, generated from the rule."""
+"""The pages of the rules in ``docs/checks``, generated from the rules; ``python tests/rule_pages.py`` writes them."""
 
-import os
 import textwrap
 from pathlib import Path
 
-from normscope.core.files import write_text
 from normscope.doctor.catalogue import RULES
 from normscope.doctor.rule import NEEDS, Rule
 
@@ -75,8 +73,12 @@ def _wrapped(text: str) -> str:
     return "\n".join(textwrap.wrap(text, WIDTH, break_long_words=False, break_on_hyphens=False))
 
 
-def write_pages(folder: str | os.PathLike[str]) -> list[Path]:
-    """Write the page of every rule, and the index, to a folder such as ``docs/checks``; return the files."""
-    place = Path(folder)
-    files = [write_text(place / f"{code}.md", page(rule)) for code, rule in RULES.items()]
-    return [*files, write_text(place / INDEX, index())]
+def write_pages(folder: Path) -> None:
+    """Write the page of every rule, and the index."""
+    for code, rule in RULES.items():
+        (folder / f"{code}.md").write_text(page(rule))
+    (folder / INDEX).write_text(index())
+
+
+if __name__ == "__main__":
+    write_pages(Path(__file__).parents[1] / "docs" / "checks")
