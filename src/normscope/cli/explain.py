@@ -1,9 +1,6 @@
 """``normscope explain``: what a claim, a theorem or a rule says, and where it is computed."""
 
-from __future__ import annotations
-
-from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
@@ -11,9 +8,6 @@ from normscope.cli.console import Stages, guarded, show
 from normscope.cli.demo import one_thread
 from normscope.core.errors import InputError
 from normscope.core.words import WORDS
-
-if TYPE_CHECKING:
-    from normscope.papers.explain import Answer, Explanation
 
 
 @guarded
@@ -42,22 +36,18 @@ def explain(
         with one_thread():
             try:
                 answer = look_up(" ".join(name))
-            except InputError as unknown:
-                answer = Answer(" ".join(name), _each(name, look_up, unknown))
+            except InputError as unknown:  # several names, if each of them has an explanation
+                try:
+                    parts = tuple(part for one in name for part in look_up(one).parts)
+                except InputError:
+                    raise unknown from None
+                answer = Answer(" ".join(name), parts)
     if json:
         print(answer.to_json())
         return
     from normscope.report.audit import explanation_sections
 
     show(explanation_sections(answer.parts))
-
-
-def _each(names: Sequence[str], look_up: Callable[[str], Answer], unknown: InputError) -> tuple[Explanation, ...]:
-    """Return the explanations of several names, if each of them has one; otherwise raise what was unknown."""
-    try:
-        return tuple(part for name in names for part in look_up(name).parts)
-    except InputError:
-        raise unknown from None
 
 
 def _word(name: str) -> str | None:

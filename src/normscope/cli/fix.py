@@ -1,9 +1,7 @@
 """``normscope fix``: new weights for the same function."""
 
-from __future__ import annotations
-
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
@@ -11,9 +9,6 @@ from normscope.cli import options
 from normscope.cli.console import Stages, guarded, line_width, visible
 from normscope.cli.loading import Named, load
 from normscope.cli.specification import checked_file, split_commas, writing
-
-if TYPE_CHECKING:
-    from normscope.doctor.fixes import FixResult
 
 
 @guarded
@@ -52,8 +47,21 @@ def fix(
     """
     write_to = _checked(dry_run, write_to, force)
     with Stages(lines=not json) as stages:
-        named = Named(model, weights, data, data_root, split, limit, normalize, input)
-        result = _run(named, seed, [*(only or []), "rotate"] if rotate else only, stages)
+        from normscope.doctor.fixes import fix as mend
+
+        loaded = load(Named(model, weights, data, data_root, split, limit, normalize, input), seed, stages)
+        names = [name for item in only or [] for name in split_commas(item)]
+        with loaded.home.open():
+            result = mend(
+                loaded.model,
+                loaded.inputs,
+                only=[*names, "rotate"] if rotate else names,
+                name=model,
+                input_shape=loaded.shape,
+                limit=limit,
+                seed=seed,
+                progress=stages,
+            )
         if write_to is not None:
             with writing(write_to, "--write-to"):
                 result.save(write_to)
@@ -69,25 +77,6 @@ def fix(
         print(f"written: {write_to}")
     elif result.changes and not dry_run:
         print("Nothing was written. Use --write-to FILE.safetensors to write the new weights.")
-
-
-def _run(named: Named, seed: int, only: list[str] | None, stages: Stages) -> FixResult:
-    """Load model and data, and fix."""
-    from normscope.doctor.fixes import fix as mend
-
-    loaded = load(named, seed, stages)
-    names = [name for item in only or [] for name in split_commas(item)]
-    with loaded.home.open():
-        return mend(
-            loaded.model,
-            loaded.inputs,
-            only=names,
-            name=named.model,
-            input_shape=loaded.shape,
-            limit=named.limit,
-            seed=seed,
-            progress=stages,
-        )
 
 
 def _checked(dry_run: bool, target: Path | None, force: bool) -> Path | None:

@@ -1,9 +1,7 @@
 """``normscope symmetry``: which changes of the parameters leave the function of a model unchanged."""
 
-from __future__ import annotations
-
 import functools
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
@@ -12,9 +10,6 @@ from normscope.cli.analyze import checked_places
 from normscope.cli.console import Stages, finish, guarded
 from normscope.cli.loading import Named, load
 from normscope.cli.specification import write_file
-
-if TYPE_CHECKING:
-    from normscope.geometry.discover import Symmetries
 
 FILE = "symmetry.json"
 
@@ -50,30 +45,24 @@ def symmetry(
     """
     target, _ = checked_places(out, FILE, None, no_report=True, name=model)
     with Stages(quiet=quiet, lines=not json) as stages:
-        named = Named(model, weights, data, data_root, split, limit, normalize, input)
-        found = _run(named, mode, loss, batch, orbits, seed, stages)
+        from normscope.geometry.discover import symmetry as discover
+
+        loaded = load(Named(model, weights, data, data_root, split, limit, normalize, input), seed, stages)
+        with loaded.home.open():
+            found = discover(
+                loaded.model,
+                loaded.data,
+                mode=mode,
+                loss=loss,
+                input_shape=loaded.shape,
+                batch=batch,
+                name=model,
+                seed=seed,
+                progress=stages,
+                follow_orbits=orbits,
+            )
     write_file(target, found.to_json() + "\n")
     from normscope.report.symmetry import symmetry_sections
 
     sections = functools.partial(symmetry_sections, found, everything=everything)
     finish(found, sections, json=json, quiet=quiet, written=target)
-
-
-def _run(named: Named, mode: str, loss: str, batch: int, orbits: bool, seed: int, stages: Stages) -> Symmetries:
-    """Load model and data, and find the symmetries."""
-    from normscope.geometry.discover import symmetry as discover
-
-    loaded = load(named, seed, stages)
-    with loaded.home.open():
-        return discover(
-            loaded.model,
-            loaded.data,
-            mode=mode,
-            loss=loss,
-            input_shape=loaded.shape,
-            batch=batch,
-            name=named.model,
-            seed=seed,
-            progress=stages,
-            follow_orbits=orbits,
-        )
