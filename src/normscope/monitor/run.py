@@ -55,9 +55,6 @@ class Run(Shown):
     def open(cls, path: str | Path) -> Run:
         """Return the run in a folder, with all points written so far.
 
-        Args:
-            path: the folder a monitor writes to.
-
         Raises:
             InputError: if there is no run in it.
         """
@@ -133,9 +130,6 @@ class Run(Shown):
 
     def series(self, name: str) -> Series:
         """Return one metric over time, as numpy arrays.
-
-        Args:
-            name: the metric.
 
         Raises:
             InputError: if no point has it.
