@@ -14,7 +14,6 @@ from normscope.core.errors import InputError
 from normscope.core.rounding import TINIEST, UNIT, as_float64, require_nonnegative, up
 from normscope.core.statement import statement
 from normscope.core.value import Kind, Value
-from normscope.graph.recognise import Match
 from normscope.operators.normalization import Spread, fixed_statistics, normalized, per_channel, with_statistics
 from normscope.operators.normalizer import Constants, Normalizer, Symmetry
 from normscope.operators.normalizers.layer_norm import rows_at, rows_on_ball
@@ -243,14 +242,6 @@ def running_constants(site: Site, floor: Tensor | None, mode: str) -> Constants:
     return Constants(proved, None, printed, printed.log >= proved.log, slides)
 
 
-def _module_spread(module: nn.BatchNorm2d, shape: tuple[int, ...]) -> Spread:
-    return batch_spread(shape, module.eps)
-
-
-def _claims(match: Match, spread: Spread) -> bool:
-    return match.centered and len(spread.view) > 1 and spread.axes[:1] == (0,)
-
-
 def _printed_on_floor(floor: Tensor, eps: float) -> float:
     """Return Lemma 1 at the least spreads of a batch; without eps and with a spread of zero there is no number."""
     variance = floor.flatten().square()
@@ -265,9 +256,9 @@ NORMALIZER = Normalizer(
     ),
     ops=OPS,
     modules=(nn.modules.batchnorm._BatchNorm,),
-    module_spread=_module_spread,
+    module_spread=lambda module, shape: batch_spread(shape, module.eps),
     symmetry=Symmetry("neuron", shift=True),
     across_batch=True,
     adaptive="adaptive_instance_norm",
-    claims=_claims,
+    claims=lambda match, spread: match.centered and len(spread.view) > 1 and spread.axes[:1] == (0,),
 )

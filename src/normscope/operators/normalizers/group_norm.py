@@ -168,10 +168,6 @@ def group_norm(call: Call) -> Any:
     return normalized(call, x, spread, "group_norm", gamma, beta)
 
 
-def _module_spread(module: nn.GroupNorm, shape: tuple[int, ...]) -> Spread:
-    return group_spread(shape, module.num_groups, module.eps)
-
-
 #: What is printed for groups, and where.
 GROUP_PRINTED = (group_norm_printed, "than2025 Lemma 3")
 NORMALIZER = Normalizer(
@@ -180,6 +176,6 @@ NORMALIZER = Normalizer(
     constants=spread_constants("normscope F4", GROUP_PRINTED),
     ops=("group_norm", "native_group_norm"),
     modules=(nn.GroupNorm,),
-    module_spread=_module_spread,
+    module_spread=lambda module, shape: group_spread(shape, module.num_groups, module.eps),
     symmetry=Symmetry("group", row=True, shift=True),
 )

@@ -7,7 +7,6 @@ from typing import Any
 
 from torch import nn
 
-from normscope.graph.recognise import Match
 from normscope.operators.normalization import Spread, fixed_statistics, normalizer, per_channel
 from normscope.operators.normalizer import Normalizer, Symmetry
 from normscope.operators.normalizers.batch_norm import running_constants
@@ -31,22 +30,14 @@ def instance_norm(call: Call) -> Any:
     return normalizer(call, x, instance_spread(x.shape, float(call["eps"])), "instance_norm", gamma, beta)
 
 
-def _module_spread(module: nn.InstanceNorm2d, shape: tuple[int, ...]) -> Spread:
-    return instance_spread(shape, module.eps)
-
-
-def _claims(match: Match, spread: Spread) -> bool:
-    return match.centered and len(spread.view) == 4 and spread.axes == (2, 3)
-
-
 NORMALIZER = Normalizer(
     kind="instance_norm",
     formula="gamma (x - mean)/sqrt(var + eps) + beta, statistics of one channel of one sample",
     constants=spread_constants("normscope F5", GROUP_PRINTED, fixed=running_constants),
     ops=("instance_norm",),
     modules=(nn.modules.instancenorm._InstanceNorm,),
-    module_spread=_module_spread,
+    module_spread=lambda module, shape: instance_spread(shape, module.eps),
     symmetry=Symmetry("neuron", shift=True),
     adaptive="adaptive_instance_norm",
-    claims=_claims,
+    claims=lambda match, spread: match.centered and len(spread.view) == 4 and spread.axes == (2, 3),
 )

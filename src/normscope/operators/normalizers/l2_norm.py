@@ -17,8 +17,6 @@ from torch import Tensor
 from normscope.core.errors import InputError
 from normscope.core.rounding import UNIT, as_float64, down, quotient_up, require_nonnegative, up
 from normscope.core.statement import statement
-from normscope.graph.recognise import Match
-from normscope.operators.normalization import Spread
 from normscope.operators.normalizer import Normalizer, Symmetry
 from normscope.operators.normalizers.moments import root_mean_square
 from normscope.operators.spread_constants import spread_constants
@@ -109,15 +107,11 @@ def _lengths(x: Tensor) -> Tensor:
     return root_mean_square(points.reshape(-1, n)).low * math.sqrt(n) * (1.0 - 8.0 * UNIT)
 
 
-def _claims(match: Match, spread: Spread) -> bool:
-    return not match.centered and match.root_of == "sum"
-
-
 NORMALIZER = Normalizer(
     kind="l2_norm",
     formula="x/max(||x||, eps), or with eps added to the norm or its square",
     constants=spread_constants("normscope F3"),
     symmetry=Symmetry("layer"),
-    claims=_claims,
+    claims=lambda match, spread: not match.centered and match.root_of == "sum",
     takes_any_axes=True,
 )

@@ -19,7 +19,6 @@ from torch import Tensor, nn
 from normscope.core.errors import InputError
 from normscope.core.rounding import UNIT, as_float64, quotient_up, require_nonnegative, sum_units, up
 from normscope.core.statement import statement
-from normscope.graph.recognise import Match
 from normscope.operators.normalization import Spread, normalized
 from normscope.operators.normalizer import Normalizer, Symmetry
 from normscope.operators.normalizers.moments import Spread as Moments
@@ -287,10 +286,6 @@ def _module_spread(module: nn.LayerNorm, shape: tuple[int, ...]) -> Spread:
     return trailing_spread(shape, len(module.normalized_shape), module.eps, centered=True)
 
 
-def _claims(match: Match, spread: Spread) -> bool:
-    return match.centered
-
-
 NORMALIZER = Normalizer(
     kind="layer_norm",
     formula="gamma (x - mean)/sqrt(var + eps) + beta, statistics of one sample or token",
@@ -301,6 +296,6 @@ NORMALIZER = Normalizer(
     modules=(nn.LayerNorm,),
     module_spread=_module_spread,
     symmetry=Symmetry("layer", row=True, shift=True),
-    claims=_claims,
+    claims=lambda match, spread: match.centered,
     takes_any_axes=True,
 )

@@ -11,7 +11,6 @@ from torch import Tensor, nn
 
 from normscope.core.rounding import UNIT, as_float64, quotient_up, require_nonnegative, up
 from normscope.core.statement import statement
-from normscope.graph.recognise import Match
 from normscope.operators.normalization import Spread, normalized
 from normscope.operators.normalizer import Normalizer, Symmetry
 from normscope.operators.normalizers.layer_norm import OutputRange, rows_of, shrunk_norms, trailing_spread
@@ -146,10 +145,6 @@ def _module_spread(module: nn.RMSNorm, shape: tuple[int, ...]) -> Spread:
     return trailing_spread(shape, len(module.normalized_shape), rms_norm_eps(module.eps, dtype), centered=False)
 
 
-def _claims(match: Match, spread: Spread) -> bool:
-    return not match.centered and match.root_of == "mean"
-
-
 NORMALIZER = Normalizer(
     kind="rms_norm",
     formula="gamma x/sqrt(mean(x^2) + eps), the mean over one sample or token",
@@ -158,6 +153,6 @@ NORMALIZER = Normalizer(
     modules=(nn.RMSNorm,),
     module_spread=_module_spread,
     symmetry=Symmetry("layer"),
-    claims=_claims,
+    claims=lambda match, spread: not match.centered and match.root_of == "mean",
     takes_any_axes=True,
 )

@@ -25,19 +25,12 @@ from normscope.operators.written_out import Surroundings
 
 @dataclass(frozen=True)
 class StandardizationBounds:
-    """What standardization makes of a weight, as a matrix with one row per filter.
+    """What standardization makes of a weight, as a matrix with one row per filter."""
 
-    Attributes:
-        lower: proved lower bound of ``||W^||_2``.
-        upper: proved upper bound of it.
-        row_norms: norms of the filters, at most ``|gain_i| sqrt(n)``.
-        universal: ``||gain||_2 sqrt(n)``, an upper bound whatever the weight was.
-    """
-
-    lower: float
-    upper: float
-    row_norms: Tensor
-    universal: float
+    lower: float  #: proved lower bound of ``||W^||_2``
+    upper: float  #: proved upper bound of it
+    row_norms: Tensor  #: norms of the filters, at most ``|gain_i| sqrt(n)``
+    universal: float  #: ``||gain||_2 sqrt(n)``, an upper bound whatever the weight was
 
 
 def standardized_weight(weight: Tensor, gain: Tensor | None = None, eps: float = 1e-5) -> Tensor:
