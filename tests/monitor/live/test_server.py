@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import socket
+import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -14,7 +15,7 @@ import pytest
 from monitor.live.runs import begin, written
 from normscope.core.errors import InputError
 from normscope.monitor.live.feed import Feed
-from normscope.monitor.live.server import WatchServer, host_allowed, token_fits
+from normscope.monitor.live.server import CONNECTIONS, WatchServer, host_allowed, token_fits
 
 
 @pytest.fixture
@@ -119,12 +120,14 @@ def test_an_address_that_is_none(server: WatchServer) -> None:
     assert code(ask(server, "x" * 70_000)) == 414
 
 
-def test_head_has_no_body(server: WatchServer) -> None:
-    """But tells how long it is."""
+def test_head_has_no_body_and_a_body_is_refused(server: WatchServer) -> None:
+    """A body would be taken for the next request."""
     answer = ask(server, f"/?token={server.token}", method="HEAD")
     assert code(answer) == 200
     assert answer.endswith("\r\n\r\n")
     assert int(answer.split("Content-Length: ")[1].split("\r\n")[0]) > 10_000
+    assert code(ask(server, f"/?token={server.token}", more="Content-Length: 5\r\n")) == 400
+    assert code(ask(server, f"/?token={server.token}", more="Transfer-Encoding: chunked\r\n")) == 400
 
 
 def test_lines(server: WatchServer) -> None:
@@ -244,6 +247,27 @@ def test_where_it_listens(tmp_path: Path) -> None:
     assert not wide.is_private
     assert "0.0.0.0" not in wide.url
     wide.close()
+
+
+def test_idle_connections_are_few(server: WatchServer) -> None:
+    """Beyond a number the server hangs up at once, and once they are gone it answers again."""
+    before = threading.active_count()
+    idle = [socket.create_connection(("127.0.0.1", server.server_port), timeout=10) for _ in range(CONNECTIONS + 40)]
+    closed = 0
+    for connection in idle[CONNECTIONS:]:
+        closed += connection.recv(1) == b""
+    assert closed == 40
+    assert threading.active_count() - before <= CONNECTIONS + 1
+    for connection in idle:
+        connection.close()
+    address = urlsplit(server.url)
+    for _ in range(200):
+        try:
+            if code(ask(server, f"{address.path}?{address.query}")) == 200:
+                return
+        except (OSError, IndexError):
+            time.sleep(0.05)
+    raise AssertionError("the server does not answer again")
 
 
 @pytest.mark.parametrize(

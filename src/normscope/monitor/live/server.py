@@ -23,8 +23,8 @@ from normscope.monitor.live.feed import Feed, run_folders
 
 #: Seconds after which a stream without news says that it is still there, and milliseconds until a browser asks again.
 HEARTBEAT, RETRY = 5.0, 1500
-#: Seconds in which a new connection must ask for something.
-IDLE = 10
+#: Connections at the same time, and seconds in which a new one must ask for something.
+CONNECTIONS, IDLE = 64, 10
 _HEADERS = {
     "Cache-Control": "no-store",
     "X-Content-Type-Options": "nosniff",
@@ -44,10 +44,11 @@ class WatchServer(ThreadingHTTPServer):
 
     daemon_threads = True
     block_on_close = False
-    request_queue_size = 64  # with the usual five, a page that asks for more waits for seconds
+    request_queue_size = CONNECTIONS  # with the usual five, a page that asks for more waits for seconds
 
     def __init__(self, feed: Feed, host: str = "127.0.0.1", port: int = 0) -> None:
         self.feed, self.host, self.token = feed, host, secrets.token_urlsafe(32)
+        self.connections = threading.BoundedSemaphore(CONNECTIONS)
         self._thread: threading.Thread | None = None
         if ":" in host:
             self.address_family = socket.AF_INET6
@@ -63,6 +64,24 @@ class WatchServer(ThreadingHTTPServer):
         self.socket.bind(self.server_address)
         self.server_address = self.socket.getsockname()
         self.server_name, self.server_port = self.host, int(self.server_address[1])
+
+    def process_request(self, request: Any, client_address: Any) -> None:
+        """Answer beside the others, or hang up where there are too many: each takes a thread."""
+        if not self.connections.acquire(blocking=False):
+            self.shutdown_request(request)
+            return
+        try:
+            super().process_request(request, client_address)
+        except BaseException:
+            self.connections.release()
+            raise
+
+    def process_request_thread(self, request: Any, client_address: Any) -> None:
+        """Answer, and make room for the next."""
+        try:
+            super().process_request_thread(request, client_address)
+        finally:
+            self.connections.release()
 
     def handle_error(self, request: Any, client_address: Any) -> None:
         """Say nothing about connections that broke off."""
@@ -157,6 +176,9 @@ class _Handler(BaseHTTPRequestHandler):
             target.query, self.server.token
         ):
             self.send_error(HTTPStatus.FORBIDDEN)
+            return
+        if self.headers.get("Transfer-Encoding") or self.headers.get("Content-Length", "0") != "0":
+            self.send_error(HTTPStatus.BAD_REQUEST)  # a body would be taken for the next request
             return
         query = dict(parse_qsl(target.query, max_num_fields=20))
         if target.path == "/":
