@@ -58,6 +58,9 @@ class Singularities:
     The gradient of a loss passes through every operation between a parameter and an output. If the derivative of one
     of them is infinite or NaN at some entry, so is the gradient, whatever comes after: zero times infinity is NaN.
 
+    Args:
+        graph: what is run.
+
     >>> from normscope.graph.ir import Ref
     >>> nodes = (Node("w", "parameter", target="w"), Node("y", "aten.sqrt.default", (Ref("w"),), dtype="float32"),
     ...          Node("out", "output", (Ref("y"),)))

@@ -227,7 +227,14 @@ def _angle(family: Turn, target: Point, point: Point) -> dict[str, Tensor]:
 
 
 def interpolation(found: Symmetries, other: Point, targets: Sequence[Tensor], points: int = 11) -> list[float]:
-    """Return the loss along the straight line from a model's parameters to other ones."""
+    """Return the loss along the straight line from a model's parameters to other ones.
+
+    Args:
+        found: the symmetries of the model, whose batch is the data.
+        other: the parameters at the other end.
+        targets: what the outputs are compared with.
+        points: how many points, both ends included.
+    """
     function = found.function
     losses = []
     with torch.no_grad():

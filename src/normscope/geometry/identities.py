@@ -23,6 +23,11 @@ def identities(exact: Function, families: Sequence[Family], seed: int = 0) -> li
     r"""Return ``|<grad L, X>|/(||grad L|| ||X||)`` and ``||H X + (DX)^T grad L||/||grad L||`` for each family.
 
     The norm of the gradient is that on the parameters the family moves. One product with the Hessian each.
+
+    Args:
+        exact: the function without stabilizers.
+        families: directions along which it does not change.
+        seed: of the targets of the loss and of the coefficients.
     """
     return [_identity(exact, [(family, coefficients_of(family, seed))], seed)[:2] for family in families]
 

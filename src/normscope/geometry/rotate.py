@@ -92,6 +92,10 @@ def folded(family: Mixing, point: Mapping[str, Tensor]) -> tuple[Mixing, dict[st
 def rotate(function: Function, seed: int = 0) -> tuple[list[Rotation], list[str]]:
     """Rotate every residual stream that allows it.
 
+    Args:
+        function: the model; its parameters are not changed.
+        seed: of the rotation.
+
     Returns:
         What was rotated, and why other streams were not.
     """

@@ -55,6 +55,9 @@ class Run(Shown):
     def open(cls, path: str | Path) -> Run:
         """Return the run in a folder, with all points written so far.
 
+        Args:
+            path: the folder a monitor writes to.
+
         Raises:
             InputError: if there is no run in it.
         """
@@ -130,6 +133,9 @@ class Run(Shown):
 
     def series(self, name: str) -> Series:
         """Return one metric over time, as numpy arrays.
+
+        Args:
+            name: the metric.
 
         Raises:
             InputError: if no point has it.

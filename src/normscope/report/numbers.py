@@ -102,7 +102,10 @@ def _log10(text: str) -> float | None:
 
 
 def power_text(log10: float) -> str:
-    """Return a non-negative number, given by its decimal logarithm, with four digits; ``inf`` is "no bound".
+    """Return a non-negative number, given by its decimal logarithm, with four significant digits.
+
+    Args:
+        log10: decimal logarithm; ``inf`` is "no bound" and ``-inf`` is zero.
 
     >>> power_text(0.5), power_text(8.4561), power_text(-25.31), power_text(math.inf), power_text(-math.inf)
     ('3.162', '2.858×10⁸', '4.898×10⁻²⁶', 'no bound', '0')

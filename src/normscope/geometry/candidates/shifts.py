@@ -159,9 +159,14 @@ class Shift(Straight):
         *,
         ends: bool = False,
     ) -> Callable[[Node, Any, Any], Any]:
-        """Return what lets biases take up changes on the way; their directions are added to that of the source.
+        """Return what lets biases take up changes on the way.
 
-        ``known`` has values of nodes where nothing changes. With ``ends`` the run ends when nothing changes any more.
+        Args:
+            direction: of the source; those of the biases are added.
+            known: values of nodes where nothing changes.
+            until: give up as soon as the outputs are known to move by more.
+            changed: is given the nodes that change.
+            ends: end the run when nothing changes any more.
         """
         noise = 1e-11 * float(direction[self.source].detach().abs().max())
         last, open_ends = self.function.graph.last_uses, set[str]()

@@ -13,6 +13,9 @@ def spheres_of(found: Symmetries) -> dict[str, int]:
     one in all before LayerNorm or RMSNorm. Weights that are invariant only together with others are left out; a bias
     beside a weight does not count where it may be shifted freely.
 
+    Args:
+        found: the symmetries of the model.
+
     >>> from torch import nn
     >>> from normscope.geometry.discover import symmetry
     >>> net = nn.Sequential(nn.Conv2d(3, 8, 3), nn.BatchNorm2d(8), nn.Flatten(), nn.Linear(288, 2))

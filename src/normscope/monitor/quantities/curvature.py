@@ -24,6 +24,10 @@ TOLERANCE = 1e-2
 def hessian(gradients: Mapping[str, Tensor], leaves: Mapping[str, Tensor]) -> tuple[Apply, Tensor] | None:
     """Return products with the Hessian from a gradient that can be differentiated again, and a random vector.
 
+    Args:
+        gradients: of the loss, with their graph.
+        leaves: the parameters.
+
     Returns:
         Nothing where the loss has no second derivative.
 

@@ -13,6 +13,10 @@ from normscope.monitor.snapshot import Snapshot
 def effective_rate(rate: float, weight_norm: float) -> float:
     r"""Return ``eta/||w||^2``, the learning rate with which the direction ``w/||w||`` moves on the unit sphere.
 
+    Args:
+        rate: the learning rate ``eta``.
+        weight_norm: ``||w||``.
+
     >>> effective_rate(0.1, 2.0)
     0.025
     """

@@ -14,6 +14,10 @@ from normscope.monitor.snapshot import Snapshot
 def square_over_loss(gradient_norm: float, loss: float) -> float:
     r"""Return ``||grad L||^2 / L``, the quantity the paper's condition for convergence bounds from below.
 
+    Args:
+        gradient_norm: the norm of the gradient.
+        loss: the loss, positive.
+
     Raises:
         InputError: if the loss is negative.
 

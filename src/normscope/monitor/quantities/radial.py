@@ -18,6 +18,10 @@ def radial_update(before: Tensor, after: Tensor) -> float:
     The law of scale-invariant weights says that SGD makes this zero: the length grows by the squared step alone. Weight
     decay makes it ``-2 eta lambda``, and eps leaves a small rest.
 
+    Args:
+        before: the weight before the update.
+        after: the weight after it.
+
     >>> radial_update(torch.tensor([1.0, 0.0]), torch.tensor([1.0, 0.5])), radial_update(torch.ones(2), torch.zeros(2))
     (0.0, -2.0)
     """

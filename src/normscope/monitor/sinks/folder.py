@@ -213,6 +213,9 @@ class FolderLock:
     The system drops it when the process ends, however that happens, so nothing is left to be cleaned up: the file
     stays, and means nothing without its lock. Where there are no such locks, as on Windows, nothing is locked.
 
+    Args:
+        folder: the folder.
+
     >>> import tempfile
     >>> with tempfile.TemporaryDirectory() as here:
     ...     lock = FolderLock(Path(here))

@@ -11,6 +11,9 @@ from normscope.core.errors import MissingDependencyError
 class TensorBoard:
     """Writes metrics as TensorBoard scalars.
 
+    Args:
+        path: the folder of the event files.
+
     Raises:
         MissingDependencyError: if TensorBoard is not installed.
     """

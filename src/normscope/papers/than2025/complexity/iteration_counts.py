@@ -166,6 +166,10 @@ _RATE = "printed as L/alpha^2; the cited rate is L^2/(delta alpha^3), for Goldst
 def printed_lower_bounds(lipschitz: Value, alpha: float) -> dict[str, Value]:
     """Return the lower bounds printed before Corollary 18: convex ``L^2/alpha^2``, the others ``L/alpha``.
 
+    Args:
+        lipschitz: ``L``.
+        alpha: accuracy.
+
     Raises:
         InputError: if ``alpha`` is not positive.
 
