@@ -2,9 +2,6 @@
 
 The package is called like the function it offers, so that ``normscope.curvature(model, data)`` works whether or not a
 module of the package was imported before.
-
-Where nothing else is said, a ``problem`` is entered as a context, a ``term`` is one of its terms, ``products`` multiply
-by the matrix looked at, and ``seed`` is that of the random vectors. Arguments that do not fit raise an ``InputError``.
 """
 
 import sys

@@ -22,6 +22,12 @@ class BatchNormMode(TorchFunctionMode):
     by the running statistics, as evaluation does; ``frozen-batch`` by the statistics of the batch taken as constants.
     No running statistics are ever moved.
 
+    Args:
+        mode: one of :data:`MODES`.
+
+    Raises:
+        InputError: if the mode is unknown.
+
     >>> norm = torch.nn.BatchNorm1d(1).eval()
     >>> with BatchNormMode("batch"):
     ...     print(norm(torch.tensor([[1.0], [3.0]])).flatten().round().tolist())
@@ -54,7 +60,11 @@ class BatchNormMode(TorchFunctionMode):
         momentum: float = 0.1,
         eps: float = 1e-5,
     ) -> Tensor:
-        """Normalize as the mode says; without running statistics there are only those of the batch."""
+        """Normalize as the mode says; without running statistics there are only those of the batch.
+
+        Raises:
+            InputError: if a batch has one value per channel, which has no variance.
+        """
         constants: tuple[Tensor | None, Tensor | None] = (None, None)
         if self.mode == "running" and running_mean is not None:
             constants = running_mean, running_var
@@ -72,6 +82,9 @@ class BatchNormMode(TorchFunctionMode):
 
 def batch_statistics(x: Tensor) -> tuple[Tensor, Tensor]:
     """Return the mean and the biased variance of every channel, as constants.
+
+    Args:
+        x: the input of BatchNorm, channels along axis 1.
 
     >>> [t.tolist() for t in batch_statistics(torch.tensor([[1.0], [3.0]]))]
     [[2.0], [1.0]]

@@ -30,7 +30,12 @@ class Plan:
 
 
 def graph_bytes(problem: Problem, term: Term) -> float:
-    """Return the bytes that the graph of the gradient of one term keeps, from runs on two and four samples of it."""
+    """Return the bytes that the graph of the gradient of one term keeps, from runs on two and four samples of it.
+
+    Args:
+        problem: the loss, entered as a context.
+        term: one of its terms.
+    """
     size = term.inputs.batch
     if size <= 4:
         return _kept_bytes(problem, term)

@@ -119,6 +119,9 @@ class Gram:
 def gram_of(products: Products) -> Gram | None:
     """Return what the matrix of inner products takes, before it is computed.
 
+    Args:
+        products: of the Gauss-Newton matrix.
+
     Returns:
         Nothing where the loss is not a sum over samples, or not convex in their outputs.
 
@@ -151,7 +154,12 @@ class Layer:
 
 
 class Columns(Problem):
-    """A problem in which all but some pieces of parameters are constants."""
+    """A problem in which all but some pieces of parameters are constants.
+
+    Args:
+        whole: the problem, entered as a context.
+        pieces: names of parameters, with the places of the pieces in them.
+    """
 
     def __init__(self, whole: Problem, pieces: Sequence[tuple[Block, slice]]) -> None:
         vars(self).update(vars(whole))

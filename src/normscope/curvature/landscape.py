@@ -25,7 +25,12 @@ class Landscape:
 
 
 def filter_direction(problem: Problem, seed: int = 0) -> Tensor:
-    """Return a random direction, each filter as long as that of the weights; vectors do not move."""
+    r"""Return a random direction of which each filter is as long as the filter of the weights, and vectors do not move.
+
+    Args:
+        problem: the loss.
+        seed: of the direction.
+    """
     generator = torch.Generator().manual_seed(seed)
     random = torch.randn(problem.dimension, generator=generator, dtype=torch.float64).to(problem.device)
     lengths, found = metric(problem, "filter"), torch.zeros_like(random)
@@ -43,6 +48,11 @@ def moved(point: Tensor, step: Tensor, spheres: Directions | None = None) -> Ten
 
     A group ``w`` goes to :math:`\cos(a) w + \sin(a) \|w\| \hat t`, where ``t`` is the part of the step across ``w`` and
     :math:`a = \|t\|/\|w\|`: its length does not change, so that no part of the step is spent on moving along an orbit.
+
+    Args:
+        point: the parameters.
+        step: the step.
+        spheres: scale groups.
 
     >>> point, step = torch.tensor([1.0, 0.0]), torch.tensor([0.0, torch.pi / 2])
     >>> moved(point, step, Directions(point, torch.tensor([0, 0]))).round(decimals=6).abs().tolist()
@@ -103,8 +113,12 @@ def landscape(
 def trajectory(point: Tensor, path: Sequence[Tensor], directions: Sequence[Tensor]) -> tuple[np.ndarray, np.ndarray]:
     r"""Return the coordinates of a path of parameters in a plane, and the share of each step outside it.
 
-    A drawn trajectory is a shadow in the plane: the share :math:`\|r\|/\|w_t - w\|` outside says what it hides. The
-    ``point`` is the origin :math:`w` of the plane; its ``directions`` need not be orthogonal.
+    A drawn trajectory is a shadow in the plane: the share :math:`\|r\|/\|w_t - w\|` outside says what it hides.
+
+    Args:
+        point: the origin ``w`` of the plane.
+        path: vectors of parameters :math:`w_t`.
+        directions: of the plane; they need not be orthogonal.
 
     >>> p = torch.zeros(3)
     >>> [a.tolist() for a in trajectory(p, [torch.tensor([3.0, 0.0, 4.0])], [torch.tensor([1.0, 0.0, 0.0])])]

@@ -31,6 +31,10 @@ def exact_trace(products: Products, most: int) -> dict[str, float] | None:
     where :math:`J_n` is the Jacobian of the outputs of sample ``n`` and :math:`S_n` the Hessian of the loss in them: as
     much work as one gradient per output.
 
+    Args:
+        products: of the Gauss-Newton matrix.
+        most: how many outputs a sample may have.
+
     Returns:
         Nothing where samples depend on each other (BatchNorm in batch mode, dropout, contrastive losses), where they
         have more outputs, or where the loss is not convex in the outputs.
@@ -52,7 +56,14 @@ def exact_trace(products: Products, most: int) -> dict[str, float] | None:
 
 
 def rows_of(problem: Problem, term: Term, root: Root, out: Tensor) -> None:
-    r"""Write the rows of :math:`S^{1/2} J` of one term, those of one sample together."""
+    r"""Write the rows of :math:`S^{1/2} J` of one term, those of one sample together.
+
+    Args:
+        problem: the loss, or a part of its parameters.
+        term: one of its terms.
+        root: of the Hessian of the loss in the outputs.
+        out: where to write them.
+    """
     try:
         _fill(out, _alone(problem, term, root))
     except _CoupledError:
@@ -90,7 +101,13 @@ class Root:
 
 
 def root_of(products: Products, term: Term, most: int | None = None) -> Root | None:
-    """Return the root of one term; nothing if outputs are not one row per sample, or each has more than ``most``."""
+    """Return the root of one term; nothing if outputs are not one row per sample, or are more than allowed.
+
+    Args:
+        products: of the Gauss-Newton matrix.
+        term: of its problem.
+        most: how many outputs a sample may have.
+    """
     problem = products.problem
     with torch.no_grad():
         outputs = problem.outputs(problem.leaves(), term)

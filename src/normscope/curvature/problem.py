@@ -244,6 +244,12 @@ def _terms(
 def read_once(data: Any, model: nn.Module, batch: int, limit: int | None) -> Any:
     """Return data that every step may read again and finds the same: what a loader or an iterator yields, as a list.
 
+    Args:
+        data: what :func:`normscope.graph.inputs.iterate` takes.
+        model: the model that will take it.
+        batch: the size of batches that a dataset is cut into.
+        limit: how many samples to use, at most.
+
     >>> once = iter([(torch.zeros(4, 2), torch.zeros(4, 1))])
     >>> [inputs.batch for inputs in read_once(once, nn.Linear(2, 1), 128, 3)]
     [3]
@@ -253,7 +259,12 @@ def read_once(data: Any, model: nn.Module, batch: int, limit: int | None) -> Any
 
 
 def takes_labels(model: nn.Module, inputs: ModelInputs) -> bool:
-    """Tell whether a model computes its own loss from ``labels``, as language models of ``transformers`` do."""
+    """Tell whether a model computes its own loss from ``labels``, as language models of ``transformers`` do.
+
+    Args:
+        model: the model; it is left as it was.
+        inputs: a batch of arguments by name, with labels.
+    """
     if inputs.args or inputs.labels is None or "labels" not in signature_of(model).keywords:
         return False
     few = labelled(picked(inputs, slice(2)))
@@ -314,7 +325,11 @@ def _cast(inputs: ModelInputs, dtype: torch.dtype) -> ModelInputs:
 
 
 def _chosen(named: Mapping[str, nn.Parameter], patterns: str | Sequence[str] | None) -> dict[str, Tensor]:
-    """Return the parameters that patterns select."""
+    """Return the parameters that patterns select.
+
+    Raises:
+        InputError: if a pattern matches none, or a chosen parameter is not a floating tensor.
+    """
     if patterns is None:
         found = {name: p for name, p in named.items() if p.requires_grad and p.is_floating_point()}
         if not found:

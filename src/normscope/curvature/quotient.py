@@ -84,7 +84,12 @@ def quotient(
 
 
 def affordable(products: Products, *, sphere: bool = False) -> tuple[str, Gram | None]:
-    """Return the most exact method that can be afforded, with what it was chosen by; spheres have no dual one."""
+    """Return the most exact method that can be afforded, with what it was chosen by.
+
+    Args:
+        products: with the matrix.
+        sphere: whether in coordinates of the spheres, for which there is no dual method.
+    """
     problem = products.problem
     if problem.dimension <= DENSE:
         return "dense", None

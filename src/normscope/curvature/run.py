@@ -401,6 +401,11 @@ def verified(products: Products, pairs: Eigenpairs, tolerance: float) -> Eigenpa
 
     The recurrence does not see the rounding of the products themselves, which is what limits small eigenvalues in
     float32; a pair whose measured residual is too large is not called converged.
+
+    Args:
+        products: the matrix.
+        pairs: what the recurrence found.
+        tolerance: the relative residual that was asked for.
     """
     try:
         values, measured = rayleigh(products, pairs.vectors)

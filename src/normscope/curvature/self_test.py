@@ -18,7 +18,12 @@ def random_vector(problem: Problem, seed: int) -> Tensor:
 
 
 def symmetry_gap(products: Products, seed: int = 0) -> float:
-    r"""Return :math:`|u^T A v - v^T A u| / (\|u\| \|A v\|)` for random vectors: zero up to rounding."""
+    r"""Return :math:`|u^T A v - v^T A u| / (\|u\| \|A v\|)` for random vectors: zero up to rounding.
+
+    Args:
+        products: the matrix.
+        seed: of the vectors.
+    """
     u, v = random_vector(products.problem, seed), random_vector(products.problem, seed + 1)
     image = products(v)
     scale = length(u) * length(image)

@@ -61,8 +61,14 @@ def worst_rise(
     r"""Return :math:`\max_{\|T^{-1} e\| \le \rho} L(w + e) - L(w)` by projected gradient ascent.
 
     The first step is that of SAM; with ``kind="elementwise"`` it is adaptive SAM, which elementwise rescaling of the
-    network leaves alone. ``kind`` says what the :func:`metric` ``T`` is; the ``eigenvalue``, the largest of ``T H T``,
-    is for the quadratic prediction.
+    network leaves alone.
+
+    Args:
+        problem: the loss, entered as a context.
+        radius: ``rho``.
+        kind: the metric ``T``, see :func:`metric`.
+        steps: gradients to take.
+        eigenvalue: the largest of ``T H T``, for the quadratic prediction.
     """
     scale, point = metric(problem, kind), problem.point().double()
     base, gradient = problem.gradient()
@@ -85,8 +91,15 @@ def worst_rise(
 def average_rise(problem: Problem, radius: float, *, kind: str = "plain", samples: int = 20, seed: int = 0) -> Estimate:
     r"""Return :math:`E\,L(w + \rho T \xi) - L(w)`, ``xi`` Gaussian with unit entries, with a 95 % interval.
 
-    The ``samples`` are pairs of opposite signs, so that the slope cancels. For small ``rho``, the ``radius``, it is
+    Pairs of opposite signs are used, so that the slope cancels. For small ``rho`` it is
     :math:`\tfrac12 \rho^2\, tr(T H T)`.
+
+    Args:
+        problem: the loss, entered as a context.
+        radius: ``rho``, the standard deviation of the noise in units of ``T``.
+        kind: the metric ``T``.
+        samples: pairs of noise vectors.
+        seed: of the noise.
     """
     scale, point, base = metric(problem, kind), problem.point().double(), problem.value()
     rises = []
@@ -102,8 +115,15 @@ def noise_accuracy(
 ) -> list[float]:
     """Return the accuracy on the data under noise of several sizes on the parameters, the mean over noise vectors.
 
-    The ``radii`` are standard deviations in units of the :func:`metric`; ``kind="filter"`` makes the noise free of the
-    scale of normalized weights.
+    Args:
+        problem: the loss of a classifier, entered as a context.
+        radii: standard deviations of the noise in units of the metric.
+        kind: the metric, see :func:`metric`; ``filter`` makes it free of the scale of normalized weights.
+        samples: noise vectors.
+        seed: of the noise.
+
+    Raises:
+        InputError: if the data have no classes.
     """
     scale, point = metric(problem, kind), problem.point().double()
     found = []
@@ -117,7 +137,11 @@ def noise_accuracy(
 
 
 def accuracy(problem: Problem, vector: Tensor | None = None) -> float:
-    """Return the share of samples whose class has the largest score at a vector of parameters."""
+    """Return the share of samples whose class has the largest score at a vector of parameters.
+
+    Raises:
+        InputError: if the data have no classes.
+    """
     right = total = 0
     with torch.no_grad():
         for term in problem.terms:
@@ -133,6 +157,10 @@ def accuracy(problem: Problem, vector: Tensor | None = None) -> float:
 def fisher_rao(products_image: Tensor, point: Tensor) -> float:
     r"""Return :math:`w^T G w`, the Fisher-Rao norm; scale groups contribute nothing to it.
 
+    Args:
+        products_image: ``G w``, the product of the Gauss-Newton matrix with the parameters.
+        point: ``w``.
+
     >>> fisher_rao(torch.tensor([2.0, 0.0]), torch.tensor([3.0, 1.0]))
     6.0
     """
@@ -145,6 +173,14 @@ def stability_threshold(rate: float, *, momentum: float = 0.0, betas: tuple[floa
 
     Gradient descent: :math:`2/\eta`; heavy ball: :math:`(2 + 2\beta)/\eta`; Adam with a frozen preconditioner ``P``,
     for the eigenvalues of :math:`P^{-1} H`: :math:`(2 + 2\beta_1)/((1 - \beta_1)\eta)`.
+
+    Args:
+        rate: the learning rate.
+        momentum: of the heavy ball.
+        betas: of Adam.
+
+    Raises:
+        InputError: if the rate is not positive.
 
     >>> round(stability_threshold(0.1), 6), round(stability_threshold(1.0, momentum=0.9), 6)
     (20.0, 3.8)

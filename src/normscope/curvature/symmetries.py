@@ -32,8 +32,17 @@ def find_groups(
     """Return the continuous symmetries of a model, or nothing where the search failed or took too long.
 
     In networks so large that few directions fit into memory only scalings of weights are looked for, unless time is
-    unlimited: ``seconds`` are 0 for no search and ``math.inf`` for as long as it takes. What was not looked for is
-    added to the messages ``told``; ``loss`` is that of :func:`normscope.geometry.discover.symmetry`.
+    unlimited.
+
+    Args:
+        model: the network.
+        data: batches, with labels.
+        mode: ``batch`` or ``running``.
+        loss: as for :func:`normscope.geometry.discover.symmetry`.
+        seconds: time for the search; 0 for none, ``math.inf`` for as long as it takes.
+        say: called with a line of text at each step.
+        told: messages, to which what was not looked for is added.
+        seed: of the random coefficients.
     """
     if not seconds:
         return None

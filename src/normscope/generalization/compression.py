@@ -32,6 +32,15 @@ def occam(errors: int, samples: int, bits: float, delta: float) -> Value:
 
     By the Chernoff bound for each code and a union over all of them; no ``ln(2 sqrt(m))`` is needed for a single one.
 
+    Args:
+        errors: of the training samples.
+        samples: ``m``.
+        bits: length of the code of the network.
+        delta: probability with which it may fail.
+
+    Raises:
+        InputError: if a number is out of its range.
+
     >>> round(occam(7_500, 50_000, 3000, 0.05).value, 3)
     0.271
     """
@@ -49,6 +58,12 @@ def by_surrogate(surrogate: Value, disagreements: int, inputs: int, delta: float
     """Return a bound on the error of a network: that of a surrogate plus the largest probability that they disagree.
 
     ``Pr[h wrong] <= Pr[s wrong] + Pr[h != s]``; the second is bounded from unlabelled inputs by Clopper and Pearson.
+
+    Args:
+        surrogate: bound on the error of the surrogate.
+        disagreements: unlabelled inputs on which the two decide differently.
+        inputs: how many there are.
+        delta: probability with which the second part may fail; it adds to that of the first.
 
     >>> one = Value.of(0.1, Kind.PROBABILISTIC, delta=0.025)
     >>> bound = by_surrogate(one, 300, 10_000, 0.025)

@@ -23,6 +23,14 @@ def clopper_pearson(errors: int, samples: int, delta: float) -> Value:
     It is the quantile ``1 - delta`` of a Beta distribution with parameters ``k + 1`` and ``n - k``, and exceeds the
     true error with probability at least ``1 - delta``.
 
+    Args:
+        errors: ``k``, how many of the samples are wrong.
+        samples: ``n``, drawn independently of the classifier.
+        delta: probability with which the limit may fail.
+
+    Raises:
+        InputError: if a number is out of its range.
+
     >>> round(clopper_pearson(600, 10_000, 0.05).value, 4)
     0.0641
     """
@@ -58,6 +66,9 @@ def held_out_local_term(
         counts: ``m_i``, samples in each cell.
         largest: ``r_i`` of each cell.
         delta: probability with which it may fail.
+
+    Raises:
+        InputError: if the shapes do not fit, or a number is out of its range.
 
     >>> zero = torch.zeros(4, dtype=torch.long)
     >>> v = torch.full((4, 4), 0.1)

@@ -81,6 +81,9 @@ def peeled_margin_bound(
         samples: ``m``.
         delta: probability with which it may fail.
 
+    Raises:
+        InputError: if a number is out of its range.
+
     >>> round(peeled_margin_bound(0.0, 2, 10, 100.0, 1.0, 10_000, 0.05).value, 3)
     0.194
     """
@@ -135,6 +138,16 @@ def bartlett_bound(layers: Sequence[ChainLayer], inputs: float, margin: float, s
         + 3 \sqrt{\frac{\ln(2/(w \delta))}{2 n}}
 
     with ``prod ||A_i||/gamma`` and every ratio ``||A_i^T||_{2,1}/||A_i||`` rounded up to a power of ``sqrt(2)``.
+
+    Args:
+        layers: of the chain, the last one giving the scores.
+        inputs: ``||X||_F``, the constant of the bias included.
+        margin: ``gamma``.
+        samples: ``n``.
+        delta: probability with which it may fail.
+
+    Raises:
+        InputError: if a number is out of its range.
     """
     check_fraction(delta, "delta, a probability,")
     if samples < 2 or not margin > 0 or not layers:
@@ -162,8 +175,16 @@ def neyshabur_bound(layers: Sequence[ChainLayer], radius: float, margin: float, 
         KL = \frac{42^2 e^2}{2} \frac{d^2 B^2 h \ln(4 d h)}{\gamma^2}
         \prod_i \|W_i\|^2 \sum_i \frac{\|W_i\|_F^2}{\|W_i\|^2}
 
-    ``B`` is the ``radius``, the largest norm of an input, the constant of the bias included. By homogeneity the theorem
-    is used at margin one for the scores over gamma, so any gamma may be taken after the fact.
+    Args:
+        layers: of the chain, the last one giving the scores.
+        radius: ``B``, the largest norm of an input, the constant of the bias included.
+        margin: ``gamma``; by homogeneity the theorem is used at margin one for the scores over gamma, so any may be
+            taken after the fact.
+        samples: ``m``.
+        delta: probability with which it may fail.
+
+    Raises:
+        InputError: if a number is out of its range.
     """
     check_fraction(delta, "delta, a probability,")
     if samples < 2 or not margin > 0 or not radius > 0 or not layers:

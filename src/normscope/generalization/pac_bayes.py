@@ -33,6 +33,14 @@ def pac_bayes_printed(divergence: float, samples: int, delta: float) -> Value:
 def pac_bayes_bound(divergence: float, samples: int, delta: float) -> Value:
     """Return ``sqrt((KL + log(2 sqrt(m)/delta))/(2 m))``, a bound on the average gap over a posterior.
 
+    Args:
+        divergence: ``KL(posterior || prior)``, the prior chosen before the data.
+        samples: ``m >= 8``.
+        delta: probability with which it may fail.
+
+    Raises:
+        InputError: if a number is out of its range.
+
     >>> round(pac_bayes_bound(5.0, 1000, 0.05).value, 5)
     0.07792
     """
@@ -46,6 +54,15 @@ def pac_bayes_bound(divergence: float, samples: int, delta: float) -> Value:
 @statement("maurer2004", "Theorem 5", holds="losses in [0, 1], m >= 8, prior before the data")
 def pac_bayes_kl(loss: float, divergence: float, samples: int, delta: float) -> Value:
     """Return the largest ``p`` with ``kl(loss || p) <= (KL + ln(2 sqrt(m)/delta))/m``, a bound on the average risk.
+
+    Args:
+        loss: average training loss over the posterior, or an upper bound of it.
+        divergence: ``KL(posterior || prior)``.
+        samples: ``m >= 8``.
+        delta: probability with which it may fail.
+
+    Raises:
+        InputError: if a number is out of its range.
 
     >>> round(pac_bayes_kl(0.028, 5144, 55_000, 0.025).value, 4)
     0.1607
@@ -107,6 +124,11 @@ def gaussian_divergence(
     + r^2/(2 t^2)``, least at ``t^2 = s^2 + r^2/n``, which is rounded up to a power of two: with ``s`` proportional to
     the root mean square of the block the sum does not change when a block is rescaled.
 
+    Args:
+        sizes: ``n`` of each block.
+        distances: ``r`` of each block.
+        noises: ``s`` of each block, positive.
+
     Returns:
         The divergence, and what is added to ``ln(1/delta)`` for the choice of the prior.
 
@@ -165,6 +187,9 @@ def _check(divergence: float, samples: int, delta: float) -> None:
 def binary_kl(q: float, p: float) -> float:
     r"""Return ``kl(q || p) = q ln(q/p) + (1 - q) ln((1 - q)/(1 - p))``.
 
+    Raises:
+        InputError: if a number is not between 0 and 1.
+
     >>> round(binary_kl(0.0, 0.5), 6), binary_kl(0.5, 1.0)
     (0.693147, inf)
     """
@@ -178,9 +203,16 @@ def binary_kl(q: float, p: float) -> float:
 
 @statement("normscope", "Proposition GEN-7", holds="0 <= q <= 1, c >= 0; rounded up")
 def inverse_kl(q: float, budget: float) -> float:
-    r"""Return the largest ``p`` with ``kl(q || p) <= budget``, rounded up: at least ``q``, at most 1.
+    r"""Return the largest ``p`` with ``kl(q || p) <= c``, rounded up: at least ``q``, at most 1.
 
     Bisection on ``[q, 1]``, where the divergence increases; the upper end is returned.
+
+    Args:
+        q: the share that was observed.
+        budget: ``c``, at least zero.
+
+    Raises:
+        InputError: if a number is out of its range.
 
     >>> round(inverse_kl(0.0, 0.693147), 4), inverse_kl(0.1, math.inf)
     (0.5, 1.0)

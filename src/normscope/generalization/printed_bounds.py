@@ -134,6 +134,13 @@ def path_norm_bound(
 def weight_norm_rates(norms: Iterable[Value], samples: int) -> Value:
     """Return ``prod ||W_k||/sqrt(m)``, with Frobenius norms (Golowich et al.) or spectral ones (Bartlett et al.).
 
+    Args:
+        norms: one for each layer.
+        samples: ``m``.
+
+    Raises:
+        InputError: if there is no sample.
+
     >>> round(weight_norm_rates([Value.of(3.0, Kind.CERTIFIED)] * 2, 9).value, 9)
     3.0
     """

@@ -23,6 +23,10 @@ def rounded_up(log_scale: float, base: float = 2.0) -> Rounded:
     A bound proved for every fixed scale ``b^j`` with probability ``1 - delta w_j`` holds for all ``j`` at once with
     probability ``1 - delta``, since the weights sum to one; then it may be used at the scale that training gave.
 
+    Args:
+        log_scale: natural logarithm of the scale.
+        base: ``b``.
+
     >>> rounded = rounded_up(math.log(3.0))
     >>> round(math.exp(rounded.log), 6), round(rounded.price, 3)
     (4.0, 3.026)

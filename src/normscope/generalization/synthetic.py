@@ -115,6 +115,15 @@ def train_synthetic(problem: Problem, samples: int, steps: int, seed: int = 0) -
     Every term is known: ``F(P, .)`` by quadrature, ``h*`` and ``h_o*`` as minimizers of quadratics on a ball, and
     ``sup_h |F(P, h) - F(D, h)|`` as the largest magnitude of a quadratic on that ball.
 
+    Args:
+        problem: distribution, truth and family.
+        samples: ``m``.
+        steps: of gradient descent with step length one over the curvature.
+        seed: of the data.
+
+    Raises:
+        InputError: if there is no sample, or steps are negative.
+
     >>> run = train_synthetic(Problem(features=4), samples=30, steps=50)
     >>> run.decomposition.adds_up(), run.decomposition.estimation <= run.decomposition.bound
     (True, True)

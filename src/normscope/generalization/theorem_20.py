@@ -99,6 +99,10 @@ def partition_bound(
 def theorem_20_printed(local: Value, g: Value) -> Value:
     """Return ``sum_i (m_i/m) lambda_i L_i + g``, the right side of equation (13) without the training loss.
 
+    Args:
+        local: the sum, with average distances or diameters.
+        g: as printed.
+
     >>> round(theorem_20_printed(Value.of(1.0, Kind.CERTIFIED), Value.of(2.0, Kind.PROBABILISTIC)).value, 12)
     3.0
     """
@@ -132,6 +136,12 @@ def corollary_22(loss_constant: Value, network: Value, distance: Value, g: Value
     Corollaries 10 and 11 print them; or the product of folded norms ``prod ||diag(gamma/sigma) W||``, which does not
     move when a weight before a normalizer is rescaled.
 
+    Args:
+        loss_constant: ``L_f``, of the loss in the scores.
+        network: ``||h||``.
+        distance: ``sum_i (m_i/m) lambda_i``, or with diameters in place of ``lambda_i``.
+        g: the statistical term.
+
     >>> one = Value.of(2.0, Kind.CERTIFIED)
     >>> round(corollary_22(one, one, one, one).value, 9)
     10.0
@@ -146,6 +156,9 @@ def corollary_21(theorem_20: Value) -> Value:
 
     For a trained network that set is not fixed before the data, and the statement is false then: cells drawn around
     the samples break it. A network that is Lipschitz has no jumps, and nothing is gained.
+
+    Args:
+        theorem_20: the right side of Theorem 20.
 
     >>> corollary_21(Value.of(2.0, Kind.PRINTED)).statement
     'than2025 Corollary 21'

@@ -16,6 +16,16 @@ _UNITS = 64.0
 def g_paper(largest: float, occupied: int, cells: int, samples: int, delta: float) -> Value:
     """Return ``C [(sqrt(2) + 1) sqrt(t) + 2 t]`` with ``t = T ln(2 N/delta)/m``.
 
+    Args:
+        largest: ``C``, the largest loss.
+        occupied: ``T``, cells with a sample.
+        cells: ``N``, all cells.
+        samples: ``m``.
+        delta: probability with which it may fail.
+
+    Raises:
+        InputError: if a number is out of its range.
+
     >>> round(g_paper(1.0, 5, 10, 1000, 0.05).value, 6)
     0.477771
     """
@@ -27,6 +37,9 @@ def g_paper(largest: float, occupied: int, cells: int, samples: int, delta: floa
 @statement("normscope", "Proposition GEN-2", holds="cells chosen before the data, 0 <= loss <= C")
 def g_tight(largest: float, occupied: int, cells: int, samples: int, delta: float) -> Value:
     """Return ``C [sqrt(2 t) + 2 t/3]`` with ``t = T ln(N/delta)/m``, about half of what is printed.
+
+    Raises:
+        InputError: if a number is out of its range.
 
     >>> round(g_tight(1.0, 5, 10, 1000, 0.05).value, 6)
     0.247842
@@ -40,6 +53,9 @@ def g_tight(largest: float, occupied: int, cells: int, samples: int, delta: floa
 def g_total_variation(largest: float, cells: int, samples: int, delta: float) -> Value:
     """Return ``C [sqrt(N/m)/2 + sqrt(ln(1/delta)/(2 m))]``: free of the data, best for few cells.
 
+    Raises:
+        InputError: if a number is out of its range.
+
     >>> round(g_total_variation(1.0, 10, 1000, 0.05).value, 6)
     0.088702
     """
@@ -51,6 +67,9 @@ def g_total_variation(largest: float, cells: int, samples: int, delta: float) ->
 @statement("normscope", "Proposition GEN-12", holds="cells chosen before the data, 0 <= loss <= C")
 def g_multinomial(largest: float, cells: int, samples: int, delta: float) -> Value:
     """Return ``C sqrt((N ln 2 + ln(1/delta))/(2 m))``, by a union over all sets of cells.
+
+    Raises:
+        InputError: if a number is out of its range.
 
     >>> round(g_multinomial(1.0, 100, 50_000, 0.05).value, 4)
     0.0269

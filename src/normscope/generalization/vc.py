@@ -35,7 +35,15 @@ def vc_bound_printed(dimension: int, samples: int, delta: float) -> Value:
 
 @statement("normscope", "Proposition GEN-5", holds="cited (Vapnik 1998); 0-1 loss, m >= VC")
 def vc_bound(dimension: int, samples: int, delta: float) -> Value:
-    """Return ``sqrt((d log(2 e m/d) + log(4/delta))/m)``, a bound on the gap of the 0-1 loss of a family, ``m >= d``.
+    """Return ``sqrt((d log(2 e m/d) + log(4/delta))/m)``, a bound on the gap of the 0-1 loss for a whole family.
+
+    Args:
+        dimension: ``d``, the VC dimension of the family.
+        samples: ``m >= d``.
+        delta: probability with which it may fail.
+
+    Raises:
+        InputError: if a number is out of its range, as where there are fewer samples than the dimension.
 
     >>> round(vc_bound(10, 1000, 0.05).value, 4)
     0.2595
@@ -50,6 +58,14 @@ def vc_gap(dimension: float, samples: int, delta: float) -> Value:
 
     ``ln S`` is at most ``d ln(2 e m/d)`` for ``d <= 2 m`` and ``2 m ln 2`` always, so that a network with more
     dimensions than samples gets a number above one, which says nothing.
+
+    Args:
+        dimension: ``d``, the VC dimension of the wrong decisions of the family.
+        samples: ``m``.
+        delta: probability with which it may fail.
+
+    Raises:
+        InputError: if a number is out of its range.
 
     >>> round(vc_gap(10, 1000, 0.05).value, 4), round(vc_gap(1e8, 50_000, 0.05).value, 2)
     (0.2595, 1.18)
@@ -73,6 +89,9 @@ def vc_dimension_network(parameters: Sequence[int], units: Sequence[int], breakp
         parameters: ``W_i``, how many parameters the layers up to the ``i``-th have together.
         units: ``k_i``, units of layer ``i``.
         breakpoints: ``p`` of the activation, one for ReLU.
+
+    Raises:
+        InputError: if there is no layer.
 
     >>> round(vc_dimension_network([3], [1]))
     15

@@ -72,6 +72,13 @@ def convolution_norm(
         probable_tolerance: the width ``log_probable`` must reach where the certificate is wider than ``tolerance``;
             by default 0.9 %, or ``tolerance`` where that is larger.
 
+    Returns:
+        The bounds.
+
+    Raises:
+        InputError: if shapes do not fit together.
+        NonFiniteError: if a weight or a scale is NaN or infinite.
+
     >>> box = torch.ones(1, 1, 3)
     >>> bounds = convolution_norm(box, [9], padding=1)
     >>> bounds.lower <= 1 + 2 * math.cos(math.pi / 10) <= bounds.upper, bounds.width < 1e-9

@@ -63,6 +63,11 @@ def inertia_bound(embedding: Embedding, level: float, *, seed: int = 0) -> float
     Nothing depends on how Z was found; here it is :math:`H^{-1} Y`, with Y the modes around the level, cut to what
     lies outside the window, and of their span the directions on which :math:`H^{-1}` is negative.
 
+    Args:
+        embedding: the torus and its windows.
+        level: the norm that is to be proved not to be exceeded, positive.
+        seed: of the random vectors from which eigenvectors are sought.
+
     Returns:
         The bound, never a number below the norm; infinity where too few directions were found.
 

@@ -96,7 +96,16 @@ class Search:
         self.products, self.done = 0, False
 
     def advance(self, apply: Apply, products: int) -> None:
-        """Make at most so many products, fewer if that is enough."""
+        """Make at most so many products, fewer if that is enough.
+
+        Args:
+            apply: multiplies a vector by the operator; the same operator each time.
+            products: the most products to make.
+
+        Raises:
+            InputError: if no product is allowed.
+            NonFiniteError: if a product is not finite.
+        """
         if products < 1:
             raise InputError(f"Expected at least one product, got {products}.")
         most = self.products + products
@@ -161,7 +170,12 @@ class _Model:
         self.known, self.images = (np.pad(rows, ((0, 0), (0, more))) for rows in (self.known, self.images))
 
     def _join(self, vector: Tensor, coordinates: Tensor | None = None) -> float:
-        """Add what a vector has outside the basis to it, and return its length; rounding is left out."""
+        """Add what a vector has outside the basis to it, and return its length; rounding is left out.
+
+        Args:
+            vector: the vector; it is not changed.
+            coordinates: its inner products with the basis, if they are known.
+        """
         rows, new = self.basis[: self.filled], self.basis[self.filled]
         before = length(vector)
         new.copy_(vector)

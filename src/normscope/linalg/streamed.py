@@ -2,7 +2,6 @@
 
 import math
 from collections.abc import Iterator
-from dataclasses import replace
 
 import torch
 from torch import Tensor
@@ -10,8 +9,10 @@ from torch import Tensor
 from normscope.core.errors import InputError, NonFiniteError
 from normscope.core.statement import statement
 from normscope.linalg.bounds import NormBounds
-from normscope.linalg.dense import gram_norm, symmetric_product
-from normscope.linalg.matrix_rounding import gamma
+from normscope.linalg.cholesky import certify_largest_eigenvalue
+from normscope.linalg.dense import certified_eigenpair, symmetric_product
+from normscope.linalg.lanczos import lanczos_norm
+from normscope.linalg.matrix_rounding import UNIT_ROUNDOFF, gamma, root_above
 from normscope.operators.linear_map import LinearMap
 
 #: Numbers converted to float64 at once (32 MiB).
@@ -51,17 +52,14 @@ def streamed_norm(matrix: Tensor, *, numbers: int = BLOCK_NUMBERS, seed: int = 0
     # The trace is the square of the Frobenius norm, all of its terms non-negative.
     frobenius = math.sqrt(float(gram.diagonal().sum())) * (1.0 + gamma(m + n))
     gram_error = gamma(m) * frobenius**2 * (1.0 + 1e-12)
-
-    def apply(x: Tensor) -> Tensor:
-        return torch.cat([block @ x for block in _blocks(A, numbers, exponent)])
-
-    def adjoint(y: Tensor) -> Tensor:
-        blocks = zip(_blocks(A, numbers, exponent), y.split(max(1, numbers // n)), strict=True)
-        return torch.stack([block.mT @ part for block, part in blocks]).sum(0)
-
-    whole = LinearMap(apply, adjoint, (n,), (m,), device=A.device)
-    bounds = gram_norm(whole, gram, gram_error, gamma(n) * frobenius, seed=seed, good_width=GOOD_WIDTH)
-    return replace(bounds, method="cholesky in blocks").scaled(exponent * math.log(2.0))
+    run = lanczos_norm(LinearMap.from_matrix(gram), tolerance=1e-9, max_steps=200, seed=seed, apply_error=0.0)
+    lower = _attained(A, run.vector, numbers, exponent, frobenius)
+    upper = root_above(float(certify_largest_eigenvalue(gram, lower * lower, gram_error=gram_error)))
+    if upper > lower * (1.0 + GOOD_WIDTH):
+        square, vector = certified_eigenpair(gram)
+        lower = max(lower, _attained(A, vector, numbers, exponent, frobenius))
+        upper = min(upper, root_above(square + gram_error * (1.0 + 2.0**-50)))
+    return NormBounds.between(lower, upper, "cholesky in blocks").scaled(exponent * math.log(2.0))
 
 
 def _exponent(A: Tensor, numbers: int) -> int | None:
@@ -83,3 +81,14 @@ def _blocks(A: Tensor, numbers: int, exponent: int) -> Iterator[Tensor]:
     for start in range(0, A.shape[0], step):
         block = A[start : start + step].to(torch.float64)
         yield block * math.ldexp(1.0, -half) * math.ldexp(1.0, half - exponent) if exponent else block
+
+
+def _attained(A: Tensor, vector: Tensor, numbers: int, exponent: int, frobenius: float) -> float:
+    r"""Return :math:`\|A v\| / \|v\|`, lowered by its rounding (``gamma_n`` in each entry of ``A v``)."""
+    length = float(torch.linalg.vector_norm(vector))
+    if length == 0.0:
+        return 0.0
+    square = math.fsum(float((block @ vector).square().sum()) for block in _blocks(A, numbers, exponent))
+    apply_error = gamma(A.shape[1]) * frobenius
+    value = math.sqrt(square) / length * (1.0 - (sum(A.shape) + 16) * UNIT_ROUNDOFF) - apply_error
+    return max(0.0, value * (1.0 - 4 * UNIT_ROUNDOFF))

@@ -62,6 +62,7 @@ def eigenpairs(
     smallest: int = 0,
     tolerance: float = 1e-5,
     max_products: int = 300,
+    min_products: int = 0,
     size: int | None = None,
     project: Apply | None = None,
     keep_basis: bool = False,
@@ -80,6 +81,7 @@ def eigenpairs(
         smallest: how many of the smallest.
         tolerance: relative residual to reach.
         max_products: the most products to make.
+        min_products: the fewest, so that a start vector that is an eigenvector already is not all that is looked at.
         size: vectors of the basis; by default as many as are useful and fit into :data:`BASIS_BYTES`.
         project: an orthogonal projector ``P``; the operator is then ``P A P`` on the range of ``P``.
         keep_basis: also return the basis and the operator on it.
@@ -105,7 +107,7 @@ def eigenpairs(
         raise InputError(f"Expected a basis of at least {wanted + 2} vectors, got {size}.")
     run = _Run(apply, project or (lambda v: v), start, size, largest, smallest, tolerance)
     try:
-        while run.products < max_products and not run.done():
+        while run.products < max_products and not run.done(min_products):
             run.step()
             if told is not None:
                 told(run.products, run.ritz()[0])
@@ -213,11 +215,11 @@ class _Run:
         small: np.ndarray = residuals <= np.maximum(self.tolerance * np.abs(values), floor)
         return small
 
-    def done(self) -> bool:
-        """Tell whether every wanted pair has converged, or the whole space is known."""
+    def done(self, least: int = 0) -> bool:
+        """Tell whether every wanted pair has converged after so many products, or the whole space is known."""
         if self.exhausted:
             return True
-        if self.filled < self.largest + self.smallest or self.coupling == 0.0:
+        if self.products < least or self.filled < self.largest + self.smallest or self.coupling == 0.0:
             return False
         values, _, residuals, _ = self.ritz()
         return bool(self.accurate(values, residuals).all())

@@ -13,6 +13,10 @@ def theorem_9(weights: Iterable[Value], normalizers: Iterable[Value]) -> Value:
     It ignores skip connections, attention and the slope of activations, and with ``||1/sigma||_2`` for BatchNorm it
     measures the parametrization: rescaling a weight that a normalizer follows changes single factors, not the network.
 
+    Args:
+        weights: spectral norms of the linear layers.
+        normalizers: printed constants of the normalizers (Corollary 10 for BatchNorm, 11 for LayerNorm).
+
     >>> norms = [Value.of(2.0, Kind.CERTIFIED), Value.of(3.0, Kind.CERTIFIED)]
     >>> printed = theorem_9(norms, [Value.of(0.5, Kind.PRINTED)])
     >>> round(printed.value, 12), printed.kind.value
@@ -37,6 +41,10 @@ def corollary_10(weights: Iterable[Value], inverse_stds: Iterable[Value]) -> tup
 
     There ``1/sigma = max_k ||1/sigma_k||``.
 
+    Args:
+        weights: spectral norms of the linear layers.
+        inverse_stds: ``||1/sigma_k||_2`` of each BatchNorm (Lemma 1).
+
     >>> two = [Value.of(0.5, Kind.PRINTED), Value.of(0.25, Kind.PRINTED)]
     >>> [round(v.value, 12) for v in corollary_10([Value.of(8.0, Kind.CERTIFIED)], two)]
     [1.0, 2.0]
@@ -49,6 +57,10 @@ def corollary_10(weights: Iterable[Value], inverse_stds: Iterable[Value]) -> tup
 @statement("than2025", "Corollary 11", holds="printed; on all inputs each factor is 1/sqrt(eps)")
 def corollary_11(weights: Iterable[Value], inverse_stds: Iterable[Value]) -> Value:
     """Return the form for LayerNorm, ``P_w prod 1/sigma_k``.
+
+    Args:
+        weights: spectral norms of the linear layers.
+        inverse_stds: ``1/sigma_k`` of each LayerNorm (Lemma 2): at the least std seen, or ``1/sqrt(eps)``.
 
     >>> round(corollary_11([Value.of(8.0, Kind.CERTIFIED)], [Value.of(0.5, Kind.PRINTED)]).value, 12)
     4.0

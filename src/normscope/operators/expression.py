@@ -53,6 +53,9 @@ class LinearOp:
 class AtomSet(Set[int]):
     """A set of ids as bits of one integer: in a deep residual network every sum depends on all atoms before it.
 
+    Args:
+        ids: its members.
+
     >>> found = AtomSet((3, 70)) | AtomSet((4,))
     >>> list(found), len(found), 4 in found, 5 in found, found <= {3, 4, 70}
     ([3, 4, 70], 3, True, False, True)

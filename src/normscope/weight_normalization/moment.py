@@ -28,6 +28,11 @@ from normscope.weight_normalization.predictor import (
 def smoothness_bound(loss: float, gradient: float, hessian: float) -> float:
     r"""Return :math:`\beta = 2 \varrho^2 + 2 \sqrt{\hat L}\, c_H`, an upper bound of :math:`\|\nabla^2 \hat L\|`.
 
+    Args:
+        loss: the largest loss on the segment of interest.
+        gradient: ``varrho`` there.
+        hessian: ``c_H`` there.
+
     >>> round(smoothness_bound(4.0, 1.0, 0.5), 9)
     4.0
     """
@@ -48,6 +53,14 @@ def restricted_strong_convexity(
                  - 2 \left(\sqrt{\hat L(\theta)} + \varrho \|d\|\right) c_H
 
     with :math:`d = \theta' - \theta` and :math:`\kappa = |\cos(d, \nabla \hat L)|`. It is useful where it is positive.
+
+    Args:
+        loss: the loss at ``theta``, positive.
+        loss_gradient: norm of its gradient.
+        cosine: ``kappa``.
+        distance: ``||d||``.
+        gradient: ``varrho`` on the segment.
+        hessian: ``c_H`` on the segment.
 
     >>> restricted_strong_convexity(0.5, 2.0, 1.0, 0.0, 1.0, 0.0)
     4.0
@@ -81,6 +94,12 @@ def step_certificate(loss: float, loss_gradient: float, smoothness: float, step_
     Here :math:`\mu_t = \|\nabla\hat L\|^2/\hat L`. Along the step the loss never exceeds its start while
     :math:`\eta \le 1/\beta`, so ``beta`` at the loss of the start holds on the whole segment; weight vectors
     never get shorter, because their gradients are orthogonal to them.
+
+    Args:
+        loss: the loss before the step, positive.
+        loss_gradient: norm of its gradient.
+        smoothness: ``beta`` on the segment.
+        step_size: ``eta``.
 
     Returns:
         The certificate; its contraction is infinite where the step is too long for it.

@@ -41,6 +41,15 @@ class LayerConstants:
 def paper_layer(width: int, least_norm: float, slope: float = 1.0, curvature: float = math.inf) -> LayerConstants:
     r"""Return the constants of a layer in the paper's form: gains :math:`1/\sqrt m`, no bias, :math:`\phi(0) = 0`.
 
+    Args:
+        width: ``m``.
+        least_norm: ``min_i ||v_i||``.
+        slope: ``sup |phi'|``.
+        curvature: ``sup |phi''|``.
+
+    Raises:
+        InputError: if a weight vector is zero, where the layer is not defined.
+
     >>> paper_layer(4, 2.0).direction
     0.25
     """
@@ -60,6 +69,10 @@ def activation_norm_bounds(layers: Sequence[LayerConstants], input_norm: float) 
     r"""Return upper bounds :math:`s_0, ..., s_L` of the norms of the activations.
 
     :math:`s_l = a (t_l s_{l-1} + \|c_l\|) + |\phi(0)| \sqrt{m_l}` with :math:`s_0 = \max \|x\|`.
+
+    Args:
+        layers: the hidden layers.
+        input_norm: an upper bound of the norm of the inputs.
 
     >>> activation_norm_bounds([paper_layer(9, 1.0)] * 3, 2.0)[-1] < 2.0 + 1e-12
     True
@@ -216,6 +229,14 @@ def hessian_bound_closed(
     .. math::
         c_H = \rho \left[\frac{2}{\sqrt 3}\frac{A}{\sqrt m w^2} + \frac{2 A L}{m w^2}
               + \frac{b A^2 L (L+1)}{2 m w^2}\right] + \frac{2 A \sqrt L}{\sqrt m w}
+
+    Args:
+        depth: ``L``, the number of hidden layers.
+        width: ``m``.
+        least_norm: ``w``, the least norm of a weight vector.
+        output_norm: ``rho``.
+        input_norm: ``A``.
+        curvature: ``b``, ``sup |phi''|`` of a 1-Lipschitz activation that is zero at zero.
 
     >>> round(hessian_bound_closed(1, 1, 1.0, 1.0, 1.0, 0.0), 6)
     5.154701

@@ -16,8 +16,14 @@ def rademacher_bound(
 
     In the paper's form every layer factor :math:`k_l` is 1, because all rows have norm :math:`1/\sqrt m`. In general it
     is :math:`a\sqrt{m_l} \max_i \|w_i\|`, with ``w_i`` the effective weight vectors and ``a`` the slope of the
-    activation, which need not be smooth but must be zero at zero. There must be no bias, and :math:`\rho` must be fixed
-    before the data are seen (see :func:`grid_radius`).
+    activation, which need not be smooth but must be zero at zero. There must be no bias.
+
+    Args:
+        depth: ``L``, the number of hidden layers.
+        output_norm: ``rho``, fixed before the data are seen (see :func:`grid_radius`).
+        data_norm: ``||X||_F``, the root of the sum of the squared norms of the inputs.
+        samples: ``n``.
+        layer_factors: ``k_l``; ones if not given.
 
     >>> round(rademacher_bound(10, 1.0, 100.0, 10_000), 6)
     0.047233
@@ -34,9 +40,17 @@ def generalization_gap_bound(
 ) -> float:
     r"""Return an upper bound of expected minus mean square loss, with probability at least ``1 - delta``.
 
-    :math:`4 B \hat R + 3 B^2 \sqrt{\ln(2/\delta)/(2n)}`, :math:`B` = prediction plus target norm, bounds for the whole
-    population: the loss is at most :math:`B^2` and :math:`2B`-Lipschitz in the prediction. With several outputs the
-    contraction costs a factor :math:`\sqrt 2`, and the complexity is the sum over the outputs.
+    :math:`4 B \hat R + 3 B^2 \sqrt{\ln(2/\delta)/(2n)}`, :math:`B` = prediction plus target norm: the loss is at most
+    :math:`B^2` and :math:`2B`-Lipschitz in the prediction. With several outputs the contraction costs a factor
+    :math:`\sqrt 2`, and the complexity is the sum over the outputs.
+
+    Args:
+        complexity: the empirical Rademacher complexity; over several outputs, the sum of theirs.
+        prediction_norm: an upper bound of the norm of every prediction, on the whole population.
+        samples: ``n``.
+        delta: the probability of failing.
+        target_norm: an upper bound of the norm of every target.
+        outputs: how many outputs the network has.
 
     >>> gap = generalization_gap_bound(rademacher_bound(10, 1.0, 50_000**0.5, 50_000), 1.0, 50_000, 0.05)
     >>> round(gap, 2)
@@ -56,6 +70,10 @@ def grid_radius(norm: float, delta: float) -> tuple[float, float]:
 
     A bound for one fixed radius does not hold for a radius read off the trained network; a bound for all radii
     :math:`2^j` at once does, and the shares of ``delta`` sum to ``delta``.
+
+    Args:
+        norm: of the trained output layer.
+        delta: the probability of failing for all radii together.
 
     >>> grid_radius(3.0, 0.75)
     (4.0, 0.0625)

@@ -37,7 +37,12 @@ def fits(region: Region) -> bool:
 
 
 def dense_form(region: Region, weights: tuple[float, ...]) -> Form | None:
-    """Return a region as dense matrices, or ``None`` if the rounding of one cannot be told."""
+    """Return a region as dense matrices, or ``None`` if the rounding of one cannot be told.
+
+    Args:
+        region: the part of the network.
+        weights: the constant of each source.
+    """
     numbers = region.number()
     atoms = {atom.id: atom for atom in (*region.sources, *region.units)}
     units = []

@@ -75,6 +75,10 @@ class Eliminated:
 def eliminate(form: Form, multipliers: list[Tensor]) -> Eliminated | None:
     """Return what remains of a form in its sources, or ``None`` if the multipliers are too small to bound it.
 
+    Args:
+        form: the part of the network.
+        multipliers: of every unit.
+
     >>> from normscope.lipschitz.chains.form import chain
     >>> net = chain([torch.eye(2), 3 * torch.eye(2)])
     >>> found = eliminate(net, [torch.full((2,), 9.0).double()])

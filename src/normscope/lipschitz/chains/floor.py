@@ -16,8 +16,14 @@ STARTS, SWEEPS = 12, 40
 
 
 @statement("normscope", "Pattern floor", holds="slopes between a and b, chosen freely; one block")
-def pattern_floor(form: Form, *, starts: int = STARTS, seed: int = 0) -> float:
-    """Return the largest norm found over patterns of slopes, all steep at first, then random ones: no bound is smaller.
+def pattern_floor(form: Form, *, starts: int = STARTS, sweeps: int = SWEEPS, seed: int = 0) -> float:
+    """Return the largest norm found over patterns of slopes: no bound of this kind is smaller.
+
+    Args:
+        form: the part of the network, one real block, one source.
+        starts: patterns to start from: all steep, then random ones.
+        sweeps: the most sweeps from each.
+        seed: of the random patterns.
 
     >>> from normscope.lipschitz.chains.form import chain
     >>> net = chain([torch.eye(2), torch.tensor([[1.0, -1.0]])])
@@ -32,7 +38,7 @@ def pattern_floor(form: Form, *, starts: int = STARTS, seed: int = 0) -> float:
             high = torch.rand(unit.size, generator=generator, dtype=torch.float64) < (2.0 if index == 0 else 0.5)
             slopes.append(unit.low + (unit.high - unit.low) * high.double())
         last = 0.0
-        for _ in range(SWEEPS):
+        for _ in range(sweeps):
             left, value, right = _leading(form, slopes)
             best = max(best, value)
             if value <= last * (1.0 + 1e-6):

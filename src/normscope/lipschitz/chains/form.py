@@ -125,6 +125,10 @@ def chain(
 ) -> Form:
     """Return the form of a plain chain ``W_n g(... g(W_1 x))``, its matrices taken as exact.
 
+    Args:
+        weights: the matrices, first layer first.
+        slopes: the least and largest slope of every activation, or one pair for each.
+
     >>> chain([torch.ones(3, 2), torch.ones(1, 3)]).sizes
     (2, 3)
     """

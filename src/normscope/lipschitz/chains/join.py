@@ -27,6 +27,11 @@ class Chains:
     """Certificates of the regions of one program, each found once and used on every domain.
 
     The regions end at the outputs and at what operations read that are no entrywise functions of bounded slope.
+
+    Args:
+        program: the network.
+        seconds: of search, for all regions together.
+        progress: called with a line of text.
     """
 
     def __init__(

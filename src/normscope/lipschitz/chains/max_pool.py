@@ -16,7 +16,12 @@ from normscope.operators.pooling import MaxPool
 
 
 class Restricted(Stretch):
-    """An entrywise function of which nothing counts but its slopes."""
+    """An entrywise function of which nothing counts but its slopes.
+
+    Args:
+        x: what it acts on.
+        sector: the least and the largest slope.
+    """
 
     sector: tuple[float, float] = (0.0, 1.0)
 
@@ -29,6 +34,10 @@ def without_maxima(target: Expr, atoms: Mapping[int, Expr]) -> tuple[Expr, dict[
     """Return a tensor with all maxima that a chain meets below it written as ReLUs, and the atoms with the new ones.
 
     The tensor itself comes back where there are none.
+
+    Args:
+        target: the tensor.
+        atoms: the atoms of the network by id.
     """
     new: dict[int, Expr] = {}
     for expr in reached([target], _followed):
@@ -69,7 +78,13 @@ def _as_relus(expr: Expr, inputs: Sequence[Expr]) -> Expr:
 
 
 def largest_of_taps(x: Expr, taps: Sequence[Tensor], shape: Sequence[int]) -> Expr:
-    """Return the largest of some entries for each window."""
+    """Return the largest of some entries for each window.
+
+    Args:
+        x: what is pooled.
+        taps: for each place in a window, where in the flat input each window has it.
+        shape: of the result.
+    """
     places = torch.stack([t.flatten() for t in taps])
     while len(places) > 1:
         half = len(places) // 2

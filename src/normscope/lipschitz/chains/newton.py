@@ -37,6 +37,10 @@ BACK, SHORTER = 0.95, 0.85
 def newton(form: Form, multipliers: list[Tensor]) -> Found | None:
     """Return about the best multipliers of a small form, or ``None`` if it is not small or they were not found.
 
+    Args:
+        form: the part of the network, in its own units.
+        multipliers: to begin with.
+
     >>> from normscope.lipschitz.chains.form import chain
     >>> net = chain([torch.eye(2), torch.tensor([[1.0, -1.0]])])
     >>> found = newton(net, [torch.full((2,), 3.0).double()])

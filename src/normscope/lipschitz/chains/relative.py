@@ -45,6 +45,9 @@ class Evaluation:
 class Relative:
     """The constant of a form as a function of shapes, logits of shares and the balance of the sources.
 
+    Args:
+        form: the part of the network, in its own units; slopes around zero.
+
     >>> from normscope.lipschitz.chains.form import chain
     >>> relative = Relative(chain([torch.eye(2), 3 * torch.eye(2)]))
     >>> round(relative(relative.first([torch.ones(2).double()])).log - math.log(3.0), 9)  # which is attained

@@ -13,6 +13,11 @@ ROOM = 0.505
 def repaired(form: Form, multipliers: list[Tensor], balance: Tensor) -> tuple[list[Tensor], Tensor] | None:
     """Return multipliers, raised where they are too small, and the squares they leave, one per block.
 
+    Args:
+        form: the part of the network.
+        multipliers: of every unit.
+        balance: logarithms of the constant allowed for each source, up to a common factor.
+
     >>> from normscope.lipschitz.chains.form import chain
     >>> net = chain([torch.eye(2), 3 * torch.eye(2)])
     >>> raised, squares = repaired(net, [torch.ones(2).double()], torch.zeros(1).double())

@@ -35,7 +35,11 @@ class Found:
 
 
 class Objective:
-    """The smoothed constant of a form as a function of all logarithms: multipliers, then the balance of the sources."""
+    """The smoothed constant of a form as a function of all logarithms: multipliers, then the balance of the sources.
+
+    Args:
+        form: the part of the network, in its own units.
+    """
 
     def __init__(self, form: Form) -> None:
         self.form = form
@@ -102,8 +106,16 @@ def search(
     *,
     steps: int,
     out_of_time: Callable[[], bool] = lambda: False,
+    powers: tuple[tuple[float, float], ...] = POWERS,
 ) -> Found | None:
     """Return the best multipliers that a number of evaluations finds, or ``None`` if the first ones bound nothing.
+
+    Args:
+        form: the part of the network, in its own units.
+        multipliers: to begin with.
+        steps: evaluations of the constant and its gradient.
+        out_of_time: asked before every evaluation.
+        powers: the powers p and the share of the steps each gets.
 
     >>> from normscope.lipschitz.chains.form import chain
     >>> net = chain([torch.eye(2), torch.tensor([[1.0, -1.0]])])
@@ -123,7 +135,7 @@ def search(
         if log < best:
             best, at = log, point
 
-    for power, share in POWERS:
+    for power, share in powers:
         done += share
         x = _descend(objective, x, power, round(done * steps), note, out_of_time)
     logs, balance = objective.split(at)

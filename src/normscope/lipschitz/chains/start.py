@@ -40,6 +40,12 @@ class Start:
 def start(form: Form) -> Start:
     """Return first multipliers and the form in their units.
 
+    Args:
+        form: the part of the network.
+
+    Raises:
+        NonFiniteError: if the form is beyond the float range.
+
     >>> from normscope.lipschitz.chains.form import chain
     >>> first = start(chain([1e100 * torch.eye(2).double(), 1e-30 * torch.eye(2).double()]))
     >>> round(math.log10(first.square) / 2 + first.log_units[0] / math.log(10))

@@ -87,6 +87,10 @@ def _input_factor(use: Use, index: int, sample: Sample | None, composition: Comp
 def weight_constant(outputs: Sequence[float], factors: Sequence[float]) -> float:
     """Return the logarithm of ``sum_u ||h, y_u|| ||dW -> dy_u||`` over the uses of one weight.
 
+    Args:
+        outputs: logarithms of ``||h, y_u||``.
+        factors: logarithms of ``||dW -> dy_u||``.
+
     >>> round(math.exp(weight_constant([math.log(2.0), 0.0], [math.log(3.0), math.log(4.0)])), 9)
     10.0
     """
@@ -97,6 +101,9 @@ def weight_constant(outputs: Sequence[float], factors: Sequence[float]) -> float
 @statement("normscope", "Proposition W-6", holds="small changes, at the weights as they are")
 def joint_constant(constants: Sequence[float]) -> float:
     """Return the logarithm of ``sqrt(sum_i L_i^2)``, the constant in all weights together.
+
+    Args:
+        constants: logarithms of the constants ``L_i`` in each weight.
 
     >>> round(math.exp(joint_constant([math.log(3.0), math.log(4.0)])), 9)
     5.0

@@ -128,6 +128,10 @@ def dense_weight_norm(output_norm: float, activation: Tensor) -> float:
     ``dh = J dW h_{i-1}`` has norm at most ``||J|| ||dW||_F ||h_{i-1}||``, with equality for
     ``dW = v h_{i-1}^T`` where v is the leading singular vector of J.
 
+    Args:
+        output_norm: ``||J_{y->h}||_2``.
+        activation: ``h_{i-1}``, the vector the weight meets.
+
     >>> dense_weight_norm(2.0, torch.tensor([3.0, 4.0]))
     10.0
     """

@@ -42,6 +42,11 @@ def theorem_12(activation: Value, weights_after: Iterable[Value], normalizers: I
 def unnormalized_product(weights: Iterable[Value], index: int, input_norm: Value) -> Value:
     """Return ``prod_{j != i} ||W_j|| ||x||``, the same for every layer up to its own factor.
 
+    Args:
+        weights: spectral norms of all layers, in order.
+        index: the layer i, from zero.
+        input_norm: ``||x||``, or its largest value over a set.
+
     >>> norms = [Value.of(2.0, Kind.CERTIFIED)] * 6
     >>> round(unnormalized_product(norms, 0, Value.of(1.0, Kind.CERTIFIED)).value, 9)
     32.0

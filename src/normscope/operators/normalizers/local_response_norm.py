@@ -52,7 +52,11 @@ class LocalResponse:
 
 @statement("normscope", "Proposition LRN-1")
 def local_response_bound(numbers: LocalResponse, sup: float = math.inf) -> float:
-    """Return an upper bound of the Lipschitz constant where no entry is larger than ``sup`` in magnitude.
+    """Return an upper bound of the Lipschitz constant where no entry is larger than ``sup``.
+
+    Args:
+        numbers: size of the window, alpha, beta and k.
+        sup: the largest absolute entry of the input; infinity for all inputs.
 
     >>> round(local_response_bound(LocalResponse(5, 1e-4, 0.75, 1.0)), 4)
     2.0152

@@ -38,7 +38,11 @@ class Activation:
     defaults: Mapping[str, Any] = field(default_factory=dict)  #: the parameters and their defaults
 
     def curve(self, parameters: Mapping[str, Any] | None = None) -> Curve:
-        """Return the curve for these parameters, defaults for the rest."""
+        """Return the curve for these parameters, defaults for the rest.
+
+        Raises:
+            InputError: if a parameter is unknown.
+        """
         given = dict(parameters or {})
         unknown = set(given) - set(self.defaults)
         if unknown:
@@ -214,6 +218,9 @@ def power(exponent: float) -> Curve:
     ``|g'| = |p| |x|^{p-1}``, is monotone in ``|x|``: its supremum is at an end of the interval, infinite at zero for
     ``p < 1`` (``p`` not 0) and at infinity for ``p > 1``.
 
+    Raises:
+        InputError: if it is not finite.
+
     >>> power(2.0).slope(-3.0, 1.0), power(0.5).slope(0.0, 1.0), power(-1.0).slope(-1.0, 1.0)
     (6.0, inf, inf)
     """
@@ -345,6 +352,10 @@ def image(
     name: str, params: Mapping[str, Any] | None = None, low: float = -_INF, high: float = _INF
 ) -> tuple[float, float]:
     """Return a certified enclosure ``(lo, hi)`` of an activation's values on [low, high].
+
+    Raises:
+        UnknownActivationError: if there is no rule for the name.
+        InputError: if a parameter is unknown, or the interval is not one.
 
     >>> image("relu", None, -1.0, 2.0), image("sigmoid")
     ((0.0, 2.0), (0.0, 1.0))
