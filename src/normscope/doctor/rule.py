@@ -7,8 +7,13 @@ from dataclasses import dataclass
 
 from normscope.core.finding import Certainty, Finding, Severity
 from normscope.doctor.history import History
-from normscope.doctor.subject import ENOUGH, Subject
+from normscope.doctor.subject import ENOUGH, Subject, drop_rate, layer_of, place_of
 
+#: What rules import: what every file of a rule needs is here.
+__all__ = [
+    "NEEDS", "NET", "Certainty", "Finding", "Findings", "History", "Rule", "Severity", "Subject", "drop_rate",
+    "layer_of", "place_of",
+]  # fmt: skip
 #: What a rule yields.
 Findings = Iterator[Finding]
 #: A network of one operation, for examples.

@@ -8,6 +8,8 @@ from normscope.core.errors import InputError
 from normscope.core.value import Kind, Value
 from normscope.monitor.snapshot import Snapshot
 
+#: What every file of a quantity needs is here.
+__all__ = ["PROBE", "Description", "Kind", "Quantity", "Snapshot"]
 #: What most metrics speak about.
 PROBE = "the probe batch"
 

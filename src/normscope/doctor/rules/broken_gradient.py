@@ -1,10 +1,8 @@
 """NS308: a gradient that is not finite although the values are."""
 
 from normscope.core.errors import listed
-from normscope.core.finding import Certainty, Finding, Severity
 from normscope.doctor.infinite_derivative import Singularities, Singularity
-from normscope.doctor.rule import Findings, Rule
-from normscope.doctor.subject import Subject
+from normscope.doctor.rule import Certainty, Finding, Findings, Rule, Severity, Subject
 from normscope.graph.recognise import name_of
 
 _ROOTS = ("sqrt", "pow", "rsqrt")

@@ -2,10 +2,8 @@
 
 import math
 
-from normscope.core.finding import Certainty, Severity
-from normscope.doctor.rule import Findings, Rule
+from normscope.doctor.rule import Certainty, Findings, Rule, Severity, Subject, place_of
 from normscope.doctor.structure import Feed
-from normscope.doctor.subject import Subject, place_of
 
 #: Share of eps in variance + eps from which on the symmetry counts as broken.
 SHARE = 0.05

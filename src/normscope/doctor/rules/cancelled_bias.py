@@ -2,10 +2,8 @@
 
 import torch
 
-from normscope.core.finding import Certainty, Severity
-from normscope.doctor.rule import Findings, Rule
+from normscope.doctor.rule import Certainty, Findings, Rule, Severity, Subject, place_of
 from normscope.doctor.structure import ZERO, Structure, carried, reached
-from normscope.doctor.subject import Subject, place_of
 from normscope.operators.expression import Expr
 from normscope.operators.normalizer import couples_samples
 from normscope.operators.site import Site

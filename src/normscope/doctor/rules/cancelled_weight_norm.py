@@ -3,10 +3,8 @@
 import torch
 from torch import Tensor
 
-from normscope.core.finding import Certainty
-from normscope.doctor.rule import Findings, Rule
+from normscope.doctor.rule import Certainty, Findings, Rule, Subject, layer_of, place_of
 from normscope.doctor.structure import Feed, Structure, carried, exact
-from normscope.doctor.subject import Subject, layer_of, place_of
 from normscope.operators.expression import Expr
 from normscope.operators.normalizer import normalizers
 

@@ -2,11 +2,9 @@
 
 import torch
 
-from normscope.core.finding import Certainty
 from normscope.doctor.modules import batch_norms
-from normscope.doctor.rule import Findings, Rule
+from normscope.doctor.rule import Certainty, Findings, Rule, Subject
 from normscope.doctor.rules.frozen_in_training import is_frozen
-from normscope.doctor.subject import Subject
 
 #: Relative change of a tensor that counts.
 CHANGED = 1e-3

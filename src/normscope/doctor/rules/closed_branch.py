@@ -1,11 +1,9 @@
 """NS603: a normalizer whose scales are all zero."""
 
-from normscope.core.finding import Certainty, Severity
 from normscope.doctor.modules import batch_norms
 from normscope.doctor.neighbours import reach
-from normscope.doctor.rule import Findings, Rule
+from normscope.doctor.rule import Certainty, Findings, Rule, Severity, Subject, place_of
 from normscope.doctor.rules.new_statistics import is_new, is_trained
-from normscope.doctor.subject import Subject, place_of
 
 
 def _look(rule: Rule, subject: Subject) -> Findings:

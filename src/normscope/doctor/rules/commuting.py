@@ -5,10 +5,8 @@ from dataclasses import dataclass
 
 import torch
 
-from normscope.core.finding import Certainty
-from normscope.doctor.rule import Findings, Rule
+from normscope.doctor.rule import Certainty, Findings, Rule, Subject, place_of
 from normscope.doctor.structure import Structure, carried, exact, region
-from normscope.doctor.subject import Subject, place_of
 from normscope.operators.expression import Expr
 from normscope.operators.site import Site
 

@@ -2,10 +2,8 @@
 
 from torch import nn
 
-from normscope.core.finding import Certainty, Severity
 from normscope.doctor.modules import batch_norms
-from normscope.doctor.rule import Findings, Rule
-from normscope.doctor.subject import Subject
+from normscope.doctor.rule import Certainty, Findings, Rule, Severity, Subject
 
 _WHY = {
     "private": "the gradient of one sample depends on the others, so there is no per-sample gradient to clip",

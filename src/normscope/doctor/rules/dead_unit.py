@@ -5,10 +5,8 @@ import math
 import torch
 from torch import Tensor
 
-from normscope.core.finding import Certainty, Severity
 from normscope.doctor.modules import listed_channels
-from normscope.doctor.rule import Findings, Rule
-from normscope.doctor.subject import Subject, place_of
+from normscope.doctor.rule import Certainty, Findings, Rule, Severity, Subject, place_of
 from normscope.graph.interpreter import call
 from normscope.graph.ir import Node, Ref
 from normscope.operators.site import Site

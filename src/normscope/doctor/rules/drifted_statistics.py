@@ -7,13 +7,10 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from normscope.core.finding import Certainty, Finding
-from normscope.doctor.history import History
 from normscope.doctor.modules import listed_channels
 from normscope.doctor.probe import Statistics
-from normscope.doctor.rule import Findings, Rule
+from normscope.doctor.rule import Certainty, Finding, Findings, History, Rule, Subject, place_of
 from normscope.doctor.rules.new_statistics import are_new
-from normscope.doctor.subject import Subject, place_of
 from normscope.operators.site import Site
 
 #: Shift of a mean in running standard deviations, and factor of a variance, that are too much for many channels; and

@@ -1,9 +1,7 @@
 """NS215: dropout right before BatchNorm."""
 
-from normscope.core.finding import Certainty
 from normscope.doctor.neighbours import LAYERS, before
-from normscope.doctor.rule import Findings, Rule
-from normscope.doctor.subject import Subject, drop_rate, place_of
+from normscope.doctor.rule import Certainty, Findings, Rule, Subject, drop_rate, place_of
 from normscope.graph.recognise import name_of
 
 

@@ -2,10 +2,8 @@
 
 from torch import nn
 
-from normscope.core.finding import Certainty
 from normscope.doctor.modules import batch_norms
-from normscope.doctor.rule import Findings, Rule
-from normscope.doctor.subject import Subject
+from normscope.doctor.rule import Certainty, Findings, Rule, Subject
 
 
 def is_frozen(module: nn.Module) -> bool:

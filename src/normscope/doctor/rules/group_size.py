@@ -1,8 +1,6 @@
 """NS202: normalization groups of one or two entries."""
 
-from normscope.core.finding import Certainty, Finding, Severity
-from normscope.doctor.rule import Findings, Rule
-from normscope.doctor.subject import Subject, place_of
+from normscope.doctor.rule import Certainty, Finding, Findings, Rule, Severity, Subject, place_of
 from normscope.operators.site import Site
 
 

@@ -2,10 +2,8 @@
 
 import torch
 
-from normscope.core.finding import Certainty, Severity
 from normscope.doctor.neighbours import between
-from normscope.doctor.rule import Findings, Rule
-from normscope.doctor.subject import Subject, place_of
+from normscope.doctor.rule import Certainty, Findings, Rule, Severity, Subject, place_of
 from normscope.graph.ir import Graph
 from normscope.graph.recognise import name_of
 from normscope.operators.site import Site

@@ -5,9 +5,7 @@ import math
 import torch
 from torch import Tensor
 
-from normscope.core.finding import Certainty, Severity
-from normscope.doctor.rule import Findings, Rule
-from normscope.doctor.subject import Subject, place_of
+from normscope.doctor.rule import Certainty, Findings, Rule, Severity, Subject, place_of
 from normscope.operators.expression import Expr, LinearOp, linear
 from normscope.operators.site import Site
 

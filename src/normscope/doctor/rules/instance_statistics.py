@@ -2,9 +2,7 @@
 
 from torch import nn
 
-from normscope.core.finding import Certainty
-from normscope.doctor.rule import Findings, Rule
-from normscope.doctor.subject import Subject
+from normscope.doctor.rule import Certainty, Findings, Rule, Subject
 
 _KINDS = (nn.InstanceNorm1d, nn.InstanceNorm2d, nn.InstanceNorm3d)
 

@@ -1,9 +1,6 @@
 """NS507: attention logits that saturate the softmax on the data."""
 
-from normscope.core.finding import Certainty
-from normscope.doctor.history import History
-from normscope.doctor.rule import Findings, Rule
-from normscope.doctor.subject import Subject
+from normscope.doctor.rule import Certainty, Findings, History, Rule, Subject
 
 #: Distance of a logit from the middle of its row that is too large.
 LARGE = 100.0

@@ -1,11 +1,8 @@
 """NS217: a model in evaluation mode although it is trained."""
 
-from normscope.core.finding import Certainty, Severity
-from normscope.doctor.history import History
 from normscope.doctor.modules import batch_norms
-from normscope.doctor.rule import Findings, Rule
+from normscope.doctor.rule import Certainty, Findings, History, Rule, Severity, Subject
 from normscope.doctor.rules.frozen_in_training import is_frozen
-from normscope.doctor.subject import Subject
 
 #: Probes in a row that must agree.
 PROBES = 2

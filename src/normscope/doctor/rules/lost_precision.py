@@ -4,11 +4,9 @@ import math
 
 import torch
 
-from normscope.core.finding import Certainty, Finding, Severity
 from normscope.doctor.precision import Loss
-from normscope.doctor.rule import Findings, Rule
+from normscope.doctor.rule import Certainty, Finding, Findings, Rule, Severity, Subject
 from normscope.doctor.second_run import precision_run
-from normscope.doctor.subject import Subject
 from normscope.graph.ir import Graph
 from normscope.graph.recognise import name_of
 from normscope.graph.weights_validation import STATISTICS, named_tensors

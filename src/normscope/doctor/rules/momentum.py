@@ -1,9 +1,7 @@
 """NS212: a momentum of BatchNorm that keeps only the last batch, or never learns."""
 
-from normscope.core.finding import Certainty
 from normscope.doctor.modules import batch_norms
-from normscope.doctor.rule import Findings, Rule
-from normscope.doctor.subject import Subject
+from normscope.doctor.rule import Certainty, Findings, Rule, Subject
 
 #: From here on the last batch weighs as much as all before it.
 LARGE = 0.5

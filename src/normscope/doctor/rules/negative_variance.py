@@ -1,9 +1,7 @@
 """NS210: a negative running variance."""
 
-from normscope.core.finding import Certainty, Severity
 from normscope.doctor.modules import batch_norms, listed_channels
-from normscope.doctor.rule import Findings, Rule
-from normscope.doctor.subject import Subject
+from normscope.doctor.rule import Certainty, Findings, Rule, Severity, Subject
 
 
 def _look(rule: Rule, subject: Subject) -> Findings:

@@ -3,10 +3,8 @@
 import torch
 from torch import Tensor, nn
 
-from normscope.core.finding import Certainty, Severity
 from normscope.doctor.modules import tracked
-from normscope.doctor.rule import Findings, Rule
-from normscope.doctor.subject import Subject, place_of
+from normscope.doctor.rule import Certainty, Findings, Rule, Severity, Subject, place_of
 
 #: Mean, or logarithm of a variance, of data that is not that of a new layer.
 OFF = 0.2

@@ -1,10 +1,8 @@
 """NS106: a normalizer right before the output."""
 
-from normscope.core.finding import Certainty
 from normscope.doctor.neighbours import LAYERS as LAYER_OPERATIONS
 from normscope.doctor.neighbours import before
-from normscope.doctor.rule import Findings, Rule
-from normscope.doctor.subject import Subject, place_of
+from normscope.doctor.rule import Certainty, Findings, Rule, Subject, place_of
 from normscope.graph.ir import Graph, Ref
 from normscope.graph.recognise import name_of
 

@@ -1,9 +1,7 @@
 """NS001: the model could not be captured as a graph."""
 
 from normscope.core.errors import listed
-from normscope.core.finding import Certainty, Finding, Severity
-from normscope.doctor.rule import NET, Findings, Rule
-from normscope.doctor.subject import Subject
+from normscope.doctor.rule import NET, Certainty, Finding, Findings, Rule, Severity, Subject
 
 
 def _look(rule: Rule, subject: Subject) -> Findings:

@@ -1,9 +1,6 @@
 """NS002: weights, or values on the data, that are not finite numbers."""
 
-from normscope.core.finding import Certainty, Severity
-from normscope.doctor.history import History
-from normscope.doctor.rule import Findings, Rule
-from normscope.doctor.subject import Subject
+from normscope.doctor.rule import Certainty, Findings, History, Rule, Severity, Subject
 
 
 def _look(rule: Rule, subject: Subject) -> Findings:

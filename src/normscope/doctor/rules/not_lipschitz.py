@@ -2,10 +2,8 @@
 
 import math
 
-from normscope.core.finding import Certainty, Severity
-from normscope.doctor.rule import NET, Findings, Rule
+from normscope.doctor.rule import NET, Certainty, Findings, Rule, Severity, Subject
 from normscope.doctor.rules.unbounded_attention import attentions
-from normscope.doctor.subject import Subject
 from normscope.operators.nonlinear import Opaque
 
 

@@ -9,10 +9,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from normscope.core.finding import Certainty
 from normscope.doctor.neighbours import LAYERS, reach, reads
-from normscope.doctor.rule import Findings, Rule
-from normscope.doctor.subject import Subject
+from normscope.doctor.rule import Certainty, Findings, Rule, Subject
 from normscope.graph.interpreter import run
 from normscope.graph.ir import Graph, Node
 from normscope.graph.recognise import name_of

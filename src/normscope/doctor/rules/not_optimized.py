@@ -4,11 +4,9 @@ from collections.abc import Iterator
 
 from torch import Tensor
 
-from normscope.core.finding import Certainty
 from normscope.doctor.modules import is_normalizer
-from normscope.doctor.rule import Findings, Rule
+from normscope.doctor.rule import Certainty, Findings, Rule, Subject, layer_of
 from normscope.doctor.rules.weight_decay import scales_and_shifts
-from normscope.doctor.subject import Subject, layer_of
 from normscope.graph.recognise import name_of
 from normscope.operators.site import Site
 

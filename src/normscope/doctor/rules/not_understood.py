@@ -1,8 +1,6 @@
 """NS003: operations without a rule."""
 
-from normscope.core.finding import Certainty, Severity
-from normscope.doctor.rule import NET, Findings, Rule
-from normscope.doctor.subject import Subject
+from normscope.doctor.rule import NET, Certainty, Findings, Rule, Severity, Subject
 
 
 def _look(rule: Rule, subject: Subject) -> Findings:

@@ -3,10 +3,8 @@
 from collections import Counter
 from collections.abc import Iterator
 
-from normscope.core.finding import Certainty, Severity
 from normscope.doctor.modules import role
-from normscope.doctor.rule import Findings, Rule
-from normscope.doctor.subject import Subject, place_of
+from normscope.doctor.rule import Certainty, Findings, Rule, Severity, Subject, place_of
 from normscope.operators.site import Site
 
 #: Fewest siblings, share of them that must agree, and factor that is a difference.

@@ -4,9 +4,7 @@ import math
 
 from torch import Tensor
 
-from normscope.core.finding import Certainty
-from normscope.doctor.rule import Findings, Rule
-from normscope.doctor.subject import Subject, layer_of
+from normscope.doctor.rule import Certainty, Findings, Rule, Subject, layer_of
 from normscope.operators.normalizer import acts_on_weights
 
 #: Cosine of rows that have the same direction, and factor of a length that is another.

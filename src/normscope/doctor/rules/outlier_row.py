@@ -1,9 +1,7 @@
 """NS508: rows of a layer many times longer than the others."""
 
-from normscope.core.finding import Certainty
 from normscope.doctor.modules import listed_channels
-from normscope.doctor.rule import Findings, Rule
-from normscope.doctor.subject import Subject
+from normscope.doctor.rule import Certainty, Findings, Rule, Subject
 
 #: Factor to the median row that is too much, and fewest rows that have a median.
 FACTOR, FEWEST = 100.0, 3

@@ -3,9 +3,7 @@
 import torch
 from torch import Tensor
 
-from normscope.core.finding import Certainty
-from normscope.doctor.rule import Findings, Rule
-from normscope.doctor.subject import Subject, place_of
+from normscope.doctor.rule import Certainty, Findings, Rule, Subject, place_of
 
 #: Share of padding that matters, share of leading blanks that speaks against padding, and fewest samples.
 SHARE, LEADING, FEWEST = 0.05, 0.02, 8

@@ -5,10 +5,8 @@ from collections.abc import Iterator
 import torch
 from torch import Tensor
 
-from normscope.core.finding import Certainty
-from normscope.doctor.rule import Findings, Rule
+from normscope.doctor.rule import Certainty, Findings, Rule, Subject, place_of
 from normscope.doctor.rules.new_statistics import are_new
-from normscope.doctor.subject import Subject, place_of
 from normscope.operators.normalizer import acts_on_weights
 from normscope.operators.site import Site
 

@@ -2,9 +2,7 @@
 
 from collections.abc import Iterator
 
-from normscope.core.finding import Certainty, Severity
-from normscope.doctor.rule import Findings, Rule
-from normscope.doctor.subject import Subject
+from normscope.doctor.rule import Certainty, Findings, Rule, Severity, Subject
 from normscope.graph.ir import Graph, Node, Ref
 from normscope.graph.recognise import name_of
 

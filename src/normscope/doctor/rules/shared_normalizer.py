@@ -2,11 +2,9 @@
 
 from torch import nn
 
-from normscope.core.finding import Certainty
 from normscope.doctor.modules import is_normalizer, role
 from normscope.doctor.neighbours import consumers, producers
-from normscope.doctor.rule import Findings, Rule
-from normscope.doctor.subject import Subject, place_of
+from normscope.doctor.rule import Certainty, Findings, Rule, Subject, place_of
 from normscope.operators.site import Site
 
 

@@ -1,8 +1,6 @@
 """NS107: a softmax along an axis of length one."""
 
-from normscope.core.finding import Certainty, Severity
-from normscope.doctor.rule import Findings, Rule
-from normscope.doctor.subject import Subject
+from normscope.doctor.rule import Certainty, Findings, Rule, Severity, Subject
 from normscope.graph.ir import Graph, Node, Ref
 from normscope.graph.recognise import name_of
 

@@ -4,10 +4,8 @@ import math
 
 from torch import nn
 
-from normscope.core.finding import Certainty, Severity
 from normscope.doctor.modules import batch_norms
-from normscope.doctor.rule import Findings, Rule
-from normscope.doctor.subject import Subject, place_of
+from normscope.doctor.rule import Certainty, Findings, Rule, Severity, Subject, place_of
 from normscope.operators.normalizer import couples_samples
 
 #: Samples, and values per channel, below which the statistics of a batch are mostly noise.

@@ -2,9 +2,7 @@
 
 import torch
 
-from normscope.core.finding import Certainty, Severity
-from normscope.doctor.rule import Findings, Rule
-from normscope.doctor.subject import Subject, layer_of
+from normscope.doctor.rule import Certainty, Findings, Rule, Severity, Subject, layer_of
 from normscope.operators.normalizer import normalizers
 
 #: Length of a vector, relative to the median of its layer, that is near zero.

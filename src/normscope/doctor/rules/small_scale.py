@@ -1,8 +1,6 @@
 """NS604: scales of a normalizer that scatter around zero."""
 
-from normscope.core.finding import Certainty
-from normscope.doctor.rule import Findings, Rule
-from normscope.doctor.subject import Subject, place_of
+from normscope.doctor.rule import Certainty, Findings, Rule, Subject, place_of
 
 _KINDS = ("layer_norm", "rms_norm", "group_norm")
 #: Share of negative scales that is neither none nor all, a scale that is small, and fewest channels.

@@ -3,9 +3,7 @@
 import torch
 from torch import Tensor
 
-from normscope.core.finding import Certainty
-from normscope.doctor.rule import Findings, Rule
-from normscope.doctor.subject import Subject, layer_of
+from normscope.doctor.rule import Certainty, Findings, Rule, Subject, layer_of
 from normscope.operators.expression import Expr, LinearOp
 
 #: Norm of a normalized weight from which on the iteration is behind.

@@ -2,10 +2,8 @@
 
 import math
 
-from normscope.core.finding import Certainty, Severity
-from normscope.doctor.rule import Findings, Rule
+from normscope.doctor.rule import Certainty, Findings, Rule, Severity, Subject
 from normscope.doctor.rules.spectral_behind import spectrally_normalized
-from normscope.doctor.subject import Subject
 from normscope.operators.normalizers.spectral_norm import convolution_certificate
 
 #: Norm from which on a convolution is told not to be 1-Lipschitz.

@@ -2,11 +2,8 @@
 
 import torch
 
-from normscope.core.finding import Certainty
-from normscope.doctor.history import History
 from normscope.doctor.modules import is_normalizer
-from normscope.doctor.rule import Findings, Rule
-from normscope.doctor.subject import Subject
+from normscope.doctor.rule import Certainty, Findings, History, Rule, Subject
 
 #: Steps after which a scale should have moved.
 STEPS = 50

@@ -2,12 +2,10 @@
 
 from collections.abc import Iterator
 
-from normscope.core.finding import Certainty, Severity
 from normscope.doctor.modules import batch_norms
 from normscope.doctor.neighbours import reach
-from normscope.doctor.rule import Findings, Rule
+from normscope.doctor.rule import Certainty, Findings, Rule, Severity, Subject, place_of
 from normscope.doctor.sample_dependence import JOINS
-from normscope.doctor.subject import Subject, place_of
 from normscope.graph.ir import Graph, Node
 from normscope.graph.recognise import name_of
 

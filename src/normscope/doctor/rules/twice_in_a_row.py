@@ -1,9 +1,7 @@
 """NS102: a normalizer right after a normalizer."""
 
-from normscope.core.finding import Certainty, Severity
-from normscope.doctor.rule import Findings, Rule
+from normscope.doctor.rule import Certainty, Findings, Rule, Severity, Subject, place_of
 from normscope.doctor.rules.commuting import directly, pairs, removable
-from normscope.doctor.subject import Subject, place_of
 
 
 def _look(rule: Rule, subject: Subject) -> Findings:

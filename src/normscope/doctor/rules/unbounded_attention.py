@@ -3,10 +3,8 @@
 import math
 from collections.abc import Iterator
 
-from normscope.core.finding import Certainty, Severity
-from normscope.doctor.rule import Findings, Rule
+from normscope.doctor.rule import Certainty, Findings, Rule, Severity, Subject
 from normscope.doctor.structure import region
-from normscope.doctor.subject import Subject
 from normscope.operators.attention import Attention, Softmax
 from normscope.operators.expression import Expr
 from normscope.operators.matrix import MatrixProduct

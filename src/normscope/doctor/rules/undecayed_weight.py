@@ -1,10 +1,8 @@
 """NS402: scale-invariant weights without weight decay."""
 
-from normscope.core.finding import Certainty, Severity
 from normscope.doctor.modules import batch_norms
-from normscope.doctor.rule import Findings, Rule
+from normscope.doctor.rule import Certainty, Findings, Rule, Severity, Subject
 from normscope.doctor.rules.weight_decay import decay_of
-from normscope.doctor.subject import Subject
 
 
 def invariant_weights(subject: Subject) -> dict[str, str]:

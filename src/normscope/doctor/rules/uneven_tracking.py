@@ -2,11 +2,8 @@
 
 from collections import Counter
 
-from normscope.core.finding import Certainty, Severity
-from normscope.doctor.history import History
 from normscope.doctor.modules import batch_norms
-from normscope.doctor.rule import Findings, Rule
-from normscope.doctor.subject import Subject
+from normscope.doctor.rule import Certainty, Findings, History, Rule, Severity, Subject
 
 
 def between(counts: list[int]) -> list[int]:

@@ -3,11 +3,9 @@
 import math
 from dataclasses import dataclass
 
-from normscope.core.finding import Certainty, Severity
 from normscope.core.number_text import number_text
-from normscope.doctor.rule import Findings, Rule
+from normscope.doctor.rule import Certainty, Findings, Rule, Severity, Subject, place_of
 from normscope.doctor.structure import below, reached
-from normscope.doctor.subject import Subject, place_of
 from normscope.lipschitz.composition import Domain
 from normscope.lipschitz.quick_norms import QuickNorms, Roughly, RoughNorms
 from normscope.lipschitz.segments import SegmentNorms

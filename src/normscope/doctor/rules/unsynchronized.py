@@ -2,10 +2,8 @@
 
 from torch import nn
 
-from normscope.core.finding import Certainty, Severity
 from normscope.doctor.modules import batch_norms
-from normscope.doctor.rule import Findings, Rule
-from normscope.doctor.subject import Subject
+from normscope.doctor.rule import Certainty, Findings, Rule, Severity, Subject
 
 #: Samples of one device from which on its statistics are as good as those of all.
 ENOUGH = 16

@@ -2,11 +2,9 @@
 
 from torch import Tensor, nn
 
-from normscope.core.finding import Certainty
 from normscope.doctor.modules import is_normalizer
-from normscope.doctor.rule import Findings, Rule
+from normscope.doctor.rule import Certainty, Findings, Rule, Subject
 from normscope.doctor.rules.weight_decay import gates
-from normscope.doctor.subject import Subject
 
 #: Branch scales start at a number of this size or less, if they start closed.
 TINY = 1e-3

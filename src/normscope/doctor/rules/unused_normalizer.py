@@ -2,10 +2,8 @@
 
 import re
 
-from normscope.core.finding import Certainty
 from normscope.doctor.modules import is_normalizer
-from normscope.doctor.rule import Findings, Rule
-from normscope.doctor.subject import Subject
+from normscope.doctor.rule import Certainty, Findings, Rule, Subject
 
 #: Names of scales.
 _SCALE = re.compile(r"scale|gamma|gain")

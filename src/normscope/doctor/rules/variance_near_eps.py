@@ -4,11 +4,9 @@ from collections.abc import Iterator
 
 from torch import Tensor
 
-from normscope.core.finding import Certainty, Finding, Severity
 from normscope.doctor.modules import listed_channels
 from normscope.doctor.neighbours import producers
-from normscope.doctor.rule import Findings, Rule
-from normscope.doctor.subject import Subject, place_of
+from normscope.doctor.rule import Certainty, Finding, Findings, Rule, Severity, Subject, place_of
 from normscope.operators.site import Site
 
 #: A variance within this factor of eps is near it.

@@ -4,9 +4,7 @@ from dataclasses import replace
 
 from torch import nn
 
-from normscope.core.finding import Certainty
-from normscope.doctor.rule import Findings, Rule
-from normscope.doctor.subject import Subject
+from normscope.doctor.rule import Certainty, Findings, Rule, Subject
 from normscope.graph.ir import Graph, Node
 from normscope.graph.recognise import name_of
 

@@ -2,10 +2,8 @@
 
 import re
 
-from normscope.core.finding import Certainty
 from normscope.doctor.neighbours import reach, reads
-from normscope.doctor.rule import Findings, Rule
-from normscope.doctor.subject import Subject, place_of
+from normscope.doctor.rule import Certainty, Findings, Rule, Subject, place_of
 from normscope.graph.ir import Graph
 from normscope.graph.recognise import name_of
 from normscope.operators.site import Site

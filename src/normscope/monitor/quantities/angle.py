@@ -5,9 +5,7 @@ import math
 import torch
 from torch import Tensor
 
-from normscope.core.value import Kind
-from normscope.monitor.quantity import Description, Quantity
-from normscope.monitor.snapshot import Snapshot
+from normscope.monitor.quantity import Description, Kind, Quantity, Snapshot
 
 
 def angle_between(before: Tensor, after: Tensor) -> float:

@@ -2,8 +2,7 @@
 
 from normscope.core.value import Kind, product
 from normscope.monitor.quantities.spectral import lower_product
-from normscope.monitor.quantity import Description, Quantity
-from normscope.monitor.snapshot import Snapshot
+from normscope.monitor.quantity import Description, Quantity, Snapshot
 from normscope.operators.normalizer import acts_on_weights
 
 

@@ -9,10 +9,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from normscope.core.value import Kind
 from normscope.linalg.recycled import Apply, Followed, Search
-from normscope.monitor.quantity import Description, Quantity
-from normscope.monitor.snapshot import Snapshot
+from normscope.monitor.quantity import Description, Kind, Quantity, Snapshot
 from normscope.monitor.view import View, structure
 
 #: The most products with the Hessian in one update, and for one reading.

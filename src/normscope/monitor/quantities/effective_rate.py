@@ -3,10 +3,8 @@
 import math
 
 from normscope.core.statement import statement
-from normscope.core.value import Kind
 from normscope.monitor.quantities.gradient import norm
-from normscope.monitor.quantity import Description, Quantity
-from normscope.monitor.snapshot import Snapshot
+from normscope.monitor.quantity import Description, Kind, Quantity, Snapshot
 
 
 @statement("normscope", "Effective step", holds="L(c w) = L(w) for c > 0; one gradient step without momentum")

@@ -2,8 +2,7 @@
 
 from normscope.core.value import ALL_INPUTS, Kind
 from normscope.monitor.quantities.spectral import lower_product
-from normscope.monitor.quantity import Description, Quantity
-from normscope.monitor.snapshot import Snapshot
+from normscope.monitor.quantity import Description, Quantity, Snapshot
 
 
 class FoldedNorms(Quantity):

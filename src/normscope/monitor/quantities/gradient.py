@@ -6,9 +6,7 @@ from collections.abc import Iterable
 import torch
 from torch import Tensor
 
-from normscope.core.value import Kind
-from normscope.monitor.quantity import Description, Quantity
-from normscope.monitor.snapshot import Snapshot
+from normscope.monitor.quantity import Description, Kind, Quantity, Snapshot
 
 
 def norm(tensor: Tensor) -> float:

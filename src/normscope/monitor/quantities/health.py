@@ -3,11 +3,9 @@
 import torch
 from torch import Tensor, nn
 
-from normscope.core.value import Kind
 from normscope.doctor.modules import batch_norms, is_normalizer
 from normscope.doctor.rules.drifted_statistics import channel_drift
-from normscope.monitor.quantity import Description, Quantity
-from normscope.monitor.snapshot import Snapshot
+from normscope.monitor.quantity import Description, Kind, Quantity, Snapshot
 
 _LAYER = "the layer"
 

@@ -1,8 +1,7 @@
 """What the normalizers multiply with: the papers' product of ``1/sigma`` as printed, and the constants as proved."""
 
 from normscope.core.value import Kind, Value, product
-from normscope.monitor.quantity import Description, Quantity
-from normscope.monitor.snapshot import Snapshot
+from normscope.monitor.quantity import Description, Quantity, Snapshot
 from normscope.operators.normalizer import acts_on_weights
 
 #: With fixed statistics this is no restriction.

@@ -6,10 +6,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from normscope.core.value import Kind
 from normscope.monitor.quantities.gradient import total_norm
-from normscope.monitor.quantity import Description, Quantity
-from normscope.monitor.snapshot import Snapshot
+from normscope.monitor.quantity import Description, Kind, Quantity, Snapshot
 
 #: Steps along the gradient in learning rates, as in the paper.
 MULTIPLES = (0.5, 1.0, 2.0, 4.0)

@@ -1,8 +1,6 @@
 """The loss on the probe."""
 
-from normscope.core.value import Kind
-from normscope.monitor.quantity import Description, Quantity
-from normscope.monitor.snapshot import Snapshot
+from normscope.monitor.quantity import Description, Kind, Quantity, Snapshot
 
 
 class ProbeLoss(Quantity):

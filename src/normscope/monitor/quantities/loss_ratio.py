@@ -4,10 +4,8 @@ import math
 
 from normscope.core.errors import InputError
 from normscope.core.statement import statement
-from normscope.core.value import Kind
 from normscope.monitor.quantities.gradient import total_norm
-from normscope.monitor.quantity import Description, Quantity
-from normscope.monitor.snapshot import Snapshot
+from normscope.monitor.quantity import Description, Kind, Quantity, Snapshot
 
 
 @statement("cisneros2025", "Mechanism 3 (ratio)", holds="a measurement; the paper asks for a lower bound on it")

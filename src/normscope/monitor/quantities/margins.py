@@ -2,11 +2,9 @@
 
 import torch
 
-from normscope.core.value import Kind
 from normscope.generalization.margins import margins
 from normscope.graph.objective import class_scores
-from normscope.monitor.quantity import Description, Quantity
-from normscope.monitor.snapshot import Snapshot
+from normscope.monitor.quantity import Description, Kind, Quantity, Snapshot
 
 
 class Margins(Quantity):

@@ -6,9 +6,7 @@ import torch
 from torch import Tensor
 
 from normscope.core.statement import statement
-from normscope.core.value import Kind
-from normscope.monitor.quantity import Description, Quantity
-from normscope.monitor.snapshot import Snapshot
+from normscope.monitor.quantity import Description, Kind, Quantity, Snapshot
 
 
 @statement("cisneros2025", "Mechanism 3 (norm)", holds="a measurement; the paper's bounds shrink as it grows")

@@ -4,9 +4,7 @@ import torch
 from torch import Tensor
 
 from normscope.core.statement import statement
-from normscope.core.value import Kind
-from normscope.monitor.quantity import Description, Quantity
-from normscope.monitor.snapshot import Snapshot
+from normscope.monitor.quantity import Description, Kind, Quantity, Snapshot
 
 
 @statement(

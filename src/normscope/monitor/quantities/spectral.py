@@ -3,8 +3,7 @@
 from collections.abc import Iterable
 
 from normscope.core.value import ALL_INPUTS, Kind, Value, product
-from normscope.monitor.quantity import Description, Quantity
-from normscope.monitor.snapshot import Snapshot
+from normscope.monitor.quantity import Description, Quantity, Snapshot
 
 
 def lower_product(norms: Iterable[float]) -> Value:

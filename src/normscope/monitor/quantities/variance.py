@@ -1,8 +1,6 @@
 """Variances before normalizers and activations, on the probe."""
 
-from normscope.core.value import Kind
-from normscope.monitor.quantity import Description, Quantity
-from normscope.monitor.snapshot import Snapshot
+from normscope.monitor.quantity import Description, Kind, Quantity, Snapshot
 
 
 class Variances(Quantity):

@@ -3,9 +3,7 @@
 import math
 
 from normscope.core.errors import InputError
-from normscope.core.value import Kind
-from normscope.monitor.quantity import Description, Quantity
-from normscope.monitor.snapshot import Snapshot
+from normscope.monitor.quantity import Description, Kind, Quantity, Snapshot
 from normscope.weight_normalization.moment import Moment, certify_step
 
 _STEP = "a plain gradient step on the probe"
