@@ -9,6 +9,8 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from normscope.geometry.derivatives import standardized
+
 Point = Mapping[str, Tensor]
 #: The loss of every seed, as a vector.
 Losses = Callable[[Point], Tensor]
@@ -50,8 +52,7 @@ def output(point: Point, x: Tensor, *, norm: bool, activation: Callable[[Tensor]
     for k in range(len(point) - 1):
         z = h @ point[f"W{k}"].mT
         if norm:
-            centred = z - z.mean(1, keepdim=True)
-            z = centred / (centred.square().mean(1, keepdim=True) + eps).sqrt()
+            z = standardized(z, eps, 1)[0]
         h = activation(z)
     return h @ point["V"].mT
 

@@ -11,6 +11,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from normscope.core.statement import statement
+from normscope.geometry.derivatives import standardized
 from normscope.papers.akbar2025.experiments.batched import Losses, Point, descend, drawn, spread
 from normscope.papers.study import Evidence, Line, Panel, Study
 
@@ -62,10 +63,7 @@ def _losses(x: Tensor, label: Tensor, batch_norm: bool, eps: float = 1e-5) -> Lo
 
     def losses(point: Point) -> Tensor:
         z = (x * point["w"][:, None]).sum(2)
-        if batch_norm:
-            centred = z - z.mean(1, keepdim=True)
-            z = centred / (centred.square().mean(1, keepdim=True) + eps).sqrt()
-        return F.softplus(-label * z).mean(1)
+        return F.softplus(-label * (standardized(z, eps, 1)[0] if batch_norm else z)).mean(1)
 
     return losses
 
