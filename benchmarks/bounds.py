@@ -24,7 +24,7 @@ from normscope.lipschitz.chains.certificate import certify_form
 from normscope.lipschitz.chains.form import chain
 from normscope.lipschitz.chains.join import Chains
 from normscope.lipschitz.composition import Composition, Domain
-from normscope.lipschitz.local.balanced_channels import channel_scales, with_balanced_channels
+from normscope.lipschitz.local.balanced_channels import balanced_program, with_balanced_channels
 from normscope.lipschitz.local.ball import on_balls
 from normscope.lipschitz.local.share import covering_rank
 from normscope.lipschitz.local.steps import Steps
@@ -193,8 +193,7 @@ def program_of(model: nn.Module, x: Tensor) -> Program:
 def for_balls(model: nn.Module, x: Tensor) -> tuple[Program, Steps]:
     """Return the program of a model with balanced channels, and the bounds of its linear operations."""
     captured = with_balanced_channels(capture(model, as_inputs((x,), model)))
-    program = build_program(captured.graph, captured.tensors, captured.at_batch(1))
-    return program, Steps(SegmentNorms(Effort(1e-2, 1e-9, 0)), channel_scales(captured, program))
+    return balanced_program(captured, captured.at_batch(1)), Steps(SegmentNorms(Effort(1e-2, 1e-9, 0)))
 
 
 def resnet20() -> nn.Module:

@@ -16,11 +16,11 @@ from normscope.graph.interpreter import run
 from normscope.lipschitz.chains.join import SECONDS
 from normscope.lipschitz.climb import batched_norms
 from normscope.lipschitz.cost import forward_cost, overhead
-from normscope.lipschitz.local.balanced_channels import channel_scales, with_balanced_channels
+from normscope.lipschitz.local.balanced_channels import balanced_program, with_balanced_channels
 from normscope.lipschitz.local.ball import TRIES, Ball, on_balls
 from normscope.lipschitz.local.share import covered_share, covering_value, points_needed
 from normscope.lipschitz.local.steps import Steps
-from normscope.operators.program import Program, build_program
+from normscope.operators.program import Program
 
 #: Points that are looked at if nothing else is asked, and samples of the data among which they are drawn.
 POINTS, DRAWN_FROM = 100, 1_000
@@ -134,8 +134,8 @@ def _balls(
             left = "" if not number else f", about {spent / number * (len(points) - number):.0f} s left"
             work.say(f"around the data: point {number + 1} of {len(points)}{left}")
             if program is None or tokens:
-                program = build_program(captured.graph, captured.tensors, point)
-                steps = Steps(work.norms, channel_scales(captured, program))
+                program = balanced_program(captured, point)
+                steps = Steps(work.norms)
             given, sketched = _blocks(work, program, point), work.options.sketch
             done.append(on_balls(program, steps, given, radii, work=most, tries=BALL_TRIES, sketched=sketched))
     except KeyboardInterrupt:

@@ -75,7 +75,7 @@ def test_units_whose_rows_were_asked_for_are_added_as_if_they_were_not() -> None
     given = bodies[0].centred(raw).kept(chosen)
     bodies[0].tuned(bodies[0].centred(raw), 0)
     for body, known in zip(bodies, (given, None), strict=True):
-        body.grow(raw[chosen], middle[chosen], half[chosen], 0.0, None, known)
+        body.grow(raw[chosen], middle[chosen], half[chosen], 0.0, known)
     for name in ("rows", "gram", "factor", "t"):
         torch.testing.assert_close(getattr(bodies[0], name), getattr(bodies[1], name), rtol=1e-12, atol=1e-14)
 

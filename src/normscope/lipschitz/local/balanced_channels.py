@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
@@ -13,9 +13,13 @@ from torch import Tensor
 
 from normscope.core.statement import statement
 from normscope.graph.capture import Captured
+from normscope.graph.interpreter import as_floating
 from normscope.graph.ir import SOURCES, Graph, Node, Ref, references
 from normscope.graph.recognise import name_of
-from normscope.operators.program import Program
+from normscope.linalg.matrix_rounding import UNIT_ROUNDOFF
+from normscope.lipschitz.local.point import Nominal
+from normscope.operators.expression import Expr, operands, reached
+from normscope.operators.program import Program, build_program
 
 #: Operations that treat entries one by one and commute with positive factors.
 _ENTRYWISE = ("relu", "relu_", "leaky_relu", "leaky_relu_", "dropout", "clone", "contiguous", "detach", "alias")
@@ -31,6 +35,8 @@ _CONVOLUTIONS = ("conv1d", "conv2d", "conv3d")
 SWEEPS = 40
 #: Powers of two beyond which a channel is left as it is.
 LARGEST_EXPONENT = 60
+#: Most numbers in weights that are copied to be balanced as they are.
+LARGEST = 2**25
 
 
 @statement("normscope", "LOCAL-13", holds="the network stays the same function; powers of two round nothing")
@@ -49,39 +55,69 @@ def with_balanced_channels(captured: Captured) -> Captured:
     channels = _Channels(captured.graph)
     if not channels.layers:
         return captured
-    exponents = channels.exponents(captured).round()
-    tensors = dict(captured.tensors)
-    for layer in channels.layers:
-        for name, factor in layer.factors(exponents):
-            tensor = tensors[name].detach()
-            power = factor.to(tensor).reshape(*factor.shape, *(1,) * (tensor.ndim - factor.ndim))
-            tensors[name] = tensor * power
-            if not torch.equal(tensors[name] / power, tensor):  # beyond the range of its numbers
-                return captured
-    return replace(captured, tensors=tensors)
+    scales = torch.exp2(channels.exponents(captured).round())
+    tensors = channels.scaled(captured.tensors, scales)
+    back = channels.scaled(tensors, scales.reciprocal())
+    exact = all(torch.equal(back[name], captured.tensors[name]) for layer in channels.layers for name in layer.names)
+    return replace(captured, tensors=tensors) if exact else captured  # beyond the range of its numbers
 
 
-def channel_scales(captured: Captured, program: Program) -> dict[int, Tensor]:
-    """Return what the channels of each atom are to be multiplied by to be balanced, not rounded, by the atom's id.
+@dataclass(eq=False)
+class Balanced(Program):
+    """A network with its channels balanced as they are, not by powers of two: its weights are rounded.
 
-    They have the rank of the atom. In units of these scales nothing depends on how the channels came.
+    No norm of it, and no margin for rounding, depends on how its channels were scaled. Its values are those of the
+    original, whose weights were not rounded.
+
+    Attributes:
+        original: the network that it is made of.
+        read: expressions of the original that an operation reads, or that are outputs; with the id of the same one
+            here, and what its channels are multiplied by, in its rank.
+    """
+
+    original: Program = field(default_factory=Program)
+    read: list[tuple[Expr, int, Tensor]] = field(default_factory=list)
+
+    def rescaled(self, values: Mapping[int, Nominal]) -> dict[int, Nominal]:
+        """Return values of the original as they are here, by the ids of expressions here."""
+        found = {}
+        for expr, key, scale in self.read:
+            at, most = values[expr.id], float(scale.max()) * (1 + 1e-12)
+            value = at.value * scale
+            rounding = 1.01 * UNIT_ROUNDOFF * float(value.norm())
+            found[key] = Nominal(value, most * at.error + rounding, most * at.fresh + rounding)
+        return found
+
+
+def balanced_program(captured: Captured, inputs: Sequence[Any]) -> Program:
+    """Return the program of a network for walks around points, with its channels balanced where they can be.
 
     Args:
-        captured: the model.
-        program: made of it.
+        captured: the model, its channels balanced by powers of two.
+        inputs: reference inputs, one tensor per input node.
     """
-    channels = _Channels(captured.graph)
-    if not channels.layers:
-        return {}
-    factors, found = torch.exp2(channels.exponents(captured)), {}
-    for atom in program.atoms:
-        name = program.nodes.get(atom.id, "")
-        numbers = channels.numbers(name)
-        if numbers is not None:
-            shape = [1] * len(atom.shape)
-            shape[channels.axis(name)] = -1
-            found[atom.id] = factors[numbers].reshape(shape)
-    return found
+    original, channels = build_program(captured.graph, captured.tensors, inputs), _Channels(captured.graph)
+    size = sum(captured.tensors[layer.weight].numel() for layer in channels.layers)
+    if not 0 < size <= LARGEST:
+        return original
+    scales = torch.exp2(channels.exponents(captured))
+    tensors = channels.scaled(captured.tensors_as(torch.float64), scales)
+    try:
+        made = build_program(captured.graph, tensors, [as_floating(x, torch.float64) for x in inputs])
+    except RuntimeError:  # an operation that names its precision
+        return original
+    every = [reached([e for _, e in program.outputs], operands) for program in (original, made)]
+    if [_kind(e) for e in every[0]] != [_kind(e) for e in every[1]]:
+        return original
+    pairs = list(zip(*every, strict=True))
+    wanted = {e.id for _, e in made.outputs} | {i.id for _, e in pairs if e.op is None for i in operands(e)}
+    read = [(a, b.id, channels.of(made.nodes.get(b.id, ""), b.shape, scales)) for a, b in pairs if b.id in wanted]
+    return Balanced(**vars(made), original=original, read=read)
+
+
+def _kind(expr: Expr) -> tuple[Any, ...]:
+    """Return what an expression and its copy with other weights have in common."""
+    return expr.shape, type(expr.atom), None if expr.op is None else expr.op.kind, len(operands(expr))
 
 
 @dataclass(frozen=True, eq=False)
@@ -108,14 +144,19 @@ class _Layer:
     eps: float = 0.0
     diagonal: bool = False
 
-    def factors(self, exponents: Tensor) -> Iterator[tuple[str, Tensor]]:
-        """Yield each tensor's name and what it is multiplied by."""
-        into, out = torch.exp2(-exponents[self.reads]), torch.exp2(exponents[self.writes])
+    @property
+    def names(self) -> list[str]:
+        """Return the names of the tensors that are scaled with its channels."""
+        return [name for name in (self.weight, self.bias, self.mean) if name is not None]
+
+    def factors(self, scales: Tensor) -> Iterator[tuple[str, Tensor]]:
+        """Yield each tensor's name and what it is multiplied by, from what each channel is."""
+        into, out = scales[self.reads].reciprocal(), scales[self.writes]
         yield self.weight, out * into if self.diagonal else out[:, None] * into
         if self.bias is not None:
             yield self.bias, out
         if self.mean is not None:
-            yield self.mean, 1.0 / into
+            yield self.mean, scales[self.reads]
 
     def squares(self, tensors: dict[str, Tensor]) -> Tensor:
         """Return the squares of the weights by channel written and channel read, summed over the places of a kernel."""
@@ -157,6 +198,22 @@ class _Channels:
     def axis(self, name: str) -> int:
         """Return the axis along which the channels of what a node computes stand."""
         return self._along.get(name, 1)
+
+    def of(self, name: str, shape: Sequence[int], scales: Tensor) -> Tensor:
+        """Return what the channels of what a node computes are multiplied by, in its rank; one if that is not known."""
+        numbers, axis = self.numbers(name), self.axis(name)
+        if numbers is None or not axis < len(shape) or shape[axis] != len(numbers):
+            return torch.ones((), dtype=torch.float64)
+        return scales[numbers].reshape([-1 if i == axis else 1 for i in range(len(shape))])
+
+    def scaled(self, tensors: Mapping[str, Tensor], scales: Tensor) -> dict[str, Tensor]:
+        """Return the tensors of the same network with its channels scaled."""
+        found = dict(tensors)
+        for layer in self.layers:
+            for name, factor in layer.factors(scales):
+                tensor = found[name].detach()
+                found[name] = tensor * factor.to(tensor).reshape(*factor.shape, *(1,) * (tensor.ndim - factor.ndim))
+        return found
 
     def exponents(self, captured: Captured) -> Tensor:
         """Return for every number the power of two its channel is multiplied by to be balanced, not rounded."""

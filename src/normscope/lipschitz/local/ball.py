@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from normscope.core.statement import statement
+from normscope.lipschitz.local.balanced_channels import Balanced
 from normscope.lipschitz.local.enclosed import Enclosed, RoundingError
 from normscope.lipschitz.local.feedback import gain
 from normscope.lipschitz.local.moving import UnboundedError
@@ -144,7 +145,9 @@ class _Ways:
             walk = Walk(program, steps, point, 0.0)
             self.nominal[Walk] = walk.values()
             if is_deep(program, self.nominal[Walk]):
-                self.make = Probed if steps.probing else Sketched if sketched else Enclosed
+                self.make = Sketched if sketched else Enclosed
+                if steps.probing:
+                    self._probe()
         others = [a for a in program.atoms if not isinstance(a.atom, Input) and scalar_of(a.atom) is None]
         self.whole = bool(others)  # operations that are no functions of single entries
         self.multiplied = sum(_expanded_entries(a) for a in others) <= MOST_EXPANDED
@@ -162,8 +165,16 @@ class _Ways:
         try:
             return self._walked(self.make, radius)
         except RoundingError:
-            self.make, self.given[1].probing = Probed, True
+            self._probe()
             return self._walked(Probed, radius)
+
+    def _probe(self) -> None:
+        """Let rounding be probed from now on: in the network whose weights were not rounded."""
+        program, steps, point = self.given
+        steps.probing = True
+        if isinstance(program, Balanced):
+            self.given = (program.original, steps, point)
+        self.make = Probed
 
     def _walked(self, make: type[Walk], radius: float) -> Ball:
         work = self.settings["work"]

@@ -67,7 +67,7 @@ class Ellipsoid:
         self.first: FirstLayer | None = None  # units that became inputs
         none = torch.zeros(0, dtype=torch.float64)
         self.rows = torch.zeros(0, inputs, dtype=torch.float64)  # q of every unit's entries, over (x, w)
-        self.centre, self.radius, self.t, self.scale = none, none, none, none
+        self.centre, self.radius, self.t = none, none, none
         self.factor = torch.zeros(0, 0, dtype=torch.float64)
         self.gram = torch.zeros(0, 0, dtype=torch.float64)  # of the parts of the rows that belong to x
         self.blocks: list[tuple[int, int]] = []  # of entries that do not feed one another, but all later ones
@@ -190,7 +190,6 @@ class Ellipsoid:
         centre: Tensor,
         radius: Tensor,
         error: float,
-        scale: Tensor | None = None,
         centred: Centred | None = None,
         *,
         asked: Tensor | None = None,
@@ -202,7 +201,6 @@ class Ellipsoid:
             centre: middle of each sector.
             radius: half of its width.
             error: Frobenius norm of the error of the raw rows.
-            scale: what each unit is multiplied by to be balanced with the others.
             centred: their rows as :meth:`centred` returned them, if no other units were added since.
             asked: rows over (x, e) whose ranges come next: for them a large first layer is taken into the input.
         """
@@ -226,16 +224,14 @@ class Ellipsoid:
             across = torch.linalg.solve_triangular(self.factor, self._through(m, over_x * radius), upper=False).T
             P = P + across @ across.T
         P = (P + P.T) / 2
-        f = torch.ones_like(radius) if scale is None else scale
-        least = (1e-3 * radius * float((f * rows.norm(dim=1)).max())).square()
-        t = _shares(f[:, None] * P * f, least) / f.square()
+        t = _shares(P, (1e-3 * radius * float(rows.norm(dim=1).max())).square())
         block = -P
         block.diagonal().add_((1 - ROOM) * t)
         lower = torch.linalg.cholesky(block)
         self.factor = _stacked(old + u, self.factor, torch.cat([-across, lower], 1))
         self.rows = _stacked(self.inputs + old + u, self.rows, rows)
         self.centre, self.radius = torch.cat([self.centre, centre]), torch.cat([self.radius, radius])
-        self.t, self.scale = torch.cat([self.t, t]), torch.cat([self.scale, f])
+        self.t = torch.cat([self.t, t])
         self.blocks.append((old, old + u))
         self._errors.append(self.error)
         self.gram = _stacked(old + u, self.gram, torch.cat([over_x.T, own], 1))
@@ -306,7 +302,7 @@ class Ellipsoid:
             scale = best.clamp_min(1e-300)
             w = self.t[:, None] * (rows[:, self.inputs :].T + self._back(back)) / scale
             q = self.radius[:, None] * ((across + self.gram @ back) / scale + self._onward(w))
-            free, held = ((self.scale[:, None] * v).square().sum(1) for v in (w, q))
+            free, held = (v.square().sum(1) for v in (w, q))
             floor = 1e-6 * (held.mean() + free.mean()) + 1e-300  # what neither does stays as it is
             move = ((held + floor) / (free + floor)).clamp(0.05, 20.0).sqrt()
             if not self.refactored(self.t * move):

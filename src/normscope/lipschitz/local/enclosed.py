@@ -10,6 +10,7 @@ operations are weighed by tangents, whose norms are known, instead of by product
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -23,7 +24,7 @@ from normscope.lipschitz.local.lean import Folded, Lean, convolve
 from normscope.lipschitz.local.moving import Rows, UnboundedError
 from normscope.lipschitz.local.point import Nominal
 from normscope.lipschitz.local.slopes import Sectors
-from normscope.lipschitz.local.steps import Step, Steps, apply, size_of
+from normscope.lipschitz.local.steps import WEIGHT_ROUNDINGS, Step, Steps, apply, size_of
 from normscope.lipschitz.local.twofold import precise_values
 from normscope.lipschitz.local.walk import Opened, Walk
 from normscope.operators.convolution import apply_convolution, stack_roundings
@@ -84,11 +85,10 @@ class Enclosed(Lean):
         self._now: Expr | None = None
         self._made = Errors()
 
-    def values(self) -> dict[int, Nominal]:
-        """Return the value of every expression at the point, in twofold precision."""
-        return precise_values(self.order(), self.steps, self.point, given=False)
+    def _values(self, order: list[Expr]) -> dict[int, Nominal]:
+        return precise_values(order, self.steps, self.point, given=False)
 
-    def _read(self, expr: Expr) -> tuple[Expr, ...]:
+    def _read(self, expr: Expr) -> Sequence[Expr]:
         return Walk._read(self, expr)  # small segments are one matrix, forwards and backwards
 
     def _applied(self, expr: Expr, stacks: list[Tensor]) -> Tensor:
@@ -147,8 +147,8 @@ class Enclosed(Lean):
             roundings = stack_roundings(scaled[0], images, expr.inputs[0].inputs[0].shape[2:])
         else:
             roundings = max(weight[0].numel(), weight[:, 0].numel())
-        # The rounding of the scaled weight itself, and of the scale, is included.
-        return Step(mass, mass, roundings + 2 + self.steps.of(expr).roundings)
+        # The rounding of the scaled weight itself, and of the weight and the scale, is included.
+        return Step(mass, mass, roundings + 2 + WEIGHT_ROUNDINGS + self.steps.of(expr).roundings)
 
     def _atom(self, expr: Expr) -> Rows:
         if isinstance(expr.atom, Input):

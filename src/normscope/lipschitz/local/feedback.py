@@ -51,7 +51,6 @@ class Feedback:
         radius: (m,), :math:`\rho > 0`.
         blocks: (start, end) of units that do not feed one another.
         error: bound on the Frobenius norm of the error of the matrix ``[[A, G], [B, N]]``.
-        scale: what each unit is multiplied by to be balanced with the others; all one if not given.
         row_errors: the same bound for the rows of ``[A, G]`` alone, and for those of each block of ``[B, N]``.
     """
 
@@ -63,7 +62,6 @@ class Feedback:
     radius: Tensor
     blocks: tuple[tuple[int, int], ...]
     error: float = 0.0
-    scale: Tensor | None = None
     row_errors: tuple[float, ...] = ()
 
     @property
@@ -98,8 +96,7 @@ class Feedback:
             given = (each[0], *each[2:])
             each = tuple(layer.error_of(raw[i:j], rows[i:j], e) for (i, j), e in zip(parts, given, strict=True))
         matrices = (A.contiguous(), G.contiguous(), B.contiguous(), N.contiguous())
-        scale = None if self.scale is None else self.scale[u:]
-        return Feedback(*matrices, self.centre[u:], self.radius[u:], blocks, error, scale, each)
+        return Feedback(*matrices, self.centre[u:], self.radius[u:], blocks, error, each)
 
     def transposed(self) -> Feedback:
         """Return the system of the transposed map, which has the same norm, its entries in reverse order."""
@@ -115,19 +112,7 @@ class Feedback:
             self.radius[back],
             blocks,
             self.error,
-            None if self.scale is None else self.scale[back].reciprocal(),
         )
-
-    def balanced(self) -> Feedback:
-        """Return the system with its units multiplied by their scales, rounded: for a search."""
-        if self.scale is None:
-            return self
-        f, g = self.scale[:, None], self.scale.reciprocal()
-        found = replace(self, G=self.G * g, B=f * self.B, N=f * self.N * g, scale=None)
-        joint = torch.cat([f.new_ones(self.side.size, 1), f])
-        gram = joint * self.side.gram * joint.T
-        found.__dict__["side"] = _Side(gram, self.side.size, found.G.T.contiguous(), found.N.T.contiguous())
-        return found
 
     def single(self) -> Feedback:
         """Return the system in float32, for a search."""
@@ -235,15 +220,13 @@ def _gain(feedback: Feedback, steps: int) -> Bound:
         return Bound(proved(feedback, T, _norm(feedback.A)), 0, T)
     single = feedback.units >= SINGLE_FROM
     steps = steps * MORE_STEPS if feedback.units <= FEW else steps
-    balanced = feedback.balanced()
-    weight = 1.0 if feedback.scale is None else feedback.scale.square().reciprocal()
-    found, tried = search(balanced.single() if single else balanced, steps)
-    if found is not None and single and _holds(feedback, weight * found[0].double(), found[1] * (1 + SINGLE_SLACK)):
-        return Bound(found[1] * (1 + SINGLE_SLACK) * (1 + 2.0**-50), tried, weight * found[0].double())
-    best = _confirmed(feedback, weight * found[0].double()) if found is not None else None
+    found, tried = search(feedback.single() if single else feedback, steps)
+    if found is not None and single and _holds(feedback, found[0].double(), found[1] * (1 + SINGLE_SLACK)):
+        return Bound(found[1] * (1 + SINGLE_SLACK) * (1 + 2.0**-50), tried, found[0].double())
+    best = _confirmed(feedback, found[0].double()) if found is not None else None
     if best is None and single:
-        found, tried = search(balanced, steps)
-        best = _confirmed(feedback, weight * found[0]) if found is not None else None
+        found, tried = search(feedback, steps)
+        best = _confirmed(feedback, found[0]) if found is not None else None
     return Bound(math.inf, tried) if best is None else replace(best, steps=tried)
 
 

@@ -1,6 +1,7 @@
 """Walks of deep piecewise linear networks: rows are made in as few passes over them as possible."""
 
 import math
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -12,7 +13,7 @@ from normscope.lipschitz.local.steps import Steps, apply
 from normscope.lipschitz.local.twofold import precise_values
 from normscope.lipschitz.local.walk import Walk
 from normscope.operators.convolution import convolved_stack
-from normscope.operators.expression import Expr
+from normscope.operators.expression import Expr, operands
 from normscope.operators.program import Program
 
 #: A convolution and the weight it has together with the scale behind it.
@@ -37,12 +38,11 @@ class Lean(Walk):
         self.sources = None
         self.folded = folded(self.order())
 
-    def values(self) -> dict[int, Nominal]:
-        """Return the value of every expression at the point, in twofold precision."""
-        return precise_values(self.order(), self.steps, self.point)
+    def _values(self, order: list[Expr]) -> dict[int, Nominal]:
+        return precise_values(order, self.steps, self.point)
 
-    def _read(self, expr: Expr) -> tuple[Expr, ...]:
-        return expr.inputs if expr.op is not None else expr.atom.inputs
+    def _read(self, expr: Expr) -> Sequence[Expr]:
+        return operands(expr)
 
     def _linear(self, expr: Expr) -> Rows:
         below = [self.known[i.id].rows for i in self._read(expr)]

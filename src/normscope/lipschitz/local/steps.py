@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
@@ -12,7 +12,7 @@ from torch import Tensor
 
 from normscope.core.environment import quiet_vmap
 from normscope.linalg.matrix_rounding import UNIT_ROUNDOFF, gamma
-from normscope.lipschitz.assembly_error import absolute, forming_error
+from normscope.lipschitz.assembly_error import Forming, absolute, forming_error
 from normscope.lipschitz.segments import SegmentNorms
 from normscope.operators.convolution import convolved_stack
 from normscope.operators.expression import Expr, between, evaluate
@@ -21,6 +21,10 @@ from normscope.operators.linear_map import LinearMap, batched
 T = TypeVar("T")
 #: Most entries of a matrix that stands for a whole segment between two nonlinear operations.
 LARGEST_SEGMENT = 2**18
+#: How often a weight was rounded since it was that of the network: channels may have been balanced.
+WEIGHT_ROUNDINGS = 3
+#: Operations without weights.
+WEIGHTLESS = ("isometry", "embedding", "contraction", "sum", "concat")
 
 
 @dataclass(frozen=True)
@@ -63,11 +67,10 @@ class Steps:
 
     Args:
         norms: where certified norms come from.
-        scales: what the channels of each atom are multiplied by to be balanced, with its rank, by the atom's id.
     """
 
-    def __init__(self, norms: SegmentNorms, scales: Mapping[int, Tensor] | None = None) -> None:
-        self.norms, self._scales = norms, scales or {}
+    def __init__(self, norms: SegmentNorms) -> None:
+        self.norms = norms
         self._known: dict[int, Step] = {}
         self._segments: dict[int, Segment | None] = {}
         self._once: dict[tuple[str, int], Any] = {}
@@ -93,16 +96,12 @@ class Steps:
             self._known[expr.id] = self._measured(expr)
         return self._known[expr.id]
 
-    def scale(self, atom: Expr) -> Tensor:
-        """Return what every entry of an atom is multiplied by to be balanced."""
-        scale = self._scales.get(atom.id)
-        if scale is None:
-            return torch.ones(atom.numel, dtype=torch.float64)
-        return scale.expand(atom.shape).flatten()
-
     def reach(self, source: Expr, expr: Expr) -> float:
         """Return a bound on the norm of the linear map from an atom."""
-        return _exp(self.norms.norm(source, expr).log_upper)
+        return self.once("reach", expr, lambda: self._reach(source, expr, forming_error(source, expr)))
+
+    def _reach(self, source: Expr, expr: Expr, forming: Forming) -> float:
+        return _exp(self.norms.norm(source, expr).log_upper) + _weight_error(source, expr, forming)
 
     def segment(self, expr: Expr) -> Segment | None:
         """Return what lies between an expression and the one atom it depends on as a matrix, if that is small."""
@@ -120,8 +119,8 @@ class Steps:
             return None
         mapping = LinearMap.from_function(evaluate(source, expr), source.shape, expr.shape, dtype=torch.float64)
         forming = forming_error(source, expr, adjoint=True)
-        slack = _exp(forming.log_total)
-        norm = _exp(self.norms.norm(source, expr).log_upper)
+        slack = _exp(forming.log_total) + _weight_error(source, expr, forming)
+        norm = self._reach(source, expr, forming)
         matrix = mapping.matrix().contiguous()
         mass = float(matrix.abs().sum(0).max() * matrix.abs().sum(1).max()) ** 0.5 if matrix.numel() else 0.0
         # One product with the matrix, and the matrix is not quite the segment: both are errors relative to a row.
@@ -140,7 +139,16 @@ class Steps:
         log_norm = log_mass  # all there is to say of a constant, which no atom reaches
         if expr.atoms:
             log_norm = min(log_mass, self.norms.norm(expr.inputs[0], expr).log_upper)
-        return Step(_exp(log_norm), _exp(log_mass), roundings)
+        norm, mass = _exp(log_norm), _exp(log_mass)
+        if expr.op.kind in WEIGHTLESS:
+            return Step(norm, mass, roundings)
+        return Step(norm + gamma(WEIGHT_ROUNDINGS) * mass, mass, roundings + WEIGHT_ROUNDINGS)
+
+
+def _weight_error(source: Expr, expr: Expr, forming: Forming) -> float:
+    """Return a bound on what the rounding of its weights does to a segment."""
+    count = sum(e.op is not None and e.op.kind not in WEIGHTLESS for e in between(source, expr))
+    return gamma(WEIGHT_ROUNDINGS * count) * 1.01 * _exp(forming.log_mass) if count else 0.0
 
 
 def _exp(log: float) -> float:

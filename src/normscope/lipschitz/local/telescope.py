@@ -27,7 +27,7 @@ from normscope.linalg.matrix_rounding import UNIT_ROUNDOFF, gamma
 from normscope.lipschitz.local.expansion import expanded, named
 from normscope.lipschitz.local.moving import Algebra, Moving, Rows, UnboundedError, deep
 from normscope.lipschitz.local.point import Nominal, nominal_values
-from normscope.lipschitz.local.slopes import Scalar, scalar_of
+from normscope.lipschitz.local.slopes import Scalar
 from normscope.lipschitz.local.steps import size_of
 from normscope.lipschitz.local.walk import Walk, known
 from normscope.operators.expression import Expr
@@ -168,14 +168,14 @@ class Telescope(Walk):
         """Return the number of rows so far."""
         return self.atoms[-1].rows.stop if self.atoms else 1 + self.inputs
 
-    def values(self) -> dict[int, Nominal]:
+    def _values(self, order: list[Expr]) -> dict[int, Nominal]:
         """Return the value of every expression at the point; rounding is that made after the last atoms."""
         plain = WholeAlgebra(None)
 
         def evaluate(expr: Expr, below: list[Nominal]) -> Nominal:
             return Nominal(expanded(expr.atom, [Moving(b) for b in below], plain).at.value, 0.0)
 
-        return nominal_values(self.order(), self.steps, self.point, evaluate)
+        return nominal_values(order, self.steps, self.point, evaluate)
 
     @statement("normscope", "LOCAL-10", holds="networks of operations whose Jacobians vary by a known amount")
     def constant(self) -> float:
@@ -228,7 +228,7 @@ class Telescope(Walk):
         operands = [
             Moving(Nominal(a.value, a.fresh), self.known[e.id]) for a, e in zip(at, expr.atom.inputs, strict=True)
         ]
-        self._label, self._passed = named(expr.atom), expr if scalar_of(expr.atom) is not None else None
+        self._label = named(expr.atom)
         return known(expanded(expr.atom, operands, self.algebra).rows)
 
     def _entrywise(self, at: Nominal, x: Rows, scalar: Scalar) -> Rows:
@@ -243,12 +243,9 @@ class Telescope(Walk):
         made = steepest * x.fresh + 2 * UNIT_ROUNDOFF * size_of([flat]) * max(1.0, steepest)
         pushed = Rows((flat * sectors.nominal).reshape(x.rows.shape), steepest * x.error + made, made)
         defect = ROUNDING * float(scalar.function(at.value).norm()) + steepest * at.error
-        balance = self._scale(x.rows)
-        return self.closed(pushed, [Read.of(Moving(at, x), varies.sqrt() * balance)], varies, 0.5, defect, balance)
+        return self.closed(pushed, [Read.of(Moving(at, x), varies.sqrt())], varies, 0.5, defect)
 
-    def closed(
-        self, pushed: Rows, read: list[Read], varies: Tensor, part: float, defect: float, balance: Tensor | None = None
-    ) -> Rows:
+    def closed(self, pushed: Rows, read: list[Read], varies: Tensor, part: float, defect: float) -> Rows:
         """Note an atom and return its rows with fresh ones for what may vary.
 
         Args:
@@ -257,7 +254,6 @@ class Telescope(Walk):
             varies: of each entry of the result, how much its unit varies.
             part: of that, how much counts for differences.
             defect: how far its value may be off from that of its operands as they were computed.
-            balance: of each entry of an entrywise function, what its operand was scaled by as well.
         """
         if not bool(varies.isfinite().all()):
             raise UnboundedError(f"{self._label} varies without bound on the ball")
@@ -274,7 +270,7 @@ class Telescope(Walk):
             tangent += (norm + room) * source.tangent
             moved += (norm + room) * source.moved
             off += (norm + room) * source.off
-        roots = varies.sqrt() if balance is None else varies.sqrt() / balance
+        roots = varies.sqrt()
         least = float(roots.min()) if wide else 1.0
         flat = torch.cat([deep(pushed.rows, count).flatten(1), torch.diag(roots)])
         made = pushed.fresh + UNIT_ROUNDOFF * float(roots.norm())

@@ -1,7 +1,7 @@
 """Walk a network around a point: tangents, ranges on a ball, and the slopes that may change in it."""
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -10,6 +10,7 @@ from torch import Tensor
 
 from normscope.core.errors import InputError
 from normscope.linalg.matrix_rounding import UNIT_ROUNDOFF
+from normscope.lipschitz.local.balanced_channels import Balanced
 from normscope.lipschitz.local.ellipsoid import Centred, Ellipsoid, padded
 from normscope.lipschitz.local.expansion import expanded, named
 from normscope.lipschitz.local.feedback import Feedback
@@ -17,7 +18,7 @@ from normscope.lipschitz.local.moving import Algebra, Moving, Rows, UnboundedErr
 from normscope.lipschitz.local.point import Nominal, nominal_values
 from normscope.lipschitz.local.slopes import Scalar, Sectors, scalar_of
 from normscope.lipschitz.local.steps import Steps, apply, size_of
-from normscope.operators.expression import Expr
+from normscope.operators.expression import Expr, operands, reached
 from normscope.operators.nonlinear import Input
 from normscope.operators.program import Program
 
@@ -50,7 +51,6 @@ class Units:
         blocks: (start, end) of the entries of each operation.
         middle: middle of each remainder, in units of the radius of the ball.
         weight: half width of each remainder, in the same units.
-        scale: what each is multiplied by to be balanced with the others.
         errors: bound on the Frobenius norm of the error of the rows of each operation.
     """
 
@@ -60,7 +60,6 @@ class Units:
     blocks: list[tuple[int, int]] = field(default_factory=list)
     middle: Tensor = field(default_factory=lambda: torch.zeros(0, dtype=torch.float64))
     weight: Tensor = field(default_factory=lambda: torch.zeros(0, dtype=torch.float64))
-    scale: Tensor = field(default_factory=lambda: torch.zeros(0, dtype=torch.float64))
     errors: list[float] = field(default_factory=list)
 
     def __len__(self) -> int:
@@ -130,7 +129,6 @@ class Walk:
         self._waiting: tuple[Any, ...] | None = None  # units for the ellipsoid, once asked
         self.known: dict[int, Rows] = {}
         self._label = ""
-        self._passed: Expr | None = None
         self._last: dict[int, int] = {}
         self.passed: list[Expr] = []  # what tangents are made of, in order of evaluation
         self.nominal: dict[int, Nominal] = nominal or {}
@@ -156,7 +154,7 @@ class Walk:
         """Walk the network and return how every output moves."""
         outputs = [e for _, e in self.program.outputs]
         self.nominal = self.nominal or self.values()
-        order = self.passed = _order(outputs, self._read)
+        order = self.passed = reached(outputs, self._read)
         last = self._last = {i.id: e.id for e in order for i in self._read(e)}
         keep = {e.id for e in outputs}
         for expr in order:
@@ -168,20 +166,27 @@ class Walk:
 
     def order(self) -> list[Expr]:
         """Return all that the outputs depend on, in order of evaluation."""
-        return _order([e for _, e in self.program.outputs], _below)
+        return reached((e for _, e in self.program.outputs), operands)
 
     def values(self) -> dict[int, Nominal]:
+        """Return the value at the point of every expression that an atom reads, and of the outputs."""
+        if not isinstance(self.program, Balanced):
+            return self._values(self.order())
+        original = reached((e for _, e in self.program.original.outputs), operands)  # its weights were not rounded
+        return self.program.rescaled(self._values(original))
+
+    def _values(self, order: list[Expr]) -> dict[int, Nominal]:
         """Return the value of every expression at the point."""
-        return nominal_values(self.order(), self.steps, self.point, evaluated)
+        return nominal_values(order, self.steps, self.point, evaluated)
 
     def _forget(self, key: int) -> None:
         """Drop rows that nothing reads any more."""
         self.known.pop(key, None)
 
-    def _read(self, expr: Expr) -> tuple[Expr, ...]:
+    def _read(self, expr: Expr) -> Sequence[Expr]:
         """Return what the tangents of an expression are made of: an atom where the way from it is one matrix."""
         segment = self.steps.segment(expr)
-        return _below(expr) if segment is None else (segment.source,)
+        return operands(expr) if segment is None else (segment.source,)
 
     def _linear(self, expr: Expr) -> Rows:
         """Apply a linear operation, or a whole segment, to rows."""
@@ -224,7 +229,7 @@ class Walk:
             first = sum(p.numel() for p in self.point[: rule.block])
             rows = self._directions(first, expr.numel).reshape(-1, *expr.shape)
             return Rows(rows, 0.0, carried=None if self.sources is None else rows[:0])
-        self._label, self._passed = named(rule), expr
+        self._label = named(rule)
         scalar = scalar_of(rule)
         if scalar is not None:
             (below,) = rule.inputs
@@ -277,12 +282,6 @@ class Walk:
     def _ends(self, raw: Tensor, error: float) -> tuple[Tensor, Tensor] | None:
         """Return the least and the largest deviation of entries by rows of their own, if these say more."""
         return None
-
-    def _scale(self, rows: Tensor) -> Tensor:
-        """Return what the entries of the atom that is passed are multiplied by to be balanced."""
-        if self._passed is None or self._passed.shape != tuple(rows.shape[1:]):
-            return torch.ones(rows[0].numel(), dtype=torch.float64)
-        return self.steps.scale(self._passed)
 
     def _ranges(self, raw: Tensor, error: float) -> tuple[Tensor, Centred]:
         """Return bounds of rows on the ellipsoid of all units so far, in units of the radius, and the rows centred."""
@@ -351,13 +350,11 @@ class Walk:
         rows[len(flat) :] = 0.0
         if u:
             self._note(opened, sectors)
-            self.units.scale = torch.cat([self.units.scale, self._scale(x.rows)[open_]])
             if self.radius > 0:
                 middle = (sectors.secant[0] + sectors.secant[1])[open_] / 2
                 half = (sectors.secant[1] - sectors.secant[0])[open_] / 2
                 half = half * (1 + 1e-12) + 2.0**-50 * (1 + middle.abs())
-                scale = self.units.scale[before:]
-                self._waiting = (opened.rows, middle, half, opened.error, scale, opened.centred)
+                self._waiting = (opened.rows, middle, half, opened.error, opened.centred)
                 rows[0, open_] += self.units.middle[before:]
             rows[old + torch.arange(u), open_] = 1.0
         steepest = float(sectors.nominal.abs().max()) if len(width) else 0.0
@@ -399,7 +396,7 @@ class Walk:
             raise UnboundedError("rounding is too large for a range on the ball: the weights are badly scaled")
         errors = (math.hypot(*(o.error for o in outputs)), *units.errors)
         matrices = (out[:, :n], out[:, n:], rows[:, :n], rows[:, n:])
-        return Feedback(*matrices, centre, radius, tuple(units.blocks), math.hypot(*errors), units.scale, errors)
+        return Feedback(*matrices, centre, radius, tuple(units.blocks), math.hypot(*errors), errors)
 
 
 def column_squares(rows: Tensor) -> Tensor:
@@ -420,23 +417,6 @@ def evaluated(expr: Expr, inputs: list[Nominal]) -> Nominal:
         UnboundedError: if it has no local rule.
     """
     return expanded(expr.atom, [Moving(i) for i in inputs], Algebra()).at
-
-
-def _below(expr: Expr) -> tuple[Expr, ...]:
-    """Return what an expression or atom reads."""
-    return expr.inputs if expr.op is not None else expr.atom.inputs
-
-
-def _order(outputs: list[Expr], below: Callable[[Expr], tuple[Expr, ...]]) -> list[Expr]:
-    """Return every expression and atom the outputs depend on, in order of evaluation."""
-    seen: dict[int, Expr] = {}
-    stack = list(outputs)
-    while stack:
-        expr = stack.pop()
-        if expr.id not in seen:
-            seen[expr.id] = expr
-            stack.extend(below(expr))
-    return [seen[key] for key in sorted(seen)]
 
 
 def known(rows: Any) -> Any:
