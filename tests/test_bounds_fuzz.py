@@ -17,6 +17,7 @@ from torch import Tensor, nn
 from networks import Lambda, captured_of, points, seeded, spectral_norm
 from normscope.lipschitz.chains.join import Chains
 from normscope.lipschitz.composition import Composition, Domain
+from normscope.lipschitz.local.balanced_channels import balanced_program, with_balanced_channels
 from normscope.lipschitz.local.ball import on_balls
 from normscope.lipschitz.local.steps import Steps
 from normscope.lipschitz.segments import SegmentNorms
@@ -168,19 +169,21 @@ def _bends(module: nn.Module) -> bool:
     )
 
 
-def _program(model: nn.Module, x: Tensor) -> Program:
+def _programs(model: nn.Module, x: Tensor) -> tuple[Program, Program]:
+    """Return the program on all inputs, and the one for balls."""
     captured = captured_of(model, x)
-    return build_program(captured.graph, captured.tensors, captured.at_batch(1))
+    whole = build_program(captured.graph, captured.tensors, captured.at_batch(1))
+    return whole, balanced_program(with_balanced_channels(captured), captured.at_batch(1))
 
 
 def check(seed: int) -> None:
     """Attack the certificates of one network: on all inputs, at a point, and on a ball."""
     model, shape, radius = _network(seed)
     x = points(*shape, seed=seed)
-    program = _program(model, x)
+    program, balanced = _programs(model, x)
     norms = SegmentNorms()
     everywhere = Composition(program, Domain(), norms, Chains(program, seconds=0.05)).total()[0]
-    here, around = (b.constant for b in on_balls(program, Steps(norms), [x], [0.0, radius], tries=15))
+    here, around = (b.constant for b in on_balls(balanced, Steps(norms), [x], [0.0, radius], tries=15))
     for switch in model.modules():
         if isinstance(switch, Switch):
             switch.seen.clear()
