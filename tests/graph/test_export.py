@@ -11,6 +11,8 @@ import pytest
 import torch
 from torch import Tensor, nn
 from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.export import _trace, exported_program
+from torch.fx import GraphModule
 from torch.fx.experimental import proxy_tensor
 from torch.nn.utils import parametrizations
 
@@ -194,6 +196,31 @@ def test_a_torch_without_that_cache_is_left_as_it_is(monkeypatch: pytest.MonkeyP
     monkeypatch.delattr(FakeTensorMode, "_cached_dispatch_impl")
     with export._without_nested_caching():
         assert not hasattr(FakeTensorMode, "_cached_dispatch_impl")
+
+
+def test_no_code_is_generated_and_no_size_that_depends_on_data_looked_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where nothing needs them; torch is afterwards as before, also after a failure."""
+    written: list[Any] = []
+    recompile = GraphModule.recompile
+    monkeypatch.setattr(GraphModule, "recompile", lambda module: (written.append(module), recompile(module))[1])
+    looked: list[Any] = []
+    replace = _trace._replace_unbacked_bindings
+    monkeypatch.setattr(
+        _trace, "_replace_unbacked_bindings", lambda module: (looked.append(module), replace(module))[1]
+    )
+    kept = exported_program._create_graph_module_for_export, _trace._replace_unbacked_bindings
+    graph, _ = export_graph(Tupled(a=nn.Linear(3, 3)), (torch.ones(2, 3),), dynamic=True)
+    assert not any(node.target == "aten.linear.default" for module in written for node in module.graph.nodes)
+    assert not looked
+    chosen = Tupled(lambda m, x: torch.masked_select(x, x > 0).sum())
+    assert "aten.masked_select.default" in [n.op for n in export_graph(chosen, (torch.ones(2, 3),), dynamic=True)[0]]
+    assert looked
+    with pytest.raises(Exception, match="data-dependent"):
+        export_graph(Tupled(lambda m, x: x if x.sum() > 0 else -x), (torch.ones(2, 3),), dynamic=True)
+    assert kept == (exported_program._create_graph_module_for_export, _trace._replace_unbacked_bindings)
+    for part in ("_without_generated_code", "_without_unknown_sizes"):
+        monkeypatch.setattr(export, part, contextlib.nullcontext)
+    assert graph == export_graph(Tupled(a=nn.Linear(3, 3)), (torch.ones(2, 3),), dynamic=True)[0]
 
 
 def test_operations_in_place_need_no_second_trace() -> None:

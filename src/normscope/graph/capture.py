@@ -454,6 +454,8 @@ def _with_input_names(graph: Graph, names: list[str]) -> Graph:
         return graph
 
     def named(node: Node) -> Node:
+        if node.name not in new and new.keys().isdisjoint(node.inputs()):
+            return node
         args, kwargs = map_refs((node.args, node.kwargs), lambda ref: Ref(new.get(ref.name, ref.name)), into=tuple)
         return replace(node, name=new.get(node.name, node.name), args=args, kwargs=kwargs)
 

@@ -15,6 +15,7 @@ from torch import Tensor, nn
 
 from normscope.core.errors import CaptureError
 from normscope.graph.ir import Graph, Named, Node, Ref
+from normscope.graph.repeated_operations import worked_out_once
 
 _INPUT_KINDS = {"PARAMETER": "parameter", "BUFFER": "buffer", "CONSTANT_TENSOR": "constant"}
 #: Sizes of a batch from which on torch means any.
@@ -41,7 +42,9 @@ def export_graph(model: nn.Module, inputs: tuple[Any, ...], *, dynamic: bool) ->
         _without_stack_traces(),
         _without_memory_formats(),
         _without_generated_code(),
+        _without_unknown_sizes(),
         _without_nested_caching(),
+        worked_out_once(),
     ):
         # The model takes *inputs, so the specification of its one variadic argument is a tuple of tuples.
         program = torch.export.export(model, inputs, strict=False, dynamic_shapes=None if shapes is None else (shapes,))
@@ -86,13 +89,46 @@ def _without_memory_formats() -> Iterator[None]:
         holder._extract_tensor_metadata = before
 
 
-def _without_generated_code() -> contextlib.AbstractContextManager[None]:
+@contextlib.contextmanager
+def _without_generated_code() -> Iterator[None]:
     """Keep torch from writing every stage of the graph as Python code, which we never run: a tenth of the time."""
     try:
-        from torch.fx._lazy_graph_module import _use_lazy_graph_module
-    except ImportError:  # another torch
-        return contextlib.nullcontext()
-    return _use_lazy_graph_module(True)
+        from torch.export import exported_program
+        from torch.fx._lazy_graph_module import _make_graph_module, _use_lazy_graph_module
+
+        holder: Any = exported_program
+        before = holder._create_graph_module_for_export
+    except (ImportError, AttributeError):  # another torch
+        yield
+        return
+    holder._create_graph_module_for_export = _make_graph_module
+    try:
+        with _use_lazy_graph_module(True):
+            yield
+    finally:
+        holder._create_graph_module_for_export = before
+
+
+@contextlib.contextmanager
+def _without_unknown_sizes() -> Iterator[None]:
+    """Keep torch from looking for sizes that depend on data in every value of a graph that has none."""
+    from torch.export import _trace
+
+    holder: Any = _trace
+    before = getattr(holder, "_replace_unbacked_bindings", None)
+    if before is None:  # another torch
+        yield
+        return
+
+    def where_there_are_some(module: Any) -> None:
+        if any("unbacked_bindings" in node.meta for node in module.graph.nodes):
+            before(module)
+
+    holder._replace_unbacked_bindings = where_there_are_some
+    try:
+        yield
+    finally:
+        holder._replace_unbacked_bindings = before
 
 
 @contextlib.contextmanager

@@ -1,0 +1,159 @@
+"""Operations that come again on values of the same kind: what torch works out for them is worked out once."""
+
+import contextlib
+import functools
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+from torch import Tensor
+
+#: Types of arguments that are what they are.
+_PLAIN = frozenset((int, float, bool, str, type(None), torch.dtype, torch.device, torch.layout, torch.memory_format))
+#: What makes the result of an operation depend on more than the kinds of its arguments.
+_TAGS = (
+    torch.Tag.data_dependent_output,
+    torch.Tag.dynamic_output_shape,
+    torch.Tag.nondeterministic_seeded,
+    torch.Tag.inplace_view,
+)
+
+
+class _NotPlainError(Exception):
+    """An argument is none of the usual ones: torch has to look at it."""
+
+
+class RepeatedOperations:
+    """The operations of one capture, each with a value like those it gives.
+
+    Torch traces with values that have a shape and no entries. What it finds out about the result of an operation
+    follows from the operation, its numbers, and the shapes, strides and types of its operands. When all of that comes
+    again, as in every block of a deep network, a node is added to the graph and the result is like the one before.
+
+    Operations that give views, write, draw, or look at entries go the usual way, and so do those on constants, under
+    autocast and where gradients are recorded.
+
+    Args:
+        tracing: the module ``torch.fx.experimental.proxy_tensor``.
+    """
+
+    def __init__(self, tracing: Any) -> None:
+        from torch._subclasses.fake_impls import fast_detach
+        from torch._subclasses.fake_tensor import FakeTensor
+
+        internal: Any = torch._C
+        self._copy, self._fake, self._autocast = fast_detach, FakeTensor, internal._is_any_autocast_enabled
+        self._usual, self._slot = tracing.proxy_call, tracing._ProxyTensor
+        self._like: dict[Any, Any] = {}
+
+    def call(self, mode: Any, function: Any, pre_dispatch: bool, args: Any, kwargs: Any) -> Any:
+        """Trace one operation; stands in for ``proxy_call`` of torch."""
+        tracer = mode.tracer
+        special = kwargs or torch.is_grad_enabled() or self._autocast()
+        if special or not pre_dispatch or not _depends_on_kinds(function):
+            return self._usual(mode, function, pre_dispatch, args, kwargs)
+        try:
+            given = self._nodes(args, tracer.tensor_tracker)
+            key = tracer, function, torch.is_inference_mode_enabled(), torch.get_default_dtype(), self._kind(args)
+        except _NotPlainError:
+            return self._usual(mode, function, pre_dispatch, args, kwargs)
+        like = self._like.get(key)
+        if like is None:
+            return self._first(key, mode, args)
+        name = tracer.graph._target_to_str(function.overloadpacket.__name__)
+        node = tracer.create_node("call_function", function, given, {}, name)
+        node.meta["val"] = like
+        value = self._copy(like.fake_mode, like)
+        tracer.tensor_tracker[value] = self._slot(tracer.proxy(node), None)
+        return value
+
+    def _first(self, key: tuple[Any, ...], mode: Any, args: Any) -> Any:
+        """Trace an operation the usual way, and remember its result if it is one new value of one new node."""
+        tracer, function = key[:2]
+        before = tracer.graph._root.prev
+        value = self._usual(mode, function, True, args, {})
+        node = tracer.graph._root.prev
+        slot = tracer.tensor_tracker.get(value) if type(value) is self._fake else None
+        if slot is None or slot.constant is not None or value.constant is not None:
+            return value
+        alone = node.prev is before and node.target is function and slot.proxy.node is node
+        if alone and not any(_same_memory(value, other) for other in _tensors(args)):
+            self._like[key] = node.meta["val"]
+        return value
+
+    def _kind(self, value: Any) -> Any:
+        """Return what the result of an operation may depend on, of an argument."""
+        if type(value) is self._fake:
+            if value.constant is not None or value.layout is not torch.strided:
+                raise _NotPlainError
+            sizes = (*value.shape, *value.stride(), value.storage_offset())
+            return (
+                *(size if type(size) is int else size.node.expr for size in sizes),
+                value.dtype,
+                value.fake_device,
+                value.requires_grad,
+                value.is_conj(),
+                value.is_neg(),
+                value.is_inference(),
+            )
+        if type(value) in _PLAIN:
+            return type(value), value
+        if type(value) in (list, tuple):
+            return type(value), *(self._kind(item) for item in value)
+        raise _NotPlainError
+
+    def _nodes(self, value: Any, slots: Any) -> Any:
+        """Return an argument as it stands in the graph."""
+        if type(value) is self._fake:
+            slot = slots.get(value)
+            if slot is None or slot.constant is not None:
+                raise _NotPlainError
+            return slot.proxy.node
+        if type(value) in (list, tuple):
+            return type(value)(self._nodes(item, slots) for item in value)
+        return value
+
+
+@contextlib.contextmanager
+def worked_out_once() -> Iterator[None]:
+    """Let torch work out the result of an operation once for all operands of the same kind: half of the time."""
+    try:
+        from torch.fx.experimental import proxy_tensor
+
+        tracing: Any = proxy_tensor
+        repeated, usual = RepeatedOperations(tracing), tracing.proxy_call
+    except (ImportError, AttributeError):  # another torch
+        yield
+        return
+    tracing.proxy_call = repeated.call
+    try:
+        yield
+    finally:
+        tracing.proxy_call = usual
+
+
+@functools.cache
+def _depends_on_kinds(function: Any) -> bool:
+    """Tell whether the result of an operation is a new tensor whose kind follows from those of its arguments.
+
+    >>> _depends_on_kinds(torch.ops.aten.linear.default), _depends_on_kinds(torch.ops.aten.view.default)
+    (True, False)
+    """
+    schema = getattr(function, "_schema", None)
+    if schema is None or getattr(function, "namespace", "") != "aten" or schema.is_mutable or len(schema.returns) != 1:
+        return False
+    return schema.returns[0].alias_info is None and not any(tag in function.tags for tag in _TAGS)
+
+
+def _tensors(value: Any) -> Iterator[Tensor]:
+    """Yield the tensors in a nested argument."""
+    if isinstance(value, Tensor):
+        yield value
+    elif isinstance(value, list | tuple):
+        for item in value:
+            yield from _tensors(item)
+
+
+def _same_memory(a: Tensor, b: Tensor) -> bool:
+    """Tell whether two tensors lie in the same memory."""
+    return a.untyped_storage()._cdata == b.untyped_storage()._cdata
