@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from fractions import Fraction
+from typing import Any
 
 import pytest
 import torch
@@ -12,13 +13,16 @@ from torch import Tensor, nn
 
 from networks import Lambda, LambdaOfTwo, captured_of, jacobian, points, seeded, spectral_norm
 from normscope.lipschitz.lower import (
+    AT_ONCE,
     EndToEnd,
     ascend,
     attained_at,
     attained_by_pair,
     euclidean,
+    gradients,
     jacobian_map,
     jacobian_norm,
+    rows_at_once,
 )
 from normscope.operators.program import build_program
 
@@ -46,6 +50,44 @@ def test_products_with_the_jacobian(name: str) -> None:
     assert value == pytest.approx(truth, rel=1e-6)
     assert float((dense @ direction).norm()) == pytest.approx(truth, rel=1e-6)
     assert float(direction.norm()) == pytest.approx(1.0, rel=1e-12)
+
+
+@pytest.mark.parametrize("at_once", [1, 2, 100])
+@pytest.mark.parametrize("name", FUNCTIONS)
+def test_gradients_of_several_outputs(name: str, at_once: int) -> None:
+    """All rows of the Jacobian, some of them in one backward pass."""
+    x = points(4).requires_grad_(True)
+    y = FUNCTIONS[name](x)
+    dense = torch.autograd.functional.jacobian(FUNCTIONS[name], x.detach())
+    found = gradients(y, x, torch.eye(len(y), dtype=torch.float64), at_once)
+    assert torch.allclose(found, dense, rtol=1e-12)
+    assert not found.requires_grad
+
+
+def test_gradients_that_torch_cannot_compute_at_once_are_computed_one_by_one() -> None:
+    """A derivative that looks at its entries; an input that is not used has derivative zero."""
+
+    class Twice(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx: Any, x: Tensor) -> Tensor:
+            return 2 * x
+
+        @staticmethod
+        def backward(ctx: Any, *gradient: Tensor) -> Tensor:
+            return gradient[0] * (2 if float(gradient[0].abs().max()) > 0 else 0)
+
+    x, other = points(3).requires_grad_(True), points(2).requires_grad_(True)
+    y = Twice.apply(x)
+    assert torch.equal(gradients(y, x, torch.eye(3).double(), 3), 2 * torch.eye(3).double())
+    assert torch.equal(gradients(y, other, torch.eye(3).double(), 3), torch.zeros(3, 2).double())
+
+
+def test_wide_values_allow_fewer_rows_at_once() -> None:
+    """The widest value of the network, for all samples, counts."""
+    graph = captured_of(seeded(nn.Sequential(nn.Linear(4, 64), nn.ReLU(), nn.Linear(64, 2))), points(3, 4)).graph
+    assert rows_at_once(graph, 1) == AT_ONCE // 64
+    assert rows_at_once(graph, 16) == AT_ONCE // 1024
+    assert rows_at_once(graph, AT_ONCE) == 1
 
 
 def test_a_function_that_ignores_its_input_has_jacobian_zero() -> None:

@@ -1,6 +1,7 @@
 """The frozen graph: what a model computes, as plain data."""
 
 import functools
+import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
@@ -126,6 +127,12 @@ class Graph:
             if node.op == "input" or not found.isdisjoint(node.inputs()):
                 found.add(node.name)
         return frozenset(found)
+
+    @functools.cached_property
+    def widest(self) -> int:
+        """Return the number of entries of the largest value that is computed; a free batch size counts as one."""
+        shapes = (node.shape for node in self.nodes if not node.target and node.shape is not None)
+        return max((math.prod(max(1, side) for side in shape) for shape in shapes), default=0)
 
     def calls(self) -> tuple[Node, ...]:
         """Return the nodes that compute something on tensors."""

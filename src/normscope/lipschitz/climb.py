@@ -15,7 +15,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from normscope.graph.capture import Captured
 from normscope.graph.interpreter import as_floating, run
-from normscope.lipschitz.lower import kept_outputs
+from normscope.lipschitz.lower import gradients, kept_outputs, rows_at_once
 from normscope.operators.program import Program
 
 #: Most outputs of a network whose Jacobians are formed row by row.
@@ -59,11 +59,9 @@ def batched_norms(
         with torch.enable_grad(), sdpa_kernel(SDPBackend.MATH):
             found = run(graph, tensors, [x], None, dtype)
             outputs = torch.cat([found[i].reshape(len(x), -1) for i in keep], 1)
-            rows = []
-            for k in range(outputs.shape[1]):
-                (row,) = torch.autograd.grad(outputs[:, k].sum(), x, retain_graph=True, allow_unused=True)
-                rows.append((torch.zeros_like(x) if row is None else row).reshape(len(x), -1))
-        J = torch.stack(rows, 1).detach()
+            units = torch.eye(outputs.shape[1]).to(outputs).unsqueeze(1).expand(-1, len(x), -1)
+            rows = gradients(outputs, x, units, rows_at_once(graph, len(x)))
+        J = rows.reshape(*units.shape[:2], -1).movedim(0, 1)
         size = J.abs().amax(dim=(1, 2), keepdim=True)
         usable = torch.isfinite(size) & (size > 0)
         scaled = torch.where(usable, J / size, 0.0)  # so that squares neither overflow nor vanish

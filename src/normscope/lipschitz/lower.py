@@ -6,6 +6,7 @@ The spectral norm of the end-to-end Jacobian at a point is attained there; so is
 
 import contextlib
 import copy
+import functools
 import math
 from collections.abc import Callable, Sequence
 from typing import Any, Self
@@ -14,6 +15,7 @@ import torch
 from torch import Tensor
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
+from normscope.core.environment import quiet_vmap
 from normscope.core.statement import statement
 from normscope.graph.capture import Captured
 from normscope.graph.interpreter import as_floating, run
@@ -28,6 +30,8 @@ DOUBT = 0.9
 #: Distance of the two points of a pair relative to the norm of the first, and step size of ascent relative to a
 #: typical entry.
 RADIUS, RATE = 1e-3, 3e-2
+#: Numbers that the gradients of one value may take where several rows of a Jacobian are computed at once.
+AT_ONCE = 2**22
 #: Factors that round a product otherwise than one does.
 _FACTORS = (0.7, 3.0)
 
@@ -41,6 +45,11 @@ def kept_outputs(graph: Graph, program: Program) -> list[int]:
     names = graph.output_names or [ref.name for ref in graph.nodes[-1].args]
     wanted = {name for name, _ in program.outputs}
     return [i for i, name in enumerate(names) if name in wanted]
+
+
+def rows_at_once(graph: Graph, batch: int) -> int:
+    """Return how many rows of a Jacobian to compute at once, for which the widest value of a graph decides."""
+    return max(1, AT_ONCE // max(1, graph.widest * batch))
 
 
 class EndToEnd:
@@ -64,6 +73,7 @@ class EndToEnd:
         self.shapes = [b.shape for b in program.blocks]
         self._place = {b.name: i for i, b in enumerate(program.blocks)}
         self.keep = kept_outputs(captured.graph, program)
+        self.rows_at_once = rows_at_once(captured.graph, max((len(t) for t in inputs if t.ndim), default=1))
 
     def at(self, inputs: Sequence[Tensor]) -> Self:
         """Return the same function with everything discrete fixed by another input; the weights are shared."""
@@ -108,6 +118,25 @@ class EndToEnd:
         return torch.cat([outputs[i].flatten() for i in self.keep])
 
 
+def gradients(y: Tensor, x: Tensor, cotangents: Tensor, at_once: int = 1) -> Tensor:
+    """Return ``J^T u`` for every u of a batch, several in one backward pass if torch can do that.
+
+    >>> x = torch.ones(2, requires_grad=True)
+    >>> gradients(x.square(), x, torch.eye(2), at_once=2).tolist()
+    [[2.0, 0.0], [0.0, 2.0]]
+    """
+
+    def pulled(u: Tensor, batched: bool) -> Tensor:
+        (out,) = torch.autograd.grad(y, x, u, retain_graph=True, allow_unused=True, is_grads_batched=batched)
+        found = torch.zeros_like(x) if out is None else out.detach()
+        return found if out is not None or not batched else found.expand(len(u), *x.shape)
+
+    if min(at_once, len(cotangents)) > 1:
+        with contextlib.suppress(RuntimeError, ValueError, NotImplementedError), quiet_vmap():
+            return torch.cat([pulled(part, True) for part in cotangents.split(at_once)])
+    return torch.stack([pulled(u, False) for u in cotangents])
+
+
 def jacobian_map(function: Function, x: Tensor) -> LinearMap:
     """Return the Jacobian of a function at a point, matrix-free.
 
@@ -117,25 +146,33 @@ def jacobian_map(function: Function, x: Tensor) -> LinearMap:
     x = x.detach().requires_grad_(True)
     with torch.enable_grad():
         y = function(x)
+
+    @functools.cache
+    def transposed() -> tuple[Tensor, Tensor | None]:
+        """Return some u and ``J^T u``, differentiable; many uses of the map need the one product only."""
         seed = torch.zeros_like(y, requires_grad=True)
-        if y.requires_grad:
-            (pulled,) = torch.autograd.grad(y, x, seed, create_graph=True, allow_unused=True)
-        else:
-            pulled = None
+        if not y.requires_grad:
+            return seed, None
+        with torch.enable_grad():
+            return seed, torch.autograd.grad(y, x, seed, create_graph=True, allow_unused=True)[0]
 
     def adjoint(u: Tensor) -> Tensor:
-        if pulled is None:
-            return torch.zeros_like(x)
-        (out,) = torch.autograd.grad(y, x, u, retain_graph=True, allow_unused=True)
-        return torch.zeros_like(x) if out is None else out.detach()
+        return adjoint_batch(u.unsqueeze(0))[0]
+
+    def adjoint_batch(several: Tensor) -> Tensor:
+        if not y.requires_grad:
+            return x.new_zeros(len(several), *x.shape)
+        return gradients(y, x, several, getattr(function, "rows_at_once", 1))
 
     def apply(v: Tensor) -> Tensor:
+        seed, pulled = transposed()
         if pulled is None or not pulled.requires_grad:
             return torch.zeros_like(y).detach()
         (out,) = torch.autograd.grad(pulled, seed, v, retain_graph=True, allow_unused=True)
         return torch.zeros_like(y).detach() if out is None else out.detach()
 
-    return LinearMap(apply, adjoint, tuple(x.shape), tuple(y.shape), dtype=x.dtype, device=x.device)
+    shapes = tuple(x.shape), tuple(y.shape)
+    return LinearMap(apply, adjoint, *shapes, dtype=x.dtype, device=x.device, adjoint_batch=adjoint_batch)
 
 
 @statement("normscope", "Jacobian", holds="at the point; a lower bound of the constant on any set that contains it")
@@ -184,7 +221,7 @@ def _largest_of_few(mapping: LinearMap) -> tuple[float, Tensor]:
     Their products are taken at unit scale, where no square leaves the float range.
     """
     units = torch.eye(mapping.range_dimension, dtype=mapping.dtype, device=mapping.device)
-    rows = torch.stack([mapping.adjoint(u.reshape(mapping.range_shape)).reshape(-1) for u in units]).double()
+    rows = mapping.adjoint_batch(units.reshape(-1, *mapping.range_shape)).flatten(1).double()
     size = float(rows.abs().max())
     if size == 0.0 or not math.isfinite(size):
         return (math.nan if size else 0.0), torch.zeros_like(rows[0])

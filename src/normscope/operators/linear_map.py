@@ -172,6 +172,8 @@ class LinearMap:
             self.range_shape,
             dtype=self.dtype,
             device=self.device,
+            apply_batch=None if self._apply_batch is None else lambda X: self.apply_batch(X * factor),
+            adjoint_batch=None if self._adjoint_batch is None else lambda Y: self.adjoint_batch(Y * factor),
         )
 
     def apply(self, x: Tensor) -> Tensor:
