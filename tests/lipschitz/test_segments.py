@@ -361,3 +361,27 @@ def test_the_matrix_of_factors(scale: Tensor) -> None:
     assert matrix.dtype == torch.float64
     assert torch.equal(matrix, torch.stack(expected).mT)
     assert math.exp(log_error) >= 8 * 2.0**-53 * float(scale.abs().max())
+
+
+def test_centring_is_formed_once_for_all_normalizers_of_a_shape(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every norm is that of its own segment, and other shapes have other matrices."""
+    shapes: list[tuple[int, ...]] = []
+    usual = segments.images
+
+    def counted(function: Callable[[Tensor], Tensor], shape: tuple[int, ...]) -> Tensor:
+        shapes.append(shape)
+        return usual(function, shape)
+
+    monkeypatch.setattr(segments, "images", counted)
+    norms = SegmentNorms()
+    for width in (4, 4, 4, 6):
+        model = seeded(nn.Sequential(nn.LayerNorm(width), nn.Linear(width, width)))
+        gamma, weight = model[0].weight.data.normal_().double(), model[1].weight.detach().double()
+        program = program_of(model, points(1, width))
+        centring = torch.eye(width, dtype=torch.float64) - 1.0 / width
+        truth = float(torch.linalg.matrix_norm(weight @ gamma.diag() @ centring, ord=2))
+        bounds = norms.norm(program.atoms[-1], program.outputs[0][1])
+        assert bounds.lower <= truth * (1 + 1e-12)
+        assert truth <= bounds.upper * (1 + 1e-12)
+        assert bounds.upper == pytest.approx(truth, rel=1e-8)
+    assert shapes == [(1, 4), (1, 6)]

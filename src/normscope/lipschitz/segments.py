@@ -68,7 +68,7 @@ class SegmentNorms:
         self._memo: dict[tuple[int, int], NormBounds] = {}
         self._made: dict[tuple[Any, ...], Expr] = {}
         self._content: dict[Any, tuple[NormBounds, Tensor]] = {}
-        self._links: dict[tuple[int, int], tuple[Tensor, float]] = {}
+        self._links: dict[tuple[Any, ...], tuple[Tensor, float]] = {}
 
     def norm(self, source: Expr, target: Expr) -> NormBounds:
         """Return the norm of the linear map from ``source`` (which every path passes) to ``target``."""
@@ -128,7 +128,10 @@ class SegmentNorms:
 
     def _link(self, source: Expr, target: Expr) -> tuple[Tensor, float]:
         """Return the dense matrix of a step of a chain and the logarithm of its error; small ones are kept."""
-        found = self._links.get((source.id, target.id))
+        op = _single(source, target)
+        # Centring is the same matrix in every normalizer of the same shape.
+        key = (source.id, target.id) if op is None else op.data.get("centring", (source.id, target.id))
+        found = self._links.get(key)
         if found is not None:
             return found
         if target.op is not None and _multiplies_rows(source, target) and source.numel == source.shape[-1]:
@@ -139,7 +142,7 @@ class SegmentNorms:
         else:
             found = images(evaluate(source, target), source.shape).mT, forming_error(source, target).log_total
         if found[0].numel() <= LARGEST_KEPT:
-            self._links[source.id, target.id] = found
+            self._links[key] = found
         return found
 
     def _long(self, chain: list[Expr]) -> NormBounds:

@@ -163,7 +163,7 @@ def centered(call: Call, x: Expr, spread: Spread) -> Expr:
     elif shape[0] == view[0] and 0 not in axes:
         kept = lambda a: a if a == 0 else None  # noqa: E731
     within_rows = view == shape and axes == (len(shape) - 1,)
-    data = {"rowwise": within_rows, "projection": True}
+    data = {"rowwise": within_rows, "projection": True, "centring": (view, axes, shape)}
     op = LinearOp("contraction", apply, None, data, kept, call.node.owner)
     return linear(op, [x], shape)
 
