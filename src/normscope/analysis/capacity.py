@@ -30,7 +30,7 @@ from normscope.analysis.gap import gap
 from normscope.analysis.layers import layers, normalizers
 from normscope.analysis.options import Options
 from normscope.core.depth_curve import Depth
-from normscope.core.environment import few_threads
+from normscope.core.environment import few_threads, rarely_collected
 from normscope.core.errors import STOPPED, InputError, attempt, unless_stopped
 from normscope.core.memory import held, readable, require
 from normscope.core.result import Result
@@ -98,10 +98,11 @@ def analyze(
     model, data = checked(model, data, options, limit)
     say = progress or (lambda text: None)
     held_before = held()
-    say(announced(model, "This analysis", held_before))
+    tensors = [tensor for _, tensor in ModelState(model).tensors]
+    say(announced(tensors, "This analysis", held_before))
     name = name or type(model).__name__
     runs = not fast or prepared is None  # a first look at what was captured runs the graph, not the model
-    with untouched(model, parameters=runs):
+    with rarely_collected(), untouched(model, parameters=runs):
         few_threads(model)
         look = None
         if fast or is_big(model):
@@ -119,7 +120,7 @@ def analyze(
             if known is not None and known.kept_run is not None:
                 known.kept_run.clear()  # what follows runs on other inputs and needs the memory
             captured = captured_on(model, data, input_shape, device, limit, known=known)
-            say(announced(model, "This analysis", held_before, captured.graph))
+            say(announced(tensors, "This analysis", held_before, captured.graph))
             result = _analyze(captured, model, data, name, options, say, limit)
         except KeyboardInterrupt:
             if look is None:
@@ -205,18 +206,19 @@ ACTIVATIONS = 4.6
 _DOUBLE = 8.0
 
 
-def announced(model: nn.Module, what: str, before: float, graph: Graph | None = None) -> str:
-    """Return how much memory an analysis of a model will take at its peak, after seeing that it fits.
+def announced(tensors: Iterable[Tensor], what: str, before: float, graph: Graph | None = None) -> str:
+    """Return how much memory an analysis will take at its peak, after seeing that it fits.
 
-    ``before`` is what was held before it began; once the graph is known, its activations count too.
+    ``before`` is what was held before it began; the tensors are those of the model, and once the graph is known, its
+    activations count too.
 
     Raises:
         NotEnoughMemoryError: if it does not fit.
 
-    >>> announced(nn.Linear(2, 2), "This", held()).startswith("peak memory about")
+    >>> announced([torch.zeros(2, 2)], "This", held()).startswith("peak memory about")
     True
     """
-    peak = before + additional_peak([tensor for _, tensor in ModelState(model).tensors], graph)
+    peak = before + additional_peak(tensors, graph)
     require(peak - held(), what, "Use a machine with more memory, or analyze parts of the model.")
     return f"peak memory about {readable(peak)}"
 
