@@ -1,13 +1,13 @@
 """Which layer feeds which in a program: linear paths into normalizers, and what a normalizer does with them."""
 
 import functools
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
 
-from normscope.operators.expression import Expr
+from normscope.operators.expression import Expr, operands, reached
 from normscope.operators.normalization import Division, Spread
 from normscope.operators.normalizer import acts_on_weights
 from normscope.operators.program import Program
@@ -42,15 +42,14 @@ class Structure:
         """Return for every expression those that read it."""
         found: dict[int, list[Expr]] = {}
         for expr in self.expressions:
-            for item in below(expr):
+            for item in operands(expr):
                 found.setdefault(item.id, []).append(expr)
         return found
 
     @functools.cached_property
     def expressions(self) -> list[Expr]:
         """Return everything an output depends on, in order of evaluation."""
-        found = reached((expr for _, expr in self.program.outputs), below)
-        return [found[key] for key in sorted(found)]
+        return reached((expr for _, expr in self.program.outputs), operands)
 
     @functools.cached_property
     def divisions(self) -> dict[str, Expr]:
@@ -71,7 +70,7 @@ class Structure:
         for site, source, _ in self.sites():
             if site.spread is None:
                 continue
-            found += [Feed(e, site, source, site.spread) for e in region(source) if e.id in layers]
+            found += [Feed(e, site, source, site.spread) for e in reached([source])[::-1] if e.id in layers]
         return found
 
     def confined(self, expr: Expr, site: Site) -> bool:
@@ -79,7 +78,7 @@ class Structure:
         gate = self.divisions[site.node].id
         outputs = {e.id for _, e in self.program.outputs}
         found = reached([expr], lambda e: () if e.id == gate else self.parents.get(e.id, ()))
-        return outputs.isdisjoint(found.keys() - {gate})
+        return outputs.isdisjoint(e.id for e in found if e.id != gate)
 
     def is_scale_invariant(self, feed: Feed) -> bool:
         """Tell whether the network does not notice a positive factor on a layer's weight, eps left aside.
@@ -88,7 +87,7 @@ class Structure:
         would not subtract is added on the way.
         """
         sees = reached([feed.source], lambda e: () if e.op is None or e.id == feed.layer.id else e.inputs)
-        if any(e.op is None and e.atoms for e in sees.values()) or not self.confined(feed.layer, feed.site):
+        if any(e.op is None and e.atoms for e in sees) or not self.confined(feed.layer, feed.site):
             return False
         constant = self.constant_part(feed.source)
         return bool(self.centred(feed, constant).abs().max() <= ZERO * max(1.0, float(constant.abs().max())))
@@ -96,7 +95,7 @@ class Structure:
     def constant_part(self, source: Expr) -> Tensor:
         """Return what is added to a source on its linear way, all atoms zero."""
         values: dict[int, Tensor] = {}
-        for expr in sorted(region(source), key=lambda e: e.id):
+        for expr in reached([source]):
             if expr.op is None:
                 values[expr.id] = torch.zeros(expr.shape, dtype=torch.float64)
                 continue
@@ -111,33 +110,10 @@ class Structure:
         return view - view.mean(feed.spread.axes, keepdim=True) if feed.spread.centered else view
 
 
-def reached(start: Iterable[Expr], following: Callable[[Expr], Iterable[Expr]]) -> dict[int, Expr]:
-    """Return by id everything that can be reached from some expressions, these included."""
-    found: dict[int, Expr] = {}
-    stack = list(start)
-    while stack:
-        expr = stack.pop()
-        if expr.id not in found:
-            found[expr.id] = expr
-            stack.extend(following(expr))
-    return found
-
-
-def below(expr: Expr) -> tuple[Expr, ...]:
-    """Return what an expression reads: the operands of an operation, the inputs of an atom."""
-    return expr.inputs if expr.op is not None else tuple(expr.atom.inputs)
-
-
-def region(source: Expr) -> list[Expr]:
-    """Return the expressions a source depends on linearly, itself first, atoms included, nothing below them."""
-    found = reached([source], lambda e: e.inputs if e.op is not None else ())
-    return [found[key] for key in sorted(found, reverse=True)]
-
-
 def carried(start: Expr, source: Expr, value: Tensor) -> Tensor:
     """Return what a tensor added to ``start`` adds to ``source``, along all linear paths."""
     values: dict[int, Tensor] = {start.id: value}
-    for expr in sorted(region(source), key=lambda e: e.id):
+    for expr in reached([source]):
         if expr.id <= start.id or expr.op is None:
             continue
         arrived = [values[i.id] for i in expr.inputs if i.id in values]

@@ -3,8 +3,8 @@
 import torch
 
 from normscope.doctor.rule import Certainty, Findings, Rule, Severity, Subject, place_of
-from normscope.doctor.structure import ZERO, Structure, carried, reached
-from normscope.operators.expression import Expr
+from normscope.doctor.structure import ZERO, Structure, carried
+from normscope.operators.expression import Expr, reached
 from normscope.operators.normalizer import couples_samples
 from normscope.operators.site import Site
 
@@ -38,10 +38,10 @@ def closing_sites(structure: Structure, expr: Expr) -> list[Site]:
     sites = {atom.id: (site, source) for site, source, atom in structure.sites()}
     outputs = {e.id for _, e in structure.program.outputs}
     met = reached([expr], lambda e: () if e.op is None else structure.parents.get(e.id, ()))
-    if any(e.op is not None and e.id in outputs for e in met.values()):
+    if any(e.op is not None and e.id in outputs for e in met):
         return []
     found: list[Site] = []
-    for atom in (e.id for e in met.values() if e.op is None):
+    for atom in (e.id for e in met if e.op is None):
         site, source = sites.get(atom, (None, None))
         if site is None or source is None or not vanishes(expr, site, source):
             return []  # something else sees it

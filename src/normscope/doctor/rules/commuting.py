@@ -6,8 +6,8 @@ from dataclasses import dataclass
 import torch
 
 from normscope.doctor.rule import Certainty, Findings, Rule, Subject, place_of
-from normscope.doctor.structure import Structure, carried, exact, region
-from normscope.operators.expression import Expr
+from normscope.doctor.structure import Structure, carried, exact
+from normscope.operators.expression import Expr, reached
 from normscope.operators.site import Site
 
 #: Relative difference below which two float64 results are the same.
@@ -45,7 +45,7 @@ def pairs(structure: Structure, *, confined: bool = True) -> Iterator[Pair]:
             continue
         first, before, atom = by_atom[key]
         if structure.confined(atom, second) is confined:
-            between = tuple(e for e in region(source) if e.op is not None)
+            between = tuple(e for e in reached([source])[::-1] if e.op is not None)
             yield Pair(first, second, atom, before, _end(structure, first, atom), source, between)
 
 

@@ -4,9 +4,8 @@ import math
 from collections.abc import Iterator
 
 from normscope.doctor.rule import Certainty, Findings, Rule, Severity, Subject
-from normscope.doctor.structure import region
 from normscope.operators.attention import Attention, Softmax
-from normscope.operators.expression import Expr
+from normscope.operators.expression import Expr, reached
 from normscope.operators.matrix import MatrixProduct
 from normscope.operators.nonlinear import Nonlinear
 
@@ -18,7 +17,7 @@ def attentions(subject: Subject) -> Iterator[tuple[Nonlinear, tuple[Expr, Expr]]
         if isinstance(rule, Attention) and rule.scale and rule.inputs[1].shape[-2] > 1:
             yield rule, (rule.inputs[0], rule.inputs[1])
         elif isinstance(rule, Softmax) and rule.length > 1:
-            for item in region(rule.inputs[0]):
+            for item in reached([rule.inputs[0]])[::-1]:
                 if item.op is None and isinstance(item.atom, MatrixProduct):
                     yield rule, (item.atom.inputs[0], item.atom.inputs[1])
                     break

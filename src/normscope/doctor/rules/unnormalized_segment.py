@@ -5,11 +5,10 @@ from dataclasses import dataclass
 
 from normscope.core.number_text import number_text
 from normscope.doctor.rule import Certainty, Findings, Rule, Severity, Subject, place_of
-from normscope.doctor.structure import below, reached
 from normscope.lipschitz.composition import Domain
 from normscope.lipschitz.quick_norms import QuickNorms, Roughly, RoughNorms
 from normscope.lipschitz.segments import SegmentNorms
-from normscope.operators.expression import Expr
+from normscope.operators.expression import Expr, operands, reached
 from normscope.operators.nonlinear import Input, Lip
 from normscope.operators.normalization import Division
 from normscope.operators.program import Program
@@ -56,10 +55,10 @@ class Stretch:
 def stretches(subject: Subject, norms: QuickNorms | None = None, fewest: int = 1) -> list[Stretch]:
     """Return the stretches of a network of some layers at least, each with the certified constant it has by itself."""
     program = subject.training
-    layers = {e.id: e for e in program.layers}
+    layers = {e.id for e in program.layers}
     ends = [(place_of(site), source) for site, source, _ in subject.structure.sites()]
     ends += [("the output" if name == "output" else f"output {name}", expr) for name, expr in program.outputs]
-    long = [(name, expr, [layers[i] for i in sorted(_between(expr)) if i in layers]) for name, expr in ends]
+    long = [(name, expr, [e for e in _between(expr) if e.id in layers]) for name, expr in ends]
     long = [end for end in long if len(end[2]) >= fewest]
     if not long:
         return []
@@ -86,9 +85,9 @@ def suspects(subject: Subject) -> list[Stretch]:
     ]
 
 
-def _between(expr: Expr) -> dict[int, Expr]:
-    """Return by id everything below an expression, down to normalizers."""
-    return reached([expr], lambda e: () if e.op is None and isinstance(e.atom, Division | Input) else below(e))
+def _between(expr: Expr) -> list[Expr]:
+    """Return everything below an expression, down to normalizers."""
+    return reached([expr], lambda e: () if e.op is None and isinstance(e.atom, Division | Input) else operands(e))
 
 
 def _look(rule: Rule, subject: Subject) -> Findings:
