@@ -43,6 +43,7 @@ class _Wide(TorchFunctionMode):
     def __init__(self, tokens: Sequence[Tensor] = (), blocks: Sequence[Tensor] = ()) -> None:
         super().__init__()
         self.tokens, self.blocks, self.narrow = tokens, list(blocks), False
+        self.embedded: list[Tensor] = []  # what embeddings of the tokens gave where nothing was put in their place
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         """Run one function of torch."""
@@ -50,22 +51,20 @@ class _Wide(TorchFunctionMode):
             func = torch.Tensor.double
         args = tuple(torch.float64 if _is_narrow(a) else a for a in args)
         kwargs = {k: torch.float64 if _is_narrow(v) else v for k, v in (kwargs or {}).items()}
-        ids = _looked_up(func, args, self.tokens)
         out = call_in_float64(func, args, kwargs)
-        if ids is not None and self.blocks and out.shape == self.blocks[0].shape:
-            return self.blocks.pop(0)
+        if _looks_up(func, args, self.tokens):
+            if self.blocks and out.shape == self.blocks[0].shape:
+                return self.blocks.pop(0)
+            self.embedded.append(out.detach())
         if isinstance(out, Tensor) and out.dtype in _NARROW:
             self.narrow = True
         return out
 
 
-def _looked_up(func: Any, args: Any, tokens: Sequence[Tensor]) -> Tensor | None:
-    """Return the ids that a call of an embedding looks up, if they are those the model was given."""
+def _looks_up(func: Any, args: Any, tokens: Sequence[Tensor]) -> bool:
+    """Tell whether a call is that of an embedding of ids the model was given."""
     place = {F.embedding: 0, torch.embedding: 1}.get(func)
-    if place is None:
-        return None
-    ids = args[place]
-    return ids if any(ids.shape == t.shape and torch.equal(ids, t) for t in tokens) else None
+    return place is not None and any(args[place].shape == t.shape and torch.equal(args[place], t) for t in tokens)
 
 
 def _is_narrow(value: Any) -> bool:
@@ -150,19 +149,10 @@ class HookedModel:
 
     def _embedded(self, inputs: ModelInputs) -> list[Tensor]:
         """Return what the embeddings of the tokens give, in order of use."""
-        found: list[Tensor] = []
-        tokens = [t for t in inputs.tensors() if not t.is_floating_point()]
-
-        class Watch(TorchFunctionMode):
-            def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-                out = call_in_float64(func, args, kwargs or {})
-                if _looked_up(func, args, tokens) is not None:
-                    found.append(out.detach().clone())
-                return out
-
-        with self._running(), Watch(), torch.no_grad():
+        wide = _Wide([t for t in inputs.tensors() if not t.is_floating_point()])
+        with self._running(), wide, torch.no_grad():
             self.model(*inputs.args, **{**self.inputs.kwargs, **inputs.kwargs})
-        return [f for f in found if tuple(f.shape) in self.shapes]
+        return [t for t in wide.embedded if tuple(t.shape) in self.shapes]
 
     @contextmanager
     def _running(self) -> Iterator[None]:
