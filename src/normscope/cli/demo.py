@@ -22,7 +22,6 @@ if TYPE_CHECKING:
     from normscope.core.result import Result
     from normscope.report.table import Section
     from normscope.report.text import Facts
-    from normscope.zoo.data.source import Data
 
 #: Column of the comparison and folder of the result, and the normalizer it stands for.
 VARIANTS = {"plain": "none", "batchnorm": "bn"}
@@ -93,15 +92,17 @@ def compare(stages: Stages, *, seed: int, width: int, epochs: int) -> tuple[dict
     """Train and analyze both variants: the results, the table that compares them, and what it says beyond them."""
     from normscope.analysis import analyze
     from normscope.doctor import check
+    from normscope.papers.study import labelled_data
     from normscope.report.text import compare_section
     from normscope.zoo.data.load import load_data
+    from normscope.zoo.train import accuracy
 
     held_out = load_data("digits", split="test")
     results: dict[str, Result] = {}
     accuracies: list[str] = []
     for name, norm in VARIANTS.items():
         model = _trained(norm, stages, name, seed=seed, width=width, epochs=epochs)
-        accuracies.append(f"{100 * accuracy(model, held_out):.1f} %")
+        accuracies.append(f"{100 * accuracy(model, *labelled_data('digits', None, 'test')):.1f} %")
         title = f"zoo:relu10[norm={norm},width={width},in_features=64]"
         say = stages.about(name)
         result = analyze(model, Inputs(held_out), name=title, seed=seed, progress=say, radius=RADII)
@@ -116,36 +117,20 @@ def _trained(norm: str, stages: Stages, name: str, *, seed: int, width: int, epo
     """Return the papers' network, trained."""
     import torch
 
+    from normscope.papers.study import labelled_data
     from normscope.zoo import catalogue as zoo
-    from normscope.zoo.data.load import load_data
     from normscope.zoo.train import he_normal_, train
 
     model = zoo.build("relu10", seed=seed, norm=norm, width=width, in_features=64)
     he_normal_(model, torch.Generator().manual_seed(seed))
-    batch = load_data("digits", split="train").tensors()
-    if batch.labels is None:
-        raise RuntimeError("Expected the digits in the package to have labels.")
     train(
         model,
-        batch.inputs,
-        batch.labels,
+        *labelled_data("digits", None, "train"),
         epochs=epochs,
         seed=seed,
         progress=lambda epoch, loss: stages(f"{name}, training: epoch {epoch} of {epochs}, loss {loss:.4g}"),
     )
     return model.eval()
-
-
-def accuracy(model: nn.Module, data: Data) -> float:
-    """Return the fraction of examples a classifier in evaluation mode gets right."""
-    import torch
-
-    right = total = 0
-    with torch.no_grad():
-        for inputs, labels in data:
-            right += int((model(inputs).argmax(dim=1) == labels).sum())
-            total += len(inputs)
-    return right / total
 
 
 def _introduction(width: int, epochs: int, seed: int) -> Section:

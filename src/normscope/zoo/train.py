@@ -147,8 +147,8 @@ def train(
                 progress(len(done.losses), loss)
         optimizer.zero_grad(set_to_none=True)
         model.eval()
-        accuracy = _accuracy(model, images, labels)
-        return TrainingRun(tuple(done.losses), accuracy, done.steps, time.perf_counter() - start)
+        right = accuracy(model, images, labels)
+        return TrainingRun(tuple(done.losses), right, done.steps, time.perf_counter() - start)
 
 
 def _batches(count: int, batch: int, order: torch.Generator) -> tuple[torch.Tensor, ...]:
@@ -185,7 +185,8 @@ def _epoch(
 
 
 @torch.no_grad()
-def _accuracy(model: nn.Module, images: torch.Tensor, labels: torch.Tensor, batch: int = 512) -> float:
+def accuracy(model: nn.Module, images: torch.Tensor, labels: torch.Tensor, batch: int = 512) -> float:
+    """Return the fraction of examples that a classifier in evaluation mode gets right."""
     pairs = zip(images.split(batch), labels.split(batch), strict=True)
     right = sum(int((model(x).argmax(dim=1) == y).sum()) for x, y in pairs)
     return right / len(images)
