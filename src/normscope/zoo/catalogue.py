@@ -15,41 +15,40 @@ if TYPE_CHECKING:
     import torch
     from torch import nn
 
-
-@dataclass(frozen=True)
-class LazyFactory:
-    """A function named by module and attribute, imported when it is first called."""
-
-    module: str
-    attribute: str
-    defaults: tuple[tuple[str, Any], ...] = ()
-
-    def resolve(self) -> Callable[..., Any]:
-        """Import and return the function."""
-        return getattr(importlib.import_module(self.module), self.attribute)
-
-    def __call__(self, **kwargs: Any) -> nn.Module:
-        """Call the function; ``kwargs`` override the entry's own defaults."""
-        return self.resolve()(**{**dict(self.defaults), **kwargs})
+_IMAGE_32 = (3, 32, 32)
+_IMAGE_224 = (3, 224, 224)
+_CIFAR: dict[str, Any] = {"classes": 10, "image_size": 32}
+_TOKENS = ("gpt", "llama_like")
 
 
 @dataclass(frozen=True)
 class ZooEntry:
-    """One network of the zoo."""
+    """One network of the zoo; its code is imported when it is first built."""
 
     name: str  #: what to write after ``zoo:``
-    build: LazyFactory  #: the factory; every argument has a default
-    #: shape of one example, without the batch, for the default arguments. A built network carries its own as
-    #: ``network.input_shape``.
+    module: str  #: the file of its factory, in ``normscope.zoo.networks``
+    factory: str  #: a class or a function; every argument has a default
+    defaults: Mapping[str, Any]  #: arguments that take the place of the factory's own defaults
+    #: shape of one example, without the batch, for the default arguments; a built network carries its own as
+    #: ``network.input_shape``
     input_shape: tuple[int, ...]
-    input_dtype: str  #: ``"float32"``, or ``"int64"`` for token ids (in ``range(network.vocabulary)``)
     description: str  #: one line
 
+    @property
+    def input_dtype(self) -> str:
+        """Return ``"float32"``, or ``"int64"`` for token ids (in ``range(network.vocabulary)``)."""
+        return "int64" if self.name in _TOKENS else "float32"
 
-#: name, module, factory (a class or a function), defaults, input shape, description.
-_IMAGE_32 = (3, 32, 32)
-_IMAGE_224 = (3, 224, 224)
-_CIFAR: dict[str, Any] = {"classes": 10, "image_size": 32}
+    def resolve(self) -> Callable[..., Any]:
+        """Import and return the factory."""
+        return getattr(importlib.import_module(f"normscope.zoo.networks.{self.module}"), self.factory)
+
+    def build(self, **kwargs: Any) -> nn.Module:
+        """Call the factory; ``kwargs`` override the entry's own defaults."""
+        return self.resolve()(**{**self.defaults, **kwargs})
+
+
+#: Name, file, factory, defaults, input shape and description of every network.
 _TABLE: tuple[tuple[str, str, str, dict[str, Any], tuple[int, ...], str], ...] = (
     ("relu10", "mlp", "relu10", {}, _IMAGE_32, "the papers' network: 10 linear layers, 512 wide, ReLU"),
     ("mlp", "mlp", "mlp", {}, (1, 28, 28), "multilayer perceptron 784-256-128-10"),
@@ -86,19 +85,8 @@ _TABLE: tuple[tuple[str, str, str, dict[str, Any], tuple[int, ...], str], ...] =
     ("lstm_cell", "recurrent", "lstm_cell", {}, (8, 8), "LSTM cell written out"),
     ("gru_cell", "recurrent", "gru_cell", {}, (8, 8), "GRU cell written out"),
 )
-_TOKENS = ("gpt", "llama_like")
-
 #: Every network by name.
-ZOO: dict[str, ZooEntry] = {
-    name: ZooEntry(
-        name,
-        LazyFactory(f"normscope.zoo.networks.{module}", function, tuple(defaults.items())),
-        shape,
-        "int64" if name in _TOKENS else "float32",
-        description,
-    )
-    for name, module, function, defaults, shape, description in _TABLE
-}
+ZOO: dict[str, ZooEntry] = {row[0]: ZooEntry(*row) for row in _TABLE}
 
 
 def entry(name: str) -> ZooEntry:
@@ -132,16 +120,15 @@ def build(name: str, *, seed: int = 0, arguments: Mapping[str, Any] | None = Non
     """
     from normscope.zoo.randomness import seeded
 
-    factory = entry(name).build
-    function = factory.resolve()
-    known = inspect.signature(function).parameters
+    network = entry(name)
+    known = inspect.signature(network.resolve()).parameters
     given = {**(arguments or {}), **kwargs}
     unknown = sorted(set(given) - set(known))
     if unknown:
         raise FactoryError(f"Unknown arguments for {name}: {', '.join(unknown)}. It accepts {', '.join(known)}.")
     with seeded(seed):
         try:
-            return factory(**given)
+            return network.build(**given)
         except (ValueError, TypeError, RuntimeError, ArithmeticError, LookupError, AttributeError) as error:
             first = (str(error).splitlines() or [type(error).__name__])[0]
             raise FactoryError(f"Cannot build {name}: {first}.") from error
