@@ -45,7 +45,8 @@ def _counted(family: Mixing, others: Sequence[Family]) -> int:
                 one[1] += _columns(others, site.parameter, rows, len(site.index))
             if columns and not isinstance(site, Entry):
                 two[0] += len(columns) * site.index[:, 0].numel()
-                two[1] += len(columns) * _rows(others, site.parameter)
+                mine = [f.groups for f in others if isinstance(f, Rows) and f.parameter == site.parameter]
+                two[1] += len(columns) * sum(mine)
         for frozen in family.entering(frame):
             one[0] += 1 - _free(others, frozen.beta, torch.arange(d))
             one[0] += sum(p.index[0].numel() for p in family.before(frozen))
@@ -60,11 +61,6 @@ def _free(others: Sequence[Family], bias: str, entries: Tensor) -> int:
     """Tell whether anything may be added to some entries of a bias."""
     shifts = [f.basis for f in others if isinstance(f, Shift) and f.source == bias and f.basis.ndim == 1]
     return int(any(bool(torch.isin(entries, basis).all()) for basis in shifts))
-
-
-def _rows(others: Sequence[Family], weight: str) -> int:
-    """Return how many vectors may be added to the rows of a weight."""
-    return sum(family.groups for family in others if isinstance(family, Rows) and family.parameter == weight)
 
 
 def _columns(others: Sequence[Family], weight: str, rows: Tensor, outputs: int) -> int:

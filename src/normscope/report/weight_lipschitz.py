@@ -72,7 +72,11 @@ def _weights(result: WeightResult, everything: bool) -> list[Section]:
         )
         sections.append(Section("in the weights", table=without_empty(table), after=after))
     titles = ("weight", "uses", "attained", "all inputs", "small changes", "variance floor", "small changes there")
-    rows = tuple(_outputs(row) for row in shown)
+    keys = ("global", "global_small", "variance_floor", "variance_floor_small")
+    rows = tuple(
+        (r.name, str(r.uses), value_text(r.attained_output), *(value_text(r.outputs.get(key)) for key in keys))
+        for r in shown
+    )
     table = without_empty(Table(titles, rows, frozenset({"weight"})))
     sections.append(Section("in the outputs of their layers", table=table, after=said))
     notes = tuple(f"{row.name}: {note}" for row in shown for note in row.notes)
@@ -97,9 +101,3 @@ def _constants(row: WeightRow) -> tuple[str, ...]:
         bound,
         value_text(row.stacked.get("certified")),
     )
-
-
-def _outputs(row: WeightRow) -> tuple[str, ...]:
-    """Return the cells of the output of one weight's layer."""
-    keys = ("global", "global_small", "variance_floor", "variance_floor_small")
-    return (row.name, str(row.uses), value_text(row.attained_output), *(value_text(row.outputs.get(k)) for k in keys))

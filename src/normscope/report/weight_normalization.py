@@ -38,11 +38,7 @@ def _chart(found: Guarantees) -> Chart:
         ("lower", "measured", "attained"): [r.measured for r in found.rows],
     }
     lines = tuple(
-        Line(style, label, kind, label, tuple(map(_log10, values)), gaps=True)
+        Line(style, label, kind, label, tuple(None if v is None else v.log10 for v in values), gaps=True)
         for (style, label, kind), values in columns.items()
     )
     return Chart("weight-normalization", "Bounds of weight normalization", names, ("layer",) * len(names), lines)
-
-
-def _log10(value: Value | None) -> float | None:
-    return None if value is None else value.log10

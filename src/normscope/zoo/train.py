@@ -138,7 +138,8 @@ def train(
         deadline = math.inf if seconds is None else start + seconds
         model.train()
         while time.perf_counter() < deadline and (epochs is None or len(done.losses) < epochs):
-            batches = _batches(len(images), batch, order)
+            shuffled = torch.randperm(len(images), generator=order)
+            batches = shuffled[: len(images) // batch * batch or len(images)].split(batch)
             loss, count = _epoch(model, optimizer, images, labels, batches, deadline, done.steps, after_step)
             done = Progress([*done.losses, loss], done.steps + count, time.perf_counter() - start)
             if state is not None:
@@ -149,11 +150,6 @@ def train(
         model.eval()
         right = accuracy(model, images, labels)
         return TrainingRun(tuple(done.losses), right, done.steps, time.perf_counter() - start)
-
-
-def _batches(count: int, batch: int, order: torch.Generator) -> tuple[torch.Tensor, ...]:
-    """Return the examples' numbers in a random order, in whole batches if there is one."""
-    return torch.randperm(count, generator=order)[: count // batch * batch or count].split(batch)
 
 
 def _epoch(

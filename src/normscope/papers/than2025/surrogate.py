@@ -93,7 +93,8 @@ def run(scale: str, seed: int, data_root: Path | None, progress: Callable[[str],
     data is looked at; the other half shows how often the network and its surrogate disagree.
     """
     setting = _SETTINGS[scale]
-    (x, y), (u, v) = (_data(setting.data, split, data_root) for split in ("train", "test"))
+    (x, y), (u, v) = (labelled_data(setting.data, data_root, split) for split in ("train", "test"))
+    x, u = x.flatten(1), u.flatten(1)
     source = torch.Generator().manual_seed(seed)
     progress("training the network")
     network = _network(x, y, setting, source, seed)
@@ -208,12 +209,6 @@ def components_of(inputs: Tensor, count: int) -> Callable[[Tensor], Tensor]:
     values, vectors = torch.linalg.eigh(centred.T @ centred / len(inputs))
     basis = (vectors[:, -count:] / values[-count:].clamp_min(1e-12).sqrt()).to(inputs.dtype)
     return lambda x: (x - mean) @ basis
-
-
-def _data(name: str, split: str, root: Path | None) -> tuple[Tensor, Tensor]:
-    """Return flat images and labels."""
-    images, labels = labelled_data(name, root, split)
-    return images.flatten(1), labels
 
 
 def _network(x: Tensor, y: Tensor, setting: _Setting, source: torch.Generator, seed: int) -> nn.Module:

@@ -98,12 +98,6 @@ def _plane() -> Outcome:
     )
 
 
-def _exact_design() -> Tensor:
-    """Return eight centred inputs with the covariance diag(100, 1, 0.01) exactly."""
-    signs = torch.tensor([[1, 1, 1], [1, 1, -1], [1, -1, 1], [1, -1, -1]], dtype=torch.float64)
-    return torch.cat([signs, -signs]) * numbers(10, 1, 0.1)
-
-
 @CLAIMS.add("003-61", "Section 6.1", standardization_core)
 def _whitening() -> Outcome:
     """BatchNorm is like whitening its inputs: the largest eigenvalue and the condition number of the Hessian drop.
@@ -111,7 +105,8 @@ def _whitening() -> Outcome:
     Corrected: At zero residual H = (gamma^2/sigma^2) X^T Q X/m: the input covariance deflated along Sigma w, divided by
     w^T Sigma w. Its size follows 1/||w||^2; compare ||w||^2 lambda_max only.
     """
-    x = _exact_design()
+    signs = torch.tensor([[1, 1, 1], [1, 1, -1], [1, -1, 1], [1, -1, -1]], dtype=torch.float64)
+    x = torch.cat([signs, -signs]) * numbers(10, 1, 0.1)  # centred, with the covariance diag(100, 1, 0.01) exactly
 
     def spectrum(w: Tensor) -> Tensor:
         target = standardized(x @ w, 0.0)[0]
