@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -14,6 +14,7 @@ from normscope.core.errors import InputError
 from normscope.curvature.problem import Problem, Term, picked
 from normscope.curvature.products import Products
 from normscope.graph.inputs import ModelInputs
+from normscope.operators.linear_map import pulled
 
 #: Outputs that are differentiated at once.
 TOGETHER = 64
@@ -169,7 +170,7 @@ def _one(problem: Problem, term: Term, root: Root, place: slice) -> tuple[Tensor
     leaves = problem.leaves()
     scores = problem.prediction(problem.outputs(leaves, replace(term, inputs=picked(term.inputs, place))))
     seeds = root.values[place.start].mT.reshape(-1, *scores.shape)
-    return scores.detach(), _pulled(problem, scores, list(leaves.values()), seeds)
+    return scores.detach(), torch.cat(pulled(scores, list(leaves.values()), seeds), 1)
 
 
 def _mapped(problem: Problem, term: Term, root: Root, place: slice) -> tuple[Tensor, Tensor]:
@@ -189,8 +190,8 @@ def _mapped(problem: Problem, term: Term, root: Root, place: slice) -> tuple[Ten
             return problem.prediction(problem.outputs(parts, one))
 
         found, pull, *_ = torch.func.vjp(scores, values)
-        pulled = torch.func.vmap(pull)(root.mT.reshape(-1, *found.shape))[0]
-        return found[0], tuple(pulled[block.name] for block in problem.blocks)
+        parts = torch.func.vmap(pull)(root.mT.reshape(-1, *found.shape))[0]
+        return found[0], tuple(parts[block.name] for block in problem.blocks)
 
     with quiet_vmap():
         found, parts = torch.func.vmap(single, in_dims=(0, *axes))(root.values[place], *given)
@@ -207,17 +208,4 @@ def _together(problem: Problem, term: Term, root: Root) -> Iterator[Tensor]:
         seeds = torch.zeros(len(piece), samples, size, dtype=scores.dtype, device=scores.device)
         for row, place in enumerate(piece.tolist()):
             seeds[row, place // rank] = root.values[place // rank, :, place % rank]
-        yield _pulled(problem, scores, list(leaves.values()), seeds.reshape(-1, *scores.shape))
-
-
-def _pulled(problem: Problem, scores: Tensor, leaves: Sequence[Tensor], seeds: Tensor) -> Tensor:
-    """Return the products of rows with the Jacobian, at once or one by one where an operation does not allow it."""
-    try:
-        with quiet_vmap():
-            parts = torch.autograd.grad(
-                scores, leaves, seeds, retain_graph=True, allow_unused=True, is_grads_batched=True
-            )
-        return problem.flatten(parts, seeds.reshape(len(seeds), -1))
-    except RuntimeError:
-        rows = (torch.autograd.grad(scores, leaves, seed, retain_graph=True, allow_unused=True) for seed in seeds)
-        return torch.stack([problem.flatten(row) for row in rows])
+        yield torch.cat(pulled(scores, list(leaves.values()), seeds.reshape(-1, *scores.shape)), 1)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import fnmatch
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -104,7 +104,7 @@ class Problem:
         self._values = {name: self._as(p.detach()) for name, p in named.items()}
         self._buffers = {name: self._as(b.detach()) for name, b in model.named_buffers()}
         if self._cast:
-            self.terms = tuple(replace(term, inputs=_cast(term.inputs, self.dtype)) for term in self.terms)
+            self.terms = tuple(replace(term, inputs=_changed(term.inputs, self._as)) for term in self.terms)
         self._stack: contextlib.ExitStack | None = None
 
     def _as(self, tensor: Tensor) -> Tensor:
@@ -306,22 +306,17 @@ def picked(inputs: ModelInputs, samples: slice) -> ModelInputs:
     2
     """
     size = inputs.batch
-
-    def shorter(value: Any) -> Any:
-        return value[samples] if isinstance(value, Tensor) and value.ndim and len(value) == size else value
-
-    kwargs = {name: shorter(value) for name, value in inputs.kwargs.items()}
-    return ModelInputs(tuple(map(shorter, inputs.args)), kwargs, shorter(inputs.labels))
+    return _changed(inputs, lambda t: t[samples] if t.ndim and len(t) == size else t)
 
 
-def _cast(inputs: ModelInputs, dtype: torch.dtype) -> ModelInputs:
-    """Return a batch with its floating tensors in another precision."""
+def _changed(inputs: ModelInputs, change: Callable[[Tensor], Tensor]) -> ModelInputs:
+    """Return a batch with every tensor changed."""
 
-    def cast(value: Any) -> Any:
-        return value.to(dtype) if isinstance(value, Tensor) and value.is_floating_point() else value
+    def changed(value: Any) -> Any:
+        return change(value) if isinstance(value, Tensor) else value
 
-    kwargs = {name: cast(value) for name, value in inputs.kwargs.items()}
-    return ModelInputs(tuple(map(cast, inputs.args)), kwargs, cast(inputs.labels))
+    kwargs = {name: changed(value) for name, value in inputs.kwargs.items()}
+    return ModelInputs(tuple(map(changed, inputs.args)), kwargs, changed(inputs.labels))
 
 
 def _chosen(named: Mapping[str, nn.Parameter], patterns: str | Sequence[str] | None) -> dict[str, Tensor]:

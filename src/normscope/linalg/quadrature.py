@@ -4,11 +4,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
-import torch
-from scipy.linalg import eigh_tridiagonal
 from torch import Tensor
 
-from normscope.linalg.accumulated import dot, length, orthogonalized
+from normscope.linalg.thick_restart import Lanczos
 
 Apply = Callable[[Tensor], Tensor]
 
@@ -37,31 +35,12 @@ def lanczos_quadrature(apply: Apply, start: Tensor, steps: int, *, project: Appl
     >>> rule.nodes.round(9).tolist(), rule.weights.round(9).tolist()
     ([1.0, 3.0], [0.5, 0.5])
     """
-    inside = project or (lambda v: v)
-    vector = inside(start.clone().reshape(-1))
-    norm = length(vector)
-    if norm == 0.0:
+    run = Lanczos(apply, project or (lambda v: v), start, min(steps, start.numel()))
+    if run.exhausted:
         return Quadrature(np.zeros(1), np.ones(1))
-    limit = min(steps, vector.numel())
-    basis = torch.empty(limit, vector.numel(), dtype=vector.dtype, device=vector.device)
-    torch.div(vector, norm, out=basis[0])
-    diagonal, coupling = np.zeros(limit), np.zeros(limit)
-    for k in range(limit):
-        image = inside(apply(basis[k]))
-        image = image.clone() if image.data_ptr() == basis[k].data_ptr() else image
-        diagonal[k] = dot(basis[k], image)
-        orthogonalized(image, basis[: k + 1])
-        coupling[k] = length(image)
-        scale = max(np.abs(diagonal[: k + 1]).max(), coupling[: k + 1].max())
-        if k + 1 == limit or coupling[k] <= 4 * torch.finfo(basis.dtype).eps * scale:
-            return _gauss(diagonal[: k + 1], coupling[:k])
-        torch.div(image, coupling[k], out=basis[k + 1])
-    raise AssertionError("the loop returns at its last step")
-
-
-def _gauss(diagonal: np.ndarray, coupling: np.ndarray) -> Quadrature:
-    """Return nodes and weights of a tridiagonal matrix."""
-    if len(diagonal) == 1:
-        return Quadrature(diagonal.copy(), np.ones(1))
-    nodes, vectors = eigh_tridiagonal(diagonal, coupling)
+    for _ in range(len(run.matrix)):
+        run.step()
+        if run.coupling == 0.0:  # the space is invariant
+            break
+    nodes, vectors = np.linalg.eigh(run.matrix[: run.filled, : run.filled])
     return Quadrature(nodes, vectors[0] ** 2)

@@ -105,7 +105,7 @@ def eigenpairs(
     size = min(dimension, size or _useful_size(start, wanted))
     if size < min(dimension, wanted + 2):
         raise InputError(f"Expected a basis of at least {wanted + 2} vectors, got {size}.")
-    run = _Run(apply, project or (lambda v: v), start, size, largest, smallest, tolerance)
+    run = Lanczos(apply, project or (lambda v: v), start, size, largest, smallest, tolerance)
     try:
         while run.products < max_products and not run.done(min_products):
             run.step()
@@ -121,11 +121,18 @@ def _useful_size(start: Tensor, wanted: int) -> int:
     return max(2 * wanted + FEWEST, min(2 * wanted + USEFUL, int(affordable)))
 
 
-class _Run:
+class Lanczos:
     """The state of the recurrence: a basis, the operator on it, and the coupling to the next vector."""
 
     def __init__(
-        self, apply: Apply, project: Apply, start: Tensor, size: int, largest: int, smallest: int, tolerance: float
+        self,
+        apply: Apply,
+        project: Apply,
+        start: Tensor,
+        size: int,
+        largest: int = 1,
+        smallest: int = 0,
+        tolerance: float = 0.0,
     ) -> None:
         self.apply, self.project, self.tolerance = apply, project, tolerance
         self.largest, self.smallest = largest, smallest

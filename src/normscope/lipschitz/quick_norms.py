@@ -10,7 +10,6 @@ from torch import Tensor
 
 from normscope.core.value import log_of
 from normscope.linalg.bounds import NormBounds
-from normscope.linalg.dense import matrix_norm
 from normscope.lipschitz.composition import Composition
 from normscope.lipschitz.ranges import PART
 from normscope.lipschitz.segments import Effort, SegmentNorms
@@ -99,16 +98,7 @@ class QuickNorms(SegmentNorms):
         if weight.shape[0] == groups:  # one row for each group
             rows = weight.double().flatten(1).norm(dim=1).max()
             return windows + log_of(float(rows) * (1 + 1e-12))
-        return windows + max(self._matrix(part.flatten(1)) for part in weight.chunk(groups))
-
-    def _matrix(self, matrix: Tensor) -> float:
-        """Return the log of a bound on the norm of a matrix, found once for all programs that use it."""
-        if gram_cost(matrix) > self.most:
-            return log_of(frobenius_norm(matrix))
-        key = "quick", matrix.data_ptr(), tuple(matrix.shape), matrix.stride(), matrix.dtype
-        if key not in self._content:
-            self._content[key] = matrix_norm(matrix, seed=self.effort.seed), matrix  # held, to keep its address
-        return self._content[key][0].log_upper
+        return windows + max(self._of_weight(part.flatten(1)).log_upper for part in weight.chunk(groups))
 
     def _of_weight(self, weight: Tensor) -> NormBounds:
         stack = weight.reshape(-1, *weight.shape[-2:])

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
-from typing import cast
+from collections.abc import Callable, Sequence
+from typing import Any, cast
 
 import torch
 from torch import Tensor
@@ -221,6 +221,25 @@ def batched(single: Function, batch: Function | None, X: Tensor) -> Tensor:
             return torch.func.vmap(single)(X)
     except (RuntimeError, ValueError, NotImplementedError):  # no batching rule, data-dependent code, in-place writes
         return torch.stack([single(x) for x in X])
+
+
+def pulled(out: Tensor, targets: Sequence[Tensor], seeds: Tensor) -> list[Tensor]:
+    """Return ``J^T u`` of each target for several u, one a row: at once, or one by one where an operation forbids it.
+
+    >>> x = torch.ones(2, requires_grad=True)
+    >>> pulled(3 * x, [x], torch.eye(2))
+    [tensor([[3., 0.],
+            [0., 3.]])]
+    """
+    rest: dict[str, Any] = {"retain_graph": True, "allow_unused": True}
+    try:
+        with quiet_vmap():
+            found: Sequence[Tensor | None] = torch.autograd.grad(out, targets, seeds, is_grads_batched=True, **rest)
+    except RuntimeError:
+        each = zip(*(torch.autograd.grad(out, targets, u, **rest) for u in seeds), strict=True)
+        found = [None if rows[0] is None else torch.stack(rows) for rows in each]
+    none = [t.detach().new_zeros(1, 1).expand(len(seeds), t.numel()) for t in targets]
+    return [z if g is None else g.detach().reshape(z.shape) for z, g in zip(none, found, strict=True)]
 
 
 def _columns(

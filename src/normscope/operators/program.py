@@ -242,7 +242,7 @@ class Walk:
         call = Call(node, bind(node.op, args, kwargs) if not node.op.startswith("python.") else {}, value, weight)
         if node.op.startswith("aten.") and whole_arguments(resolve(node.op)) & set(call.tainted()):
             self.moving.add(node.name)
-            return call.jumping("a size, position or flag that depends on the input is discontinuous")
+            return call.opaque_all("a size, position or flag that depends on the input is discontinuous", known=True)
         found = self._written_out(call)
         if found is not None:
             return found
@@ -252,9 +252,9 @@ class Walk:
         inner = (value, *(self.values.get(n) for n in node.inputs()))
         if rule is not shape_only and any(_is_complex(v) for v in inner):
             turned = paired(call, [self.values.get(n) for n in node.inputs() if n in self.exprs])
-            return turned or self._opaque(call, value)  # all other rules speak of real numbers
+            return turned or self._opaque(call)  # all other rules speak of real numbers
         if rule is None:
-            return self._opaque(call, value)
+            return self._opaque(call)
         pooled = power_pool(self.graph, call, self.exprs) if name_of(node) == "pow" else None
         if pooled is not None:
             return pooled
@@ -274,7 +274,7 @@ class Walk:
     def _size(self, node: Node, value: Any) -> Any:
         """Return what was read off a shape that depends on the input."""
         call = Call(node, {name: self.exprs[name] for name in node.inputs() if name in self.exprs}, value)
-        return call.jumping("a size that depends on the input is discontinuous")
+        return call.opaque_all("a size that depends on the input is discontinuous", known=True)
 
     def _is_step(self, node: Node, value: Any, found: Any) -> bool:
         """Tell whether a rule took real numbers that became integers or very short, as when written among such."""
@@ -287,14 +287,12 @@ class Walk:
         real = any(isinstance(v, Tensor) and v.is_floating_point() for v in read)
         return real and not isinstance(found.atom, Opaque)
 
-    def _opaque(self, call: Call, value: Any) -> Any:
+    def _opaque(self, call: Call) -> Any:
         """Return an unknown operation as opaque, one atom for each tensor it gives."""
         reason = f"no rule for {call.node.op}: register one with normscope.register_rule({call.node.op!r}, rule)"
         if call.node.op.startswith("normscope."):
             reason = "what was done with this value outside torch, or with its memory, is unknown"
-        if isinstance(value, tuple | list):
-            return [call.opaque(reason, shape=tuple(v.shape)) if isinstance(v, Tensor) else None for v in value]
-        return call.opaque(reason)
+        return call.opaque_all(reason)
 
     def _argument(self, ref: Ref) -> Any:
         """Return what a reference stands for: an expression, or a plain value."""
@@ -359,8 +357,7 @@ class Walk:
         if isinstance(x, Expr) and moving and moving <= {"weight", "bias"}:
             return self._adaptive(call, kind, rule, x)
         if moving or not isinstance(x, Expr):
-            reason = "a normalizer whose parameters depend on the input has no rule"
-            return call.with_rest(call.opaque(reason), reason, known=False)
+            return call.opaque_all("a normalizer whose parameters depend on the input has no rule")
         result = rule(call)
         out = result[0] if isinstance(result, list) else result
         self._note(site_of(call, kind, x, out), x, out)

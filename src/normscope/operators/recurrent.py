@@ -97,7 +97,7 @@ def recurrent(call: Call) -> Any:
     name = call.name
     x = as_expr(call["input"])
     if len(x.shape) != 3 or x.shape[1 if call["batch_first"] else 0] > LONGEST:
-        return _give_up(call, f"{name} without batch axis, or on more than {LONGEST} steps, is not unrolled")
+        return call.opaque_all(f"{name} without batch axis, or on more than {LONGEST} steps, is not unrolled")
     per_layer = 4 if call["has_biases"] else 2
     params = list(call["params"])
     directions = 2 if call["bidirectional"] else 1
@@ -105,9 +105,9 @@ def recurrent(call: Call) -> Any:
     step = _projected_step if projected else _STEPS[name]
     per_layer += projected
     if len(params) != per_layer * directions * call["num_layers"] or any(isinstance(p, Expr) for p in params):
-        return _give_up(call, f"{name} whose weights depend on the input has no rule")
+        return call.opaque_all(f"{name} whose weights depend on the input has no rule")
     if call.get("train", False) and float(call.get("dropout", 0.0)) > 0:
-        return _give_up(call, f"{name} with active dropout is random")
+        return call.opaque_all(f"{name} with active dropout is random")
     hidden = call["hx"]
     states = [as_expr(s) for s in (hidden if isinstance(hidden, list | tuple) else [hidden, hidden])]
     if call["batch_first"]:
@@ -141,11 +141,6 @@ def cell(call: Call) -> Any:
     pre = matrix(call, as_expr(call["input"]), weights[0], bias=weights[2])
     h, c = _STEPS[name](call, pre, h, c, weights[1], weights[3])
     return [h, c] if name == "lstm" else h
-
-
-def _give_up(call: Call, reason: str) -> list[Expr]:
-    """Return an opaque result for each output."""
-    return [call.opaque(reason, shape=tuple(v.shape)) for v in call.value]
 
 
 def _stack(call: Call, parts: list[Expr]) -> Expr:

@@ -139,9 +139,4 @@ def deviation(call: Call) -> Any:
       "signbit", "mode", "is_nonzero", "unique_consecutive", "nonzero_numpy", "argwhere")  # fmt: skip
 def steps(call: Call) -> Any:
     """Name what is not Lipschitz: steps and choices."""
-    reason = f"{call.name} is discontinuous"
-    if isinstance(call.value, tuple | list):
-        return [call.opaque(reason, known=True, shape=tuple(v.shape)) for v in call.value if isinstance(v, Tensor)]
-    if not isinstance(call.value, Tensor):
-        return call.opaque(reason, known=True, shape=())
-    return call.opaque(reason, known=True)
+    return call.opaque_all(f"{call.name} is discontinuous", known=True)

@@ -87,11 +87,9 @@ class Call:
         inputs = [e for name in self.tainted() for e in expressions(self.arguments[name])]
         return self.atom(Opaque(tuple(inputs), reason, known), shape)
 
-    def jumping(self, reason: str) -> Any:
-        """Return all that an operation gives as opaque, because it jumps."""
-        if not isinstance(self.value, tuple | list):
-            return self.opaque(reason, known=True, shape=tuple(getattr(self.value, "shape", ())))
-        return self.with_rest(self.opaque(reason, known=True, shape=tuple(self.value[0].shape)), reason)
+    def opaque_all(self, reason: str, *, known: bool = False) -> Any:
+        """Return all that an operation gives as opaque."""
+        return self.with_rest(self.opaque(reason, known=known), reason, known=known)
 
     def with_rest(self, first: Expr, reason: str, *, known: bool = True) -> Any:
         """Return the first result of an operation, and the others, if it has any, as opaque."""

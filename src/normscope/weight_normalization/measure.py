@@ -3,12 +3,9 @@ r"""Measured twins of the bounds: activations, Jacobians and Hessians of a model
 Nothing here uses the structure of weight normalization, so a bound that is compared with these numbers can fail.
 """
 
-import math
 from collections.abc import Callable
 
-import numpy as np
 import torch
-from scipy.sparse.linalg import ArpackNoConvergence, LinearOperator, eigsh
 from torch import Tensor, nn
 from torch.func import functional_call
 
@@ -16,6 +13,8 @@ from normscope.core.environment import quiet_vmap
 from normscope.core.errors import InputError
 from normscope.core.rounding import UNIT
 from normscope.graph.second_derivatives import twice_differentiable
+from normscope.linalg.thick_restart import eigenpairs
+from normscope.operators.linear_map import pulled
 from normscope.weight_normalization.chain import Chain
 
 #: Below this many parameters matrices are formed and decomposed.
@@ -85,12 +84,8 @@ def parameter_jacobian_norm(model: nn.Module, x: Tensor) -> float:
     """Return the norm of the Jacobian of one prediction in all parameters, from its rows."""
     parameters = [p for p in model.parameters() if p.requires_grad]
     outputs = model(x[None])[0].reshape(-1)
-    rows = [
-        torch.cat([g.reshape(-1) for g in torch.autograd.grad(o, parameters, retain_graph=True, materialize_grads=True,
-                                                              allow_unused=True)])
-        for o in outputs
-    ]  # fmt: skip
-    return float(torch.linalg.matrix_norm(torch.stack(rows), ord=2))
+    rows = pulled(outputs, parameters, torch.eye(len(outputs), dtype=outputs.dtype))
+    return float(torch.linalg.matrix_norm(torch.cat(rows, 1), ord=2))
 
 
 def input_jacobian_norm(model: nn.Module, x: Tensor) -> float:
@@ -131,31 +126,16 @@ def hessian_norm(model: nn.Module, scalar: Scalar) -> float:
         loss = scalar(leaves)
     first = torch.autograd.grad(loss, values, create_graph=True, allow_unused=True, materialize_grads=True)
     flat = torch.cat([g.reshape(-1) for g in first])
-    size = flat.numel()
-
     if not flat.requires_grad:
         return 0.0
 
-    def products(vectors: Tensor) -> np.ndarray:
-        with quiet_vmap():
-            second = torch.autograd.grad(
-                flat, values, vectors, retain_graph=True, allow_unused=True, is_grads_batched=True
-            )
-        zero = torch.zeros(len(vectors), 1, dtype=flat.dtype)
-        parts = [zero.expand(-1, v.numel()) if g is None else g.flatten(1) for g, v in zip(second, values, strict=True)]
-        return torch.cat(parts, dim=1).numpy()
+    def products(vectors: Tensor) -> Tensor:
+        return torch.cat(pulled(flat, values, vectors), 1)
 
-    if size <= DENSE:
-        matrix = products(torch.eye(size, dtype=flat.dtype))
-        return float(np.abs(np.linalg.eigvalsh((matrix + matrix.T) / 2.0)).max())
-
-    def product(vector: np.ndarray) -> np.ndarray:
-        return products(torch.from_numpy(np.ascontiguousarray(vector).reshape(1, -1)))[0]
-
-    start = np.random.default_rng(0).standard_normal(size)
-    try:
-        found = eigsh(LinearOperator((size, size), product, dtype=np.float64), k=1, which="LM", tol=1e-8, v0=start,
-                      return_eigenvectors=False)  # fmt: skip
-    except ArpackNoConvergence as stopped:
-        found = stopped.eigenvalues
-    return float(np.abs(found).max()) if len(found) else math.nan
+    if flat.numel() <= DENSE:
+        matrix = products(torch.eye(flat.numel(), dtype=flat.dtype))
+        return float(torch.linalg.eigvalsh((matrix + matrix.mT) / 2.0).abs().max())
+    start = torch.randn(flat.numel(), generator=torch.Generator().manual_seed(0), dtype=flat.dtype)
+    many = 10 * flat.numel()
+    found = eigenpairs(lambda v: products(v[None])[0], start, largest=1, smallest=1, tolerance=1e-8, max_products=many)
+    return float(abs(found.values).max())

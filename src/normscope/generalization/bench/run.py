@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Callable
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass, fields
 from typing import Any
 
 import numpy as np
@@ -12,6 +12,7 @@ from normscope.core.display import Shown
 from normscope.core.errors import InputError
 from normscope.core.files import Saved
 from normscope.core.numbers import check_count, check_fraction
+from normscope.core.result import to_plain
 from normscope.core.statement import statement
 from normscope.generalization.bench.contestants import CONTESTANTS, Bound, Contestant
 from normscope.generalization.bench.problems import PROBLEMS
@@ -52,17 +53,10 @@ class BenchResult(Saved, Shown):
 
     def to_dict(self) -> dict[str, Any]:
         """Return the JSON form."""
-        trials = [
-            {k: None if isinstance(v, float) and math.isnan(v) else v for k, v in asdict(t).items()}
-            for t in self.trials
-        ]
         return {
             "kind": "bench",
-            "name": self.name,
-            "delta": self.delta,
-            "seed": self.seed,
             "broken": self.broken,
-            "trials": trials,
+            **{f.name: to_plain(getattr(self, f.name)) for f in fields(self)},
         }
 
 

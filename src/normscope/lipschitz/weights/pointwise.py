@@ -9,7 +9,6 @@ import torch
 from torch import Tensor
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
-from normscope.core.environment import quiet_vmap
 from normscope.core.statement import statement
 from normscope.graph.capture import Captured
 from normscope.graph.interpreter import as_floating, run
@@ -28,7 +27,7 @@ from normscope.lipschitz.lower import (
 )
 from normscope.lipschitz.weights.factors import factor
 from normscope.lipschitz.weights.uses import Use, Weights
-from normscope.operators.linear_map import LinearMap
+from normscope.operators.linear_map import LinearMap, pulled
 
 #: Most numbers of all rows of the Jacobian that are kept at once.
 LARGEST_ROWS = 2**25
@@ -208,21 +207,9 @@ def _jacobian_rows(out: Tensor, targets: Sequence[Tensor]) -> list[Tensor]:
     found = [target.detach().new_zeros(out.numel(), target.numel()) for target in targets]
     for start in range(0, out.numel() if out.requires_grad else 0, AT_ONCE):
         units = torch.eye(out.numel(), dtype=out.dtype, device=out.device)[start : start + AT_ONCE]
-        for rows, grad in zip(found, _pulled(out, targets, units), strict=True):
-            if grad is not None:
-                rows[start : start + AT_ONCE] = grad.detach().reshape(len(units), -1)
+        for rows, piece in zip(found, pulled(out, targets, units), strict=True):
+            rows[start : start + AT_ONCE] = piece
     return found
-
-
-def _pulled(out: Tensor, targets: Sequence[Tensor], units: Tensor) -> Sequence[Tensor | None]:
-    """Return ``J^T u`` for several u, together where every operation allows it, otherwise one after the other."""
-    rest: dict[str, Any] = {"retain_graph": True, "allow_unused": True}
-    try:
-        with quiet_vmap():
-            return torch.autograd.grad(out, targets, units, is_grads_batched=True, **rest)
-    except RuntimeError:
-        each = [torch.autograd.grad(out, targets, u, **rest) for u in units]
-        return [None if g is None else torch.stack([row[i] for row in each]) for i, g in enumerate(each[0])]
 
 
 def _top(matrix: Tensor) -> tuple[float, float]:

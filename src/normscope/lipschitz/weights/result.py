@@ -7,7 +7,7 @@ from typing import Any
 
 from normscope.core.display import Shown
 from normscope.core.files import Saved
-from normscope.core.result import SCHEMA_VERSION, to_plain
+from normscope.core.result import SCHEMA_VERSION, from_plain, to_plain
 from normscope.core.value import Value
 
 
@@ -80,22 +80,6 @@ class WeightResult(Saved, Shown):
                 f"Expected a weights result of schema version {SCHEMA_VERSION}, got {data.get('kind')!r} "
                 f"of version {data.get('schema_version')!r}."
             )
-        return cls(
-            model=data["model"],
-            input=data["input"],
-            weights=tuple(_row(row) for row in data["weights"]),
-            jointly={k: Value.from_dict(v) for k, v in data["jointly"].items()},
-            samples=data["samples"],
-            residual=None if data["residual"] is None else float(data["residual"]),
-            messages=tuple(data["messages"]),
-        )
-
-
-def _row(data: dict[str, Any]) -> WeightRow:
-    """Read one weight back."""
-    many = {k: {n: Value.from_dict(v) for n, v in data[k].items()} for k in ("outputs", "constants", "stacked")}
-    one = {
-        k: None if data[k] is None else Value.from_dict(data[k])
-        for k in ("input_norm", "attained", "attained_output", "printed", "unnormalized")
-    }
-    return WeightRow(**{**data, **many, **one, "shape": tuple(data["shape"]), "notes": tuple(data["notes"])})
+        rest = {f.name: from_plain(data[f.name]) for f in fields(cls)}
+        rows = (WeightRow(**w | {"shape": tuple(w["shape"]), "notes": tuple(w["notes"])}) for w in rest["weights"])
+        return cls(**rest | {"weights": tuple(rows), "messages": tuple(rest["messages"])})
