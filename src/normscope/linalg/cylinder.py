@@ -20,6 +20,7 @@ from normscope.core.statement import statement
 from normscope.linalg.cholesky import cholesky_margin
 from normscope.linalg.convolution_geometry import Axis
 from normscope.linalg.matrix_rounding import gamma
+from normscope.linalg.sparse import axis_reads
 from normscope.linalg.torus import (
     CHUNK_NUMBERS,
     PHASE_ERROR,
@@ -113,18 +114,12 @@ def line_pairs(line: Axis, *, of_outputs: bool) -> Mapping[tuple[int, int], Pair
     {(0, 0): ((1, 1), (2, 2)), (1, 0): ((0, 1), (1, 2)), (1, 1): ((0, 0), (1, 1))}
     """
     found: dict[tuple[int, int], list[tuple[int, int]]] = {}
-    for middle in range(line.size if of_outputs else line.output_size):
-        joined = []
-        for k in range(line.kernel):
-            if of_outputs:
-                place, rest = divmod(middle + line.padding - line.dilation * k, line.stride)
-                inside = rest == 0 and 0 <= place < line.output_size
-            else:
-                place = line.stride * middle - line.padding + line.dilation * k
-                inside = 0 <= place < line.size
-            if inside:
-                joined.append((place, k))
-        for (i, k), (j, h) in itertools.product(joined, joined):
+    joined: dict[int, list[tuple[int, int]]] = {}
+    for output, source, tap in np.stack(axis_reads(line, "zeros"), 1).tolist():
+        place, middle = (output, source) if of_outputs else (source, output)
+        joined.setdefault(middle, []).append((place, tap))
+    for reads in joined.values():
+        for (i, k), (j, h) in itertools.product(reads, reads):
             if i >= j:
                 found.setdefault((i, j), []).append((k, h))
     return {place: tuple(sorted(pairs)) for place, pairs in sorted(found.items())}
@@ -295,12 +290,8 @@ def cylinder_map(cylinder: Cylinder, dtype: torch.dtype = torch.float32) -> Line
     >>> cylinder_map(zero_padding_cylinders(kernel, axes)[1]).matrix()[3].tolist()
     [-2.0, -1.0, 0.0, 1.0, 0.0, 0.0, 0.0, 0.0]
     """
-    form, line = cylinder.form, cylinder.line
-    reach = [int(r) for r in form.offsets.max(0)]
-    rows, columns = form.taps.shape[-2:]
-    kernel = form.taps.new_zeros(rows, columns, line.kernel, *(r + 1 for r in reach), dtype=dtype)
-    for offset, taps in zip(form.offsets.tolist(), form.taps, strict=True):
-        kernel[(slice(None), slice(None), slice(None), *offset)] = taps.permute(1, 2, 0).to(dtype)
+    line, kernel = cylinder.line, cylinder.form.kernel().to(dtype)
+    reach = [size - 1 for size in kernel.shape[3:]]
     rank = 1 + len(reach)
     convolution = {2: functional.conv2d, 3: functional.conv3d}[rank]
     transposed = {2: functional.conv_transpose2d, 3: functional.conv_transpose3d}[rank]
@@ -308,21 +299,15 @@ def cylinder_map(cylinder: Cylinder, dtype: torch.dtype = torch.float32) -> Line
     pads = [0, 0] * len(reach) + [line.padding, line.right_padding]
     sizes, none = cylinder.torus.sizes, [0] * len(reach)
 
-    def apply(x: Tensor) -> Tensor:
+    def apply(X: Tensor) -> Tensor:
         # The line last for the wrapping, first for the convolution.
-        closed = wrapped(x.unsqueeze(0).movedim(2, -1), cylinder.torus, none, reach).movedim(-1, 2)
-        return convolution(functional.pad(closed, pads), kernel, None, stride, 0, dilation).squeeze(0)
+        closed = wrapped(X.movedim(2, -1), cylinder.torus, none, reach).movedim(-1, 2)
+        return convolution(functional.pad(closed, pads), kernel, None, stride, 0, dilation)
 
-    def adjoint(y: Tensor) -> Tensor:
-        closed = transposed(y.unsqueeze(0), kernel, None, stride, 0, 0, 1, dilation)
+    def adjoint(Y: Tensor) -> Tensor:
+        closed = transposed(Y, kernel, None, stride, 0, 0, 1, dilation)
         inside = functional.pad(closed, [-p for p in pads]).movedim(2, -1)
-        return folded(inside, cylinder.torus, none, reach).movedim(-1, 2).squeeze(0)
+        return folded(inside, cylinder.torus, none, reach).movedim(-1, 2)
 
-    return LinearMap(
-        apply,
-        adjoint,
-        (columns, line.size, *sizes),
-        (rows, line.output_size, *sizes),
-        dtype=dtype,
-        device=form.taps.device,
-    )
+    domain, image = (kernel.shape[1], line.size, *sizes), (len(kernel), line.output_size, *sizes)
+    return LinearMap.of_batches(apply, adjoint, domain, image, kernel)

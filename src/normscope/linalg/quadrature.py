@@ -30,6 +30,7 @@ def lanczos_quadrature(apply: Apply, start: Tensor, steps: int, *, project: Appl
         steps: products to make, at most.
         project: an orthogonal projector ``P``; the operator is then ``P A P`` on the range of ``P``.
 
+    >>> import torch
     >>> d = torch.tensor([1.0, 3.0], dtype=torch.float64)
     >>> rule = lanczos_quadrature(lambda v: d * v, torch.ones(2, dtype=torch.float64), 2)
     >>> rule.nodes.round(9).tolist(), rule.weights.round(9).tolist()

@@ -54,7 +54,7 @@ def sparse_gram(matrix: csr_array) -> Tensor:
 
 def _reads(axes: Sequence[Axis], padding_mode: str) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Return every (output position, input position, tap) that belong together, positions and taps flattened."""
-    per_axis = [_axis_reads(a, padding_mode) for a in axes]
+    per_axis = [axis_reads(a, padding_mode) for a in axes]
     triples = [np.zeros(1, dtype=np.int64)] * 3
     for axis, reads in zip(axes, per_axis, strict=True):
         sizes = (axis.output_size, axis.size, axis.kernel)
@@ -65,8 +65,8 @@ def _reads(axes: Sequence[Axis], padding_mode: str) -> tuple[np.ndarray, np.ndar
     return triples[0], triples[1], triples[2]
 
 
-def _axis_reads(axis: Axis, padding_mode: str) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Return the same for one axis."""
+def axis_reads(axis: Axis, padding_mode: str) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Return every (output position, input position, tap) of one axis that belong together."""
     if padding_mode == "zeros":
         source = {i: i for i in range(axis.size)}
     else:

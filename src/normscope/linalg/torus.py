@@ -70,6 +70,14 @@ class Polyphase:
         """Return the side of the smaller Gram matrix."""
         return min(self.taps.shape[-2:])
 
+    def kernel(self) -> Tensor:
+        """Return the kernel ``(rows, columns, groups, *offsets)``."""
+        groups, rows, columns = self.taps.shape[1:]
+        found = self.taps.new_zeros(rows, columns, groups, *(int(r) + 1 for r in self.offsets.max(0)))
+        for offset, taps in zip(self.offsets.tolist(), self.taps, strict=True):
+            found[(slice(None), slice(None), slice(None), *offset)] = taps.permute(1, 2, 0)
+        return found
+
 
 def polyphase(weight: Tensor, axes: Sequence[Axis], groups: int, *, sublattices: bool = True) -> Polyphase:
     """Return the polyphase form of a kernel ``(Cout, Cin / groups, *k)`` in float64.
@@ -236,21 +244,18 @@ def torus_map(form: Polyphase, torus: Torus) -> LinearMap:
     >>> torus_map(form, Torus((4,), (1,))).matrix()[3].tolist()
     [-2.0, -1.0, 0.0, 1.0]
     """
-    rows, columns = form.taps.shape[-2:]
-    reach = form.offsets.max(0)
-    kernel = form.taps.new_zeros(rows, columns, *(int(r) + 1 for r in reach))
-    for offset, tap in zip(form.offsets.tolist(), form.taps[:, 0], strict=True):
-        kernel[(slice(None), slice(None), *offset)] = tap
+    kernel = form.kernel()[:, :, 0].contiguous()
+    reach = [size - 1 for size in kernel.shape[2:]]
     flipped = kernel.transpose(0, 1).flip(*range(2, kernel.ndim)).contiguous()
     convolution = {1: functional.conv1d, 2: functional.conv2d, 3: functional.conv3d}[len(reach)]
 
     def apply(X: Tensor) -> Tensor:
-        return convolution(wrapped(X, torus, [0] * len(reach), reach.tolist()), kernel)
+        return convolution(wrapped(X, torus, [0] * len(reach), reach), kernel)
 
     def adjoint(Y: Tensor) -> Tensor:
-        return convolution(wrapped(Y, torus, reach.tolist(), [0] * len(reach)), flipped)
+        return convolution(wrapped(Y, torus, reach, [0] * len(reach)), flipped)
 
-    return LinearMap.of_batches(apply, adjoint, (columns, *torus.sizes), (rows, *torus.sizes), kernel)
+    return LinearMap.of_batches(apply, adjoint, (kernel.shape[1], *torus.sizes), (len(kernel), *torus.sizes), kernel)
 
 
 def wrapped(X: Tensor, torus: Torus, left: Sequence[int], right: Sequence[int]) -> Tensor:

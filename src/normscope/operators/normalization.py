@@ -136,17 +136,17 @@ def _folded(x: Expr, constants: Tensor, spread: Spread) -> Expr:
     """Return ``diag(constants) x`` with one constant per group."""
     full = constants.expand([1 if i in spread.axes else v for i, v in enumerate(spread.view)])
     scale = full.expand(spread.view).reshape(x.shape)
-    op = LinearOp("diagonal", lambda z: z * scale.to(z), None, {"scale": _compact(scale)})
+    op = LinearOp("diagonal", lambda z: z * scale.to(z), None, {"scale": compact(scale)})
     return linear(op, [x], x.shape)
 
 
-def _compact(scale: Tensor) -> Tensor:
-    """Return a tensor with every axis along which it is constant reduced to size one."""
-    for axis in range(scale.ndim):
-        first = scale.narrow(axis, 0, 1)
-        if bool((scale == first).all()):
-            scale = first
-    return scale
+def compact(values: Tensor, *, nearly: bool = False) -> Tensor:
+    """Return a tensor with every axis along which it is constant, exactly or nearly, reduced to size one."""
+    for axis in range(values.ndim):
+        first = values.narrow(axis, 0, 1)
+        if torch.allclose(values, first.expand_as(values), rtol=1e-9 if nearly else 0.0, atol=0.0):
+            values = first
+    return values
 
 
 def centered(call: Call, x: Expr, spread: Spread) -> Expr:

@@ -16,6 +16,7 @@ from torch import Tensor
 
 from normscope.graph.ir import Node, Ref
 from normscope.graph.recognise import does_more, name_of
+from normscope.operators.normalization import compact
 from normscope.operators.written_out import Surroundings
 
 _REDUCTIONS = ("mean", "sum", "var", "var_mean", "std", "std_mean")
@@ -162,7 +163,7 @@ def _fit(node: Node, radicand: Node, source: str, axes: tuple[int, ...], around:
         if gain is None:
             return None
         if bool(gain.isfinite().all()) and _agrees(whole, form, centered, gain, shift):
-            eps, affine = float(form.eps.min()), (compact(gain), compact(shift))
+            eps, affine = float(form.eps.min()), (compact(gain, nearly=True), compact(shift, nearly=True))
             return QuadraticForm(source, axes, form.squares, form.total, eps, centered, *affine, size, form.least)
     return None
 
@@ -300,12 +301,3 @@ def _agrees(whole: Callable[[Tensor], Tensor | None], form: Form, centered: bool
         if actual is None or not torch.allclose(expected, actual, rtol=1e-6, atol=1e-9 * float(expected.abs().max())):
             return False
     return True
-
-
-def compact(values: Tensor) -> Tensor:
-    """Return a tensor with every axis along which it is constant, up to rounding, reduced to size one."""
-    for axis in range(values.ndim):
-        first = values.narrow(axis, 0, 1)
-        if torch.allclose(values, first.expand_as(values), rtol=1e-9, atol=0.0):
-            values = first
-    return values

@@ -11,9 +11,10 @@ from torch import Tensor
 
 from normscope.graph.ir import Node, Ref
 from normscope.graph.recognise import name_of
+from normscope.operators.normalization import compact
 from normscope.operators.normalizer import Normalizer, Symmetry
 from normscope.operators.normalizers.batch_norm import running_constants
-from normscope.operators.quadratic_form import behind_shapes, compact, roots_behind
+from normscope.operators.quadratic_form import behind_shapes, roots_behind
 from normscope.operators.written_out import Place, Surroundings, Written
 
 
@@ -46,7 +47,7 @@ def fixed_statistics_at(place: Place) -> FixedStatistics | None:
         scale = around.constant(other.name)
         if known is None or not isinstance(scale, Tensor):
             continue
-        gain = compact((1.0 / scale.double() if name_of(node) == "div" else scale.double()).contiguous())
+        gain = compact(1.0 / scale.double() if name_of(node) == "div" else scale.double(), nearly=True)
         if gain.numel() not in (1, known[0].numel()):
             continue
         gamma = gain.flatten() * (known[0] + known[1]).sqrt()
