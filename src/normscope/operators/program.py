@@ -12,7 +12,7 @@ from normscope.graph.interpreter import call as execute
 from normscope.graph.ir import SOURCES, Graph, Node, Ref, map_refs
 from normscope.graph.recognise import Recogniser, name_of
 from normscope.graph.schemas import moves_shape, whole_arguments
-from normscope.operators.expression import Expr, atom_expr
+from normscope.operators.expression import Expr, atom_expr, operands, reached
 from normscope.operators.fourier import paired
 from normscope.operators.layout import shape_only
 from normscope.operators.nonlinear import Input, Opaque
@@ -392,17 +392,10 @@ class Walk:
                 self.program.outputs.append((name, expr))
         ends = ((site.node, self.exprs.get(site.end)) for site in self.program.sites if site.end)
         self.program.scaled = {name: expr for name, expr in ends if isinstance(expr, Expr)}
-        reached: dict[int, Expr] = {}
-        stack = [e for _, e in self.program.outputs]
-        while stack:
-            expr = stack.pop()
-            if expr.id in reached:
-                continue
-            reached[expr.id] = expr
-            stack.extend(expr.inputs if expr.op is not None else expr.atom.inputs)
-        self.program.atoms = [a for a in sorted(self.program.atoms, key=lambda a: a.id) if a.id in reached]
-        layers = sorted(self.program.layers, key=lambda e: e.id)
-        self.program.layers = [e for e in layers if e.id in reached and e.atoms]  # a layer on a constant moves nothing
+        used = reached((expr for _, expr in self.program.outputs), operands)
+        atoms, layers = ({e.id for e in known} for known in (self.program.atoms, self.program.layers))
+        self.program.atoms = [e for e in used if e.id in atoms]
+        self.program.layers = [e for e in used if e.id in layers and e.atoms]  # a layer on a constant moves nothing
         self.program.opaque = [a for a in self.program.atoms if isinstance(a.atom, Opaque)]
 
 

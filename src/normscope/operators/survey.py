@@ -18,6 +18,7 @@ from normscope.graph.weights_validation import all_finite
 from normscope.operators.arithmetic import Product, Quotient, Square
 from normscope.operators.attention import Attention
 from normscope.operators.bilinear import Bilinear
+from normscope.operators.expression import reached
 from normscope.operators.matrix import MatrixProduct
 from normscope.operators.nonlinear import Pointwise, Range
 from normscope.operators.normalization import Spread
@@ -275,14 +276,9 @@ def sized_tensors(program: Program) -> set[str]:
         rule = atom.atom
         if isinstance(rule, Pointwise) and not rule.needs_range:
             continue
-        stack = list(rule.inputs) if isinstance(rule, _SIZED) else []
-        while stack:
-            expr = stack.pop()
-            name = program.nodes.get(expr.id)
-            if name is not None:
-                found.add(name)
-            else:
-                stack.extend(expr.inputs)
+        sized = rule.inputs if isinstance(rule, _SIZED) else ()
+        below = reached(sized, lambda expr: () if expr.id in program.nodes else expr.inputs)
+        found |= {program.nodes[expr.id] for expr in below if expr.id in program.nodes}
     return found
 
 

@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from normscope.operators.expression import Expr
+from normscope.operators.expression import Expr, reached
 
 
 @dataclass(frozen=True, eq=False)
@@ -26,17 +26,13 @@ def region_below(target: Expr, atoms: Mapping[int, Expr]) -> Region:
         target: the tensor.
         atoms: the atoms of the network by id.
     """
-    sources: dict[int, Expr] = {}
-    units: dict[int, Expr] = {}
-    stack = [atoms[key] for key in target.atoms if key in atoms]
-    while stack:
-        atom = stack.pop()
-        if atom.id in sources or atom.id in units:
-            continue
-        if not atom.atom.inputs or atom.atom.sector is None:
-            sources[atom.id] = atom
-            continue
-        units[atom.id] = atom
-        stack.extend(atoms[key] for key in atom.atom.inputs[0].atoms if key in atoms)
-    order = lambda found: tuple(found[key] for key in sorted(found))  # noqa: E731
-    return Region(target, order(sources), order(units))
+
+    def is_source(atom: Expr) -> bool:
+        return not atom.atom.inputs or atom.atom.sector is None
+
+    def read_by(expr: Expr) -> list[Expr]:
+        return [atoms[key] for key in expr.atoms if key in atoms]
+
+    found = reached(read_by(target), lambda atom: () if is_source(atom) else read_by(atom.atom.inputs[0]))
+    sources = tuple(atom for atom in found if is_source(atom))
+    return Region(target, sources, tuple(atom for atom in found if not is_source(atom)))

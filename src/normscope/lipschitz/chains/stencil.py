@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from normscope.operators.expression import Expr, LinearOp
+from normscope.operators.expression import Expr, LinearOp, reached
 
 Offset = tuple[int, int]
 
@@ -60,7 +60,7 @@ def is_image(expr: Expr) -> bool:
 def stencils(expr: Expr) -> dict[int, Stencil] | None:
     """Return a tensor as stencils of the atoms it depends on, by their ids, or ``None`` if it is none."""
     found: dict[int, dict[int, Stencil]] = {}
-    for e in _order(expr):
+    for e in reached([expr]):
         below = [found[i.id] for i in e.inputs if i.atoms]
         if e.op is None:
             found[e.id] = {e.id: identity(e.shape[1])} if is_image(e) else {}
@@ -74,18 +74,6 @@ def stencils(expr: Expr) -> dict[int, Stencil] | None:
                 return None
             found[e.id] = step
     return found.get(expr.id)
-
-
-def _order(expr: Expr) -> list[Expr]:
-    """Return all expressions below one, in order of evaluation, atoms included."""
-    seen: dict[int, Expr] = {}
-    stack = [expr]
-    while stack:
-        item = stack.pop()
-        if item.id not in seen:
-            seen[item.id] = item
-            stack.extend(item.inputs)
-    return [seen[key] for key in sorted(seen)]
 
 
 def _added(parts: list[dict[int, Stencil]]) -> dict[int, Stencil] | None:

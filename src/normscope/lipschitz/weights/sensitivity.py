@@ -233,18 +233,8 @@ def _dominates(place: Expr, expr: Expr) -> bool:
     """Tell whether every path from an expression down to its atoms passes a place, which has some."""
     if place.id == expr.id:
         return True
-    if not place.atoms:
-        return False
-    stack, seen = [expr], set[int]()
-    while stack:
-        item = stack.pop()
-        if item.id == place.id or item.id in seen or not item.atoms:
-            continue
-        if item.op is None:
-            return False
-        seen.add(item.id)
-        stack.extend(item.inputs)
-    return True
+    above = reached([expr], lambda e: (i for i in e.inputs if i.atoms), (place.id,))
+    return bool(place.atoms) and all(e.op is not None for e in above)
 
 
 def _restricted(expr: Expr, memo: dict[int, Expr], active: Callable[[Expr], bool]) -> Expr:
