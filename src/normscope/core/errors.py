@@ -1,6 +1,6 @@
 """Errors a user can cause, one small class per mistake: what was expected, what was found, what to do."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, TypeVar
 
@@ -8,16 +8,16 @@ from typing import Any, TypeVar
 LISTED = 12
 
 
-def listed(names: list[str]) -> str:
-    """Return at most a dozen names, and how many more there are.
+def listed(names: Sequence[str], most: int = LISTED) -> str:
+    """Return the first names, by default at most a dozen, and how many more there are.
 
     >>> listed(["a", "b"])
     'a, b'
     >>> listed([str(i) for i in range(14)])
     '0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11 and 2 more'
     """
-    more = len(names) - LISTED
-    return ", ".join(names[:LISTED]) + (f" and {more} more" if more > 0 else "")
+    more = len(names) - most
+    return ", ".join(names[:most]) + (f" and {more} more" if more > 0 else "")
 
 
 class NormscopeError(Exception):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -106,15 +106,6 @@ class Group:
         certificate = None if proof is None else Certificate(**proof)
         words = data["kind"], tuple(data["parameters"]), data["dimension"], data["statement"]
         return cls(*words, None, certificate, data.get("details", {}))
-
-
-def listed(names: Sequence[str]) -> str:
-    """Return the first of some names, and how many more there are.
-
-    >>> listed("abcdef")
-    'a, b, c, d and 2 more'
-    """
-    return ", ".join(names[:4]) + (f" and {len(names) - 4} more" if len(names) > 4 else "")
 
 
 def length(direction: Point) -> float:

@@ -6,6 +6,7 @@ from typing import Any
 
 from markupsafe import Markup
 
+from normscope.core.errors import listed
 from normscope.core.number_text import digits
 from normscope.monitor.run import Run
 from normscope.report import embed
@@ -89,14 +90,9 @@ def said(group: Mapping[str, Any]) -> list[dict[str, str]]:
     for line in group["lines"]:
         different.setdefault(tuple(line[key] for key in keys), []).append(line["label"])
     return [
-        {"label": "" if len(different) == 1 else _few(labels), **dict(zip(keys, what, strict=True))}
+        {"label": "" if len(different) == 1 else listed(labels, 3), **dict(zip(keys, what, strict=True))}
         for what, labels in different.items()
     ]
-
-
-def _few(labels: list[str]) -> str:
-    """Return up to three labels, and how many more there are."""
-    return ", ".join(labels[:3]) + (f" and {len(labels) - 3} more" if len(labels) > 3 else "")
 
 
 def broken(group: Mapping[str, Any], runs: list[Mapping[str, Any]]) -> list[str]:

@@ -8,8 +8,9 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from normscope.core.errors import listed
 from normscope.geometry.function import Function
-from normscope.geometry.groups import Certificate, Group, Point, listed
+from normscope.geometry.groups import Certificate, Group, Point
 from normscope.geometry.labels import Labels
 
 #: For each parameter and axis, the class of labels at each place.
@@ -162,6 +163,6 @@ def _group(space: Space, change: float) -> Group:
     count = len(space.units)
     what = "heads" if space.heads else "units"
     digits = round(math.lgamma(count + 1) / math.log(10), 1)
-    words = f"{count} {what} may be exchanged: {listed(space.parameters)}"
+    words = f"{count} {what} may be exchanged: {listed(space.parameters, 4)}"
     details = {"units": count, "order_log10": digits}
     return Group("permutation", space.parameters, 0, words, None, Certificate(0.0, change), details)

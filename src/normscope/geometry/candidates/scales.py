@@ -15,7 +15,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from normscope.geometry.groups import Family, Group, Point, listed
+from normscope.core.errors import listed
+from normscope.geometry.groups import Family, Group, Point
 from normscope.geometry.labels import Labels, Product, Solution, unique
 
 
@@ -146,7 +147,7 @@ def _group(family: Scales) -> Group | None:
     down = [name for name in family.parameters if bool((moved[name] < 0).any())]
     many = f"{family.size} positive factors" if family.size > 1 else "one positive factor"
     if up and down:
-        kind, words = "rescaling", f"{many}: {listed(up)} times c, {listed(down)} divided by c"
+        kind, words = "rescaling", f"{many}: {listed(up, 4)} times c, {listed(down, 4)} divided by c"
     else:
-        kind, words = "scale", f"{many}: {listed(up or down)} times c, undone by the normalizer after it"
+        kind, words = "scale", f"{many}: {listed(up or down, 4)} times c, undone by the normalizer after it"
     return Group(kind, family.parameters, family.size, words, family)
