@@ -179,14 +179,7 @@ class GraphView(View):
         """Return the normalizers, those of weights among them, in the order of the network."""
         return tuple(Normalizer(self._sites.get(s.node, s.owner or s.node), s) for s in self._walk().sites)
 
-    def look(
-        self,
-        *,
-        gradient: bool = False,
-        curved: bool = False,
-        statistics: bool = True,
-        parameters: Mapping[str, Tensor] | None = None,
-    ) -> Look:
+    def look(self, *, curved: bool = False, **wanted: Any) -> Look:
         """Run over the probe batch.
 
         Where the gradient will be differentiated again, images are laid out with channels last: products with the
@@ -195,10 +188,10 @@ class GraphView(View):
         """
         if curved and self._channels_last:
             try:
-                return super().look(curved=True, statistics=statistics, parameters=parameters)
+                return super().look(curved=True, **wanted)
             except RuntimeError:
                 self._channels_last = False
-        return super().look(gradient=gradient, curved=curved, statistics=statistics, parameters=parameters)
+        return super().look(curved=curved, **wanted)
 
     @contextmanager
     def _running(

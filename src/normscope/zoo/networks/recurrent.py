@@ -6,22 +6,31 @@ from torch import nn
 from normscope.zoo.networks.normalizers import token_normalizer
 
 
-class LSTMCell(nn.Module):
-    r"""One step of an LSTM, written out.
-
-    .. math:: (i, f, g, o) = N(W x) + N(U h), \quad c' = s(f) c + s(i) \tanh g, \quad h' = s(o) \tanh c'
+class Cell(nn.Module):
+    """One step of a recurrent network: two products, each normalized, with a block for each gate.
 
     Args:
         norm: ``"ln"``, ``"rms"`` or ``"none"``, for the two products.
     """
 
+    gates: int
+
     def __init__(self, features: int, hidden: int, norm: str) -> None:
         super().__init__()
         self.hidden = hidden
-        self.input = nn.Linear(features, 4 * hidden)
-        self.recurrent = nn.Linear(hidden, 4 * hidden)
-        self.input_norm = token_normalizer(norm, 4 * hidden)
-        self.recurrent_norm = token_normalizer(norm, 4 * hidden)
+        self.input = nn.Linear(features, self.gates * hidden)
+        self.recurrent = nn.Linear(hidden, self.gates * hidden)
+        self.input_norm = token_normalizer(norm, self.gates * hidden)
+        self.recurrent_norm = token_normalizer(norm, self.gates * hidden)
+
+
+class LSTMCell(Cell):
+    r"""One step of an LSTM, written out.
+
+    .. math:: (i, f, g, o) = N(W x) + N(U h), \quad c' = s(f) c + s(i) \tanh g, \quad h' = s(o) \tanh c'
+    """
+
+    gates = 4
 
     def forward(self, x: torch.Tensor, state: tuple[torch.Tensor, ...]) -> tuple[torch.Tensor, ...]:
         """Return the next (h, c)."""
@@ -32,21 +41,15 @@ class LSTMCell(nn.Module):
         return torch.sigmoid(o) * torch.tanh(c), c
 
 
-class GRUCell(nn.Module):
+class GRUCell(Cell):
     r"""One step of a GRU, written out.
 
     .. math:: r = s(a_r + b_r), \quad z = s(a_z + b_z), \quad n = \tanh(a_n + r\, b_n), \quad h' = (1 - z) n + z h
 
-    with :math:`a = N(W x)` and :math:`b = N(U h)`; the arguments are those of :class:`LSTMCell`.
+    with :math:`a = N(W x)` and :math:`b = N(U h)`.
     """
 
-    def __init__(self, features: int, hidden: int, norm: str) -> None:
-        super().__init__()
-        self.hidden = hidden
-        self.input = nn.Linear(features, 3 * hidden)
-        self.recurrent = nn.Linear(hidden, 3 * hidden)
-        self.input_norm = token_normalizer(norm, 3 * hidden)
-        self.recurrent_norm = token_normalizer(norm, 3 * hidden)
+    gates = 3
 
     def forward(self, x: torch.Tensor, state: tuple[torch.Tensor, ...]) -> tuple[torch.Tensor, ...]:
         """Return the next (h,)."""
@@ -60,7 +63,7 @@ class GRUCell(nn.Module):
 class Unrolled(nn.Module):
     """A cell applied along the sequence, then a linear layer on the last h."""
 
-    def __init__(self, cell: LSTMCell | GRUCell, classes: int, length: int, features: int) -> None:
+    def __init__(self, cell: Cell, classes: int, length: int, features: int) -> None:
         super().__init__()
         self.input_shape = (length, features)
         self.cell = cell
