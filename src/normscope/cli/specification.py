@@ -48,15 +48,12 @@ def _arguments(inside: str) -> dict[str, Any] | None:
         call = ast.parse(f"f({inside})", mode="eval").body
         if not isinstance(call, ast.Call) or not isinstance(call.func, ast.Name) or call.args:
             return None
-        arguments = {str(k.arg): _literal(k.value) for k in call.keywords if k.arg is not None}
+        given = {str(k.arg): k.value for k in call.keywords if k.arg is not None}
+        # a bare word stands for itself
+        arguments = {name: v.id if isinstance(v, ast.Name) else ast.literal_eval(v) for name, v in given.items()}
     except (SyntaxError, ValueError, TypeError, RecursionError, MemoryError):  # the last two: nested too deeply
         return None
     return arguments if len(arguments) == len(call.keywords) else None
-
-
-def _literal(node: ast.expr) -> Any:
-    """Return the value of a literal, or a bare word as text."""
-    return node.id if isinstance(node, ast.Name) else ast.literal_eval(node)
 
 
 @contextlib.contextmanager

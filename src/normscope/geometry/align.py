@@ -66,7 +66,8 @@ def align(found: Symmetries, other: Mapping[str, Tensor]) -> Alignment:
 
 def _matched(found: Symmetries, target: Point, point: Point, *, matrices: bool) -> tuple[dict[str, Tensor], int]:
     """Return parameters moved to the representative of their orbit, matched there, and moved back as the target was."""
-    function, labels, scales = found.function, _labels(found), _joined(found)
+    function, scales = found.function, _joined(found)
+    labels = Labelling(function).run() if scales is None else scales.labels
     groups = [g for g in found.groups if matrices or not isinstance(g.family, Mixing | Turn)]
     (target, moves), (point, _) = without_constants(groups, target), without_constants(groups, point)
     own = torch.zeros(0)
@@ -110,14 +111,6 @@ def _double(other: Mapping[str, Tensor], name: str, value: Tensor) -> Tensor:
         raise InputError(f"{name} has the shapes {shapes}. Both must have the same architecture.")
     found = other[name].detach()
     return found.double() if found.is_floating_point() else found
-
-
-def _labels(found: Symmetries) -> Labels:
-    """Return the labelled channels of a model, those its scales were found with if there are some."""
-    for group in found.groups:
-        if isinstance(group.family, Scales):
-            return group.family.labels
-    return Labelling(found.function).run()
 
 
 def _joined(found: Symmetries) -> Scales | None:

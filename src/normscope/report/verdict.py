@@ -13,7 +13,7 @@ from normscope.core.around import Around
 from normscope.core.errors import STOPPED
 from normscope.core.finding import Finding, Severity, order
 from normscope.core.number_text import number_text
-from normscope.core.result import Coverage, NormalizerResult, Result
+from normscope.core.result import Coverage, Result
 from normscope.core.value import ALL_INPUTS, Value
 from normscope.report.numbers import kind_text, plural, value_text
 
@@ -174,7 +174,8 @@ def _normalization(result: Result) -> Sentence:
     if not counts:
         return ("There are no normalizers.",)
     names = " and ".join(plural(count, kind) for kind, count in counts.items())
-    strongest = _strongest(result.normalizers)
+    finite = [n for n in result.normalizers if math.isfinite(n.proved.log)]
+    strongest = max(finite, key=lambda n: n.proved.log, default=None)
     effect = result.effect.get("change_of_bound")
     one = sum(counts.values()) == 1
     them = next(iter(counts)) if one else names
@@ -193,12 +194,6 @@ def _normalization(result: Result) -> Sentence:
         return (f"{start}.",)
     which = "it" if one else f"the strongest, {strongest.name},"
     return (f"{start}; {which} stretches by at most ", strongest.proved, ".")
-
-
-def _strongest(normalizers: Iterable[NormalizerResult]) -> NormalizerResult | None:
-    """Return the normalizer of activations with the largest finite constant."""
-    found = [n for n in normalizers if math.isfinite(n.proved.log)]
-    return max(found, key=lambda n: n.proved.log, default=None)
 
 
 def _next(result: Result) -> Sentence:

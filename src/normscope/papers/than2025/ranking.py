@@ -128,11 +128,7 @@ def _table(
             "granulated": math.fsum(parts) / len(parts) if parts else math.nan,
             "information": information_score(values, gaps, hyper),
         }
-    return dict(sorted(rows.items(), key=lambda item: -_known(item[1]["tau"])))
-
-
-def _known(x: float) -> float:
-    return -math.inf if math.isnan(x) else x
+    return dict(sorted(rows.items(), key=lambda item: math.inf if math.isnan(item[1]["tau"]) else -item[1]["tau"]))
 
 
 def _panel(table: dict[str, dict[str, float]]) -> Panel:

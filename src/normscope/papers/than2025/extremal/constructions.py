@@ -98,6 +98,7 @@ def _theorem_15(settings: Settings) -> Shown:
     source = torch.Generator().manual_seed(0)
     inputs = torch.rand(8, settings.widths[0], generator=source, dtype=torch.float64) + 0.5
     targets = torch.ones(8, dtype=torch.float64)
+    logistic = lambda prediction, target: softplus(target * prediction)  # noqa: E731  (every positive output is wrong)
     values: dict[str, Value] = {}
     series: dict[str, Points] = {}
     depth = settings.depth
@@ -108,7 +109,7 @@ def _theorem_15(settings: Settings) -> Shown:
             # Scales before the layer are one: what grows is the gradient passed back alone.
             scales = [1.0] * (i - 1) + [a] * (depth - i + 1)
             weight = torch.eye(settings.widths[i], settings.widths[i - 1], dtype=torch.float64)
-            net = theorem_15(settings.widths, scales, weight, inputs, targets, _logistic, layer=i)
+            net = theorem_15(settings.widths, scales, weight, inputs, targets, logistic, layer=i)
             size = Value(
                 net.log_norm, Kind.ESTIMATE, "eight inputs, all misclassified", statement="than2025 Theorem 15"
             )
@@ -119,11 +120,6 @@ def _theorem_15(settings: Settings) -> Shown:
     title = f"Theorem 15: gradient of a training loss, {depth} layers"
     notes = ("the loss is logistic and all inputs are misclassified, so that its slope stays near one",)
     return Shown(title, values, series, y_label="log10 of the gradient of the weight", notes=notes)
-
-
-def _logistic(prediction: Tensor, target: Tensor) -> Tensor:
-    """Return ``log(1 + exp(y u))``: every positive output is wrong."""
-    return softplus(target * prediction)
 
 
 def _layer_norm(settings: Settings) -> Shown:
@@ -195,15 +191,10 @@ HOMOGENEOUS = (nn.ReLU, nn.LeakyReLU, nn.Identity, nn.PReLU, nn.Flatten)
 
 
 class Scaled(NamedTuple):
-    """A vector as ``exp(log) * unit``; ``log`` is ``-inf`` for zero.
+    """A vector as ``exp(log) * unit``; ``log`` is ``-inf`` for zero."""
 
-    Attributes:
-        unit: a vector of norm one, or zero.
-        log: natural logarithm of the norm.
-    """
-
-    unit: Tensor
-    log: float
+    unit: Tensor  #: a vector of norm one, or zero
+    log: float  #: natural logarithm of the norm
 
 
 @statement("normscope", "Proposition EXT-1", holds="layers without bias and positively homogeneous activations")
