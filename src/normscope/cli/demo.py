@@ -30,6 +30,16 @@ WIDTH = 128
 EPOCHS = 20
 #: Radii around held-out digits within which the constants are certified.
 RADII = (0.003, 0.01)
+#: Said below the table.
+READING = (
+    "'within 0.01 of 95 % of inputs': certified around held-out digits; holds for 95 % of digits like them with "
+    "confidence 99 %: there the output moves at most this many times as far as the input",
+    "on all inputs the true Lipschitz constant lies between 'attained' and 'certified'",
+    "products of max 1/sigma change when weights are rescaled although the network does not: compare the product of "
+    "folded layers instead",
+    "'without normalizers' uses the same weights with BatchNorm removed: a different function, which was not trained",
+    "formulas printed in papers for these networks are on the page",
+)
 
 
 @guarded
@@ -45,7 +55,7 @@ def demo(
     Writes a report to open in a browser. The digits come with the package; nothing is downloaded. Results go to
     the folder given by --out.
     """
-    from normscope.report.table import plain_text
+    from normscope.report.table import Section, plain_text
     from normscope.report.text import verdict_section
 
     folder = checked_folder(out)
@@ -58,7 +68,12 @@ def demo(
     written = [write(result, folder / name / FILE) for name, result in results.items()]
     written.append(write(results["batchnorm"], folder / FILE))
     verdicts = [verdict_section(result, name) for name, result in results.items()]
-    sections = [_introduction(width, epochs, seed), *verdicts, section, _reading()]
+    introduction = (
+        f"ten linear layers, {width} wide, ReLU, without and with BatchNorm; the same initial weights (seed {seed}), "
+        f"{epochs} epochs on 1437 digits, analyzed on the 360 held out"
+    )
+    first = Section("Normscope demo", sentences=(introduction,))
+    sections = [first, *verdicts, section, Section("how to read it", sentences=READING)]
     summary = plain_text(sections)
     written.append(write_file(folder / SUMMARY, summary + "\n"))
     title = "The same network without and with BatchNorm"
@@ -131,42 +146,3 @@ def _trained(norm: str, stages: Stages, name: str, *, seed: int, width: int, epo
         progress=lambda epoch, loss: stages(f"{name}, training: epoch {epoch} of {epochs}, loss {loss:.4g}"),
     )
     return model.eval()
-
-
-def _introduction(width: int, epochs: int, seed: int) -> Section:
-    from normscope.report.table import Section
-
-    return Section(
-        "Normscope demo",
-        sentences=(
-            (
-                f"ten linear layers, {width} wide, ReLU, without and with BatchNorm; the same initial "
-                f"weights (seed {seed}), {epochs} epochs on 1437 digits, analyzed on the 360 held out"
-            ),
-        ),
-    )
-
-
-def _reading() -> Section:
-    from normscope.report.table import Section
-
-    return Section(
-        "how to read it",
-        sentences=(
-            (
-                "'within 0.01 of 95 % of inputs': certified around held-out digits; holds for 95 % of "
-                "digits like them with confidence 99 %: there the output moves at most this many times as "
-                "far as the input"
-            ),
-            "on all inputs the true Lipschitz constant lies between 'attained' and 'certified'",
-            (
-                "products of max 1/sigma change when weights are rescaled although the network does not: "
-                "compare the product of folded layers instead"
-            ),
-            (
-                "'without normalizers' uses the same weights with BatchNorm removed: a different "
-                "function, which was not trained"
-            ),
-            "formulas printed in papers for these networks are on the page",
-        ),
-    )

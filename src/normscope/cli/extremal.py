@@ -44,7 +44,9 @@ def extremal(
         raise typer.BadParameter(
             f"Expected one of {', '.join(CONSTRUCTIONS)}, got {construction!r}.", param_hint="CONSTRUCTION"
         )
-    target = None if plot is None else _checked_plot(plot)
+    if plot is not None and plot.suffix.lower() != ".svg":
+        raise typer.BadParameter(f"Expected a file ending in .svg, got {plot.name!r}.", param_hint="--plot")
+    target = None if plot is None else checked_file(plot, "--plot")
     settings = Settings(_widths(width, depth), scale, layer, _numbers(input), eps, activation)
     shown = build(settings)
     if target is not None:
@@ -76,10 +78,3 @@ def _numbers(text: str | None) -> tuple[float, ...] | None:
         return tuple(float(part) for part in text.split(","))
     except ValueError:
         raise typer.BadParameter(f"Expected numbers separated by commas, got {text!r}.", param_hint="--input") from None
-
-
-def _checked_plot(path: Path) -> Path:
-    """Return where to write a picture."""
-    if path.suffix.lower() != ".svg":
-        raise typer.BadParameter(f"Expected a file ending in .svg, got {path.name!r}.", param_hint="--plot")
-    return checked_file(path, "--plot")

@@ -1,9 +1,7 @@
 """``normscope reproduce``: reproduce a figure or an experiment of a paper, and compare its claims with measurements."""
 
-import contextlib
 import json as json_module
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Annotated
 
@@ -46,14 +44,16 @@ def reproduce(
     Figures can be stopped at any time: the same command resumes where it stopped.
     """
     folder = checked_folder(out)
-    progress = Stages(quiet=quiet, lines=not json)
-    with _resumable(), progress as stages:
-        from normscope.report.studies import reproduce as reproduced
+    try:
+        with Stages(quiet=quiet, lines=not json) as stages, writing(folder):
+            from normscope.report.studies import reproduce as reproduced
 
-        with writing(folder):
             done = reproduced(
                 figure, scale, out=folder, data_root=data_root, seed=seed, certify=not no_certify, progress=stages
             )
+    except KeyboardInterrupt:
+        print("normscope: finished epochs are kept; the same command resumes from there", file=sys.stderr)
+        raise
     if json:
         print(json_module.dumps(done.facts, indent=1, allow_nan=False))
     elif not quiet:
@@ -63,13 +63,3 @@ def reproduce(
         print("\nopen:")
         for path in done.files:
             print(f"  {path}")
-
-
-@contextlib.contextmanager
-def _resumable() -> Iterator[None]:
-    """Say that stopping loses little."""
-    try:
-        yield
-    except KeyboardInterrupt:
-        print("normscope: finished epochs are kept; the same command resumes from there", file=sys.stderr)
-        raise

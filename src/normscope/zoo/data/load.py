@@ -10,21 +10,12 @@ from normscope.zoo.data.cifar10 import cifar10
 from normscope.zoo.data.digits import TOP, digits
 from normscope.zoo.data.mnist import mnist
 from normscope.zoo.data.normalization import PRESETS, normalization
-from normscope.zoo.data.source import Data, Records, is_scaled
+from normscope.zoo.data.source import Data, is_scaled
 from normscope.zoo.data.tensor_file import EXAMPLES, tensor_file
 
 #: Data sets by name.
 DATASETS = ("digits", "mnist", "fashion-mnist", "cifar10")
 PIXEL_TOP = 255.0
-
-
-def _records(name: str, root: str | Path | None, split: str) -> tuple[Records, float]:
-    """Return a named data set and the largest value its pixels can have."""
-    if name == "digits":
-        return digits(split), TOP
-    if name == "cifar10":
-        return cifar10(root, split), PIXEL_TOP
-    return mnist(name, root, split), PIXEL_TOP
 
 
 def load_data(
@@ -64,7 +55,11 @@ def load_data(
     if name in DATASETS:
         if colon and normalize is not None:
             raise InputError(f"Normalization given twice: {text!r} and normalize={normalize!r}.")
-        records, top = _records(name, root, split)
+        top = TOP if name == "digits" else PIXEL_TOP  # the largest value its pixels can have
+        if name == "digits":
+            records = digits(split)
+        else:
+            records = cifar10(root, split) if name == "cifar10" else mnist(name, root, split)
         choice = normalize if normalize is not None else preset or "unit"
         return Data(text, records, normalization(choice, top, records.shape), batch_size, limit)
     if Path(text).suffix.lower() not in EXAMPLES.endings and not Path(text).exists():
