@@ -9,12 +9,12 @@ import pytest
 
 from normscope import audit, explain
 from normscope.papers.claim import Claim, Outcome, Verdict
-from normscope.papers.explain import Explanation
+from normscope.papers.explain import Answer, Explanation
 from normscope.papers.run import Audit, Entry, every_claim
 from normscope.report.audit import (
+    answer_sections,
     audit_markdown,
     audit_sections,
-    explanation_sections,
     markdown_row,
     measured_text,
     totals_text,
@@ -84,7 +84,7 @@ def test_what_is_true_has_its_own_word() -> None:
         Explanation("claim", "b", verdict="false", corrected="this"),
         Explanation("rule", "c", corrected="this"),
     ]
-    assert [section.sentences[-1].split() for section in explanation_sections(parts)] == [
+    assert [section.sentences[-1].split() for section in answer_sections(Answer("several", tuple(parts)))] == [
         ["exactly", "this"],
         ["instead", "this"],
         ["do", "this"],
@@ -92,7 +92,7 @@ def test_what_is_true_has_its_own_word() -> None:
 
 
 def test_explanations_show_where_the_code_is() -> None:
-    text = plain_text(explanation_sections(explain("Lemma 5").parts))
+    text = plain_text(answer_sections(explain("Lemma 5")))
     assert re.search(r"code      normscope/lipschitz/theorem_9.py:\d+ \(lemma_5\)\n", text)
     assert "holds     1-Lipschitz activations, plain chain" in text
 

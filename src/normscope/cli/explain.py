@@ -45,9 +45,9 @@ def explain(
     if json:
         print(answer.to_json())
         return
-    from normscope.report.audit import explanation_sections
+    from normscope.report.audit import answer_sections
 
-    show(explanation_sections(answer.parts))
+    show(answer_sections(answer))
 
 
 def _word(name: str) -> str | None:

@@ -1,6 +1,6 @@
 """The audit as text: a table for each paper, claims in detail, and a page of documentation."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 
 from normscope.core.number_text import digits
 from normscope.core.statement import PAPERS, Statement
@@ -53,7 +53,7 @@ def totals_text(audit: Audit) -> str:
 
 def answer_sections(answer: Answer) -> list[Section]:
     """Return an answer as sections."""
-    return explanation_sections(answer.parts)
+    return [_section(part) for part in answer.parts]
 
 
 def statement_sections(found: Sequence[Statement]) -> list[Section]:
@@ -65,11 +65,6 @@ def statement_sections(found: Sequence[Statement]) -> list[Section]:
         if rows:
             sections.append(Section(f"{paper}: {title}", table=Table(columns, rows, frozenset(columns))))
     return sections
-
-
-def explanation_sections(parts: Iterable[Explanation]) -> list[Section]:
-    """Return explanations as sections."""
-    return [_section(part) for part in parts]
 
 
 def audit_markdown(audit: Audit) -> str:

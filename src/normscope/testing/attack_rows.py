@@ -7,10 +7,11 @@ import torch
 from torch import Tensor
 
 from normscope.core.result import LayerResult, NormalizerResult
-from normscope.core.value import log_of
+from normscope.core.value import LN10, log_of
 from normscope.operators.normalizer import row_of_weights
 from normscope.testing.hooked_model import Call
 from normscope.testing.pairs import attack, best_pair, everywhere
+from normscope.testing.refutation import Attack
 from normscope.testing.scene import Scene, find_calls, groups_of, only_normalizes
 
 #: Entries of a matrix that is formed to be compared with its norm.
@@ -184,4 +185,7 @@ def attack_effect(scene: Scene) -> None:
         claim = scene.result.effect.get(key)
         if claim is None or not all(row in attained for row in rows):
             continue
-        scene.hold_log10("effect", key, field, float(claim[field]), math.fsum(attained[row] for row in rows))
+        log10 = float(claim[field])
+        if log10 < math.inf:
+            claimed, found = log10 * LN10 + 1e-12 * abs(log10), math.fsum(attained[row] for row in rows)
+            scene.attacks.append(Attack("effect", key, field, "", claimed, found, how="product of the rows"))

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from normscope.core.errors import NormscopeError
 from normscope.core.result import NormalizerResult, Result
-from normscope.core.value import LN10, Kind, Value
+from normscope.core.value import Kind, Value
 from normscope.graph.inputs import ModelInputs
 from normscope.testing.hooked_model import Call, HookedModel, Trace
 from normscope.testing.pairs import Pair
@@ -56,12 +56,6 @@ class Scene:
             return
         log = found.log if isinstance(found, Pair) else found
         self.attacks.append(Attack(table, name, number, claim.domain, claim.log, log, claim.kind is Kind.LOWER, how))
-
-    def hold_log10(self, table: str, name: str, number: str, log10: float, attained: float) -> None:
-        """Hold something attained against a certified number that is given by its decimal logarithm alone."""
-        if log10 < math.inf:
-            claimed = log10 * LN10 + 1e-12 * abs(log10)
-            self.attacks.append(Attack(table, name, number, "", claimed, attained, how="product of the rows"))
 
     def skip(self, number: str, reason: str) -> None:
         """Note a number that is not attacked."""
