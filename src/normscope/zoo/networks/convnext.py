@@ -99,7 +99,11 @@ class ConvNeXt(nn.Module):
 def convnext_tiny(norm: str = "ln", classes: int = 1000, image_size: int = 224, width: int = 96) -> ConvNeXt:
     """Return ConvNeXt-T with layer scale: 28,589,128 parameters with 1000 classes.
 
-    The image size is a multiple of 32.
+    Args:
+        norm: ``"ln"``, ``"rms"`` or ``"none"``.
+        classes: outputs.
+        image_size: pixels of a side, a multiple of 32.
+        width: channels of the first stage.
 
     >>> convnext_tiny(width=4, classes=2, image_size=32)(torch.zeros(1, 3, 32, 32)).shape
     torch.Size([1, 2])

@@ -32,6 +32,8 @@ class DenseNet(nn.Module):
     Stem, dense blocks with a halving of channels and resolution between them, average pool, linear layer.
 
     Args:
+        norm: the normalizer.
+        classes: outputs.
         image_size: pixels of a side; more than 64 selects the large stem.
         blocks: layers in each dense block.
         growth: channels each layer adds.

@@ -87,7 +87,12 @@ def efficientnet_b0(
 ) -> EfficientNet:
     """Return EfficientNet-B0: 5,288,548 parameters with 1000 classes.
 
-    ``width`` is a factor on all channels, ``depth`` one on the number of blocks, rounded up.
+    Args:
+        norm: the normalizer.
+        classes: outputs.
+        image_size: pixels of a side.
+        width: factor on all channels.
+        depth: factor on the number of blocks, rounded up.
 
     >>> efficientnet_b0(width=0.25, classes=10, image_size=32).eval()(torch.zeros(1, 3, 32, 32)).shape
     torch.Size([1, 10])

@@ -123,7 +123,11 @@ class LlamaLike(nn.Module):
     """Llama-like decoder and its output layer, tiny by default.
 
     Args:
+        vocabulary: number of tokens.
+        width: features of a token.
+        layers: number of layers.
         hidden: features inside the gated MLP.
+        heads: query heads.
         key_heads: key and value heads.
 
     >>> LlamaLike(width=8, hidden=12)(torch.zeros(1, 5, dtype=torch.long)).shape

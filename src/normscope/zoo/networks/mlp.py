@@ -15,6 +15,7 @@ class MLP(nn.Module):
     Args:
         sizes: features of the input, of each hidden layer, and of the output.
         norm: one of :data:`normscope.zoo.networks.normalizers.NORMS`, between each hidden linear layer and its ReLU.
+        bias: whether linear layers have one.
         input_shape: shape of one example; it is flattened. The default is a vector.
 
     >>> MLP([4, 8, 2], norm="bn")(torch.zeros(3, 4)).shape
@@ -55,7 +56,13 @@ def relu10(
 ) -> MLP:
     """Return the papers' network: ``depth`` linear layers, each but the last followed by a normalizer and ReLU.
 
-    ``width`` is that of each hidden layer; 3072 inputs are CIFAR-10 images, 784 those of MNIST, 64 digits.
+    Args:
+        norm: the normalizer.
+        width: features of each hidden layer.
+        depth: number of linear layers.
+        in_features: 3072 for CIFAR-10 images, 784 for MNIST, 64 for digits.
+        classes: outputs of the last layer.
+        bias: whether linear layers have one.
 
     >>> sum(isinstance(m, nn.Linear) for m in relu10(width=8, in_features=64).modules())
     10
@@ -72,7 +79,14 @@ def mlp(
     classes: int = 10,
     bias: bool = True,
 ) -> MLP:
-    """Return a multilayer perceptron with the given numbers of features in its hidden layers.
+    """Return a multilayer perceptron with the given hidden sizes.
+
+    Args:
+        norm: the normalizer.
+        hidden: features of each hidden layer.
+        in_features: values of one example.
+        classes: outputs.
+        bias: whether linear layers have one.
 
     >>> mlp(hidden=(5,), in_features=4, classes=2).head
     Linear(in_features=5, out_features=2, bias=True)

@@ -10,6 +10,8 @@ class Cell(nn.Module):
     """One step of a recurrent network: two products, each normalized, with a block for each gate.
 
     Args:
+        features: values of one element of the sequence.
+        hidden: size of the state.
         norm: ``"ln"``, ``"rms"`` or ``"none"``, for the two products.
     """
 
@@ -96,6 +98,13 @@ class Recurrent(nn.Module):
 def lstm(features: int = 8, length: int = 8, hidden: int = 32, classes: int = 10, layers: int = 1) -> Recurrent:
     """Return a classifier built on ``nn.LSTM``; by default it reads the rows of an 8x8 digit.
 
+    Args:
+        features: values of one element of the sequence.
+        length: elements of a sequence.
+        hidden: size of the state.
+        classes: outputs.
+        layers: stacked layers.
+
     >>> lstm()(torch.zeros(2, 8, 8)).shape
     torch.Size([2, 10])
     """
@@ -113,6 +122,13 @@ def gru(features: int = 8, length: int = 8, hidden: int = 32, classes: int = 10,
 
 def lstm_cell(norm: str = "none", features: int = 8, length: int = 8, hidden: int = 32, classes: int = 10) -> Unrolled:
     """Return a classifier built on an LSTM cell written out.
+
+    Args:
+        norm: ``"ln"``, ``"rms"`` or ``"none"``.
+        features: values of one element of the sequence.
+        length: elements of a sequence.
+        hidden: size of the state.
+        classes: outputs.
 
     >>> lstm_cell(norm="ln")(torch.zeros(2, 8, 8)).shape
     torch.Size([2, 10])

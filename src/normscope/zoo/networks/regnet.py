@@ -22,7 +22,11 @@ class RegNet(nn.Module):
     (24, 56, 152, 368), blocks (1, 1, 4, 7) and group 8 at 224 pixels are RegNetX-200MF.
 
     Args:
+        norm: the normalizer.
+        classes: outputs.
         image_size: pixels of a side; more than 64 halves the resolution in the stem.
+        widths: channels of each stage.
+        blocks: blocks of each stage.
         group: channels of one group.
 
     >>> RegNet(widths=(8,), blocks=(1,))(torch.zeros(1, 3, 32, 32)).shape

@@ -117,7 +117,11 @@ class ResNet(nn.Module):
 def resnet18(norm: str = "bn", classes: int = 1000, image_size: int = 224, width: int = 64) -> ResNet:
     """Return ResNet-18: 20 normalizers, 11,689,512 parameters with 1000 classes.
 
-    Images of 64 pixels or fewer select the small stem.
+    Args:
+        norm: the normalizer.
+        classes: outputs.
+        image_size: pixels of a side; 64 or fewer selects the small stem.
+        width: channels of the first stage.
 
     >>> resnet18(width=4, classes=3, image_size=32)(torch.zeros(1, 3, 32, 32)).shape
     torch.Size([1, 3])

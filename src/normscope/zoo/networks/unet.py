@@ -20,7 +20,10 @@ class UNet(nn.Module):
     """Small U-Net: level i has ``width 2^i`` channels.
 
     Args:
+        norm: the normalizer.
         outputs: channels of the output map.
+        image_size: pixels of a side.
+        width: channels of the first level.
         levels: how often the resolution is halved, and doubled again.
 
     >>> UNet(width=4)(torch.zeros(1, 3, 32, 32)).shape
