@@ -7,13 +7,7 @@ from normscope.zoo.networks.normalizers import token_normalizer
 
 
 class Cell(nn.Module):
-    """One step of a recurrent network: two products, each normalized, with a block for each gate.
-
-    Args:
-        features: values of one element of the sequence.
-        hidden: size of the state.
-        norm: ``"ln"``, ``"rms"`` or ``"none"``, for the two products.
-    """
+    """One step of a recurrent network: two products, each normalized, with a block for each gate."""
 
     gates: int
 
@@ -30,6 +24,11 @@ class LSTMCell(Cell):
     r"""One step of an LSTM, written out.
 
     .. math:: (i, f, g, o) = N(W x) + N(U h), \quad c' = s(f) c + s(i) \tanh g, \quad h' = s(o) \tanh c'
+
+    Args:
+        features: values of one element of the sequence.
+        hidden: size of the state.
+        norm: ``"ln"``, ``"rms"`` or ``"none"``, for the two products.
     """
 
     gates = 4
@@ -48,7 +47,7 @@ class GRUCell(Cell):
 
     .. math:: r = s(a_r + b_r), \quad z = s(a_z + b_z), \quad n = \tanh(a_n + r\, b_n), \quad h' = (1 - z) n + z h
 
-    with :math:`a = N(W x)` and :math:`b = N(U h)`.
+    with :math:`a = N(W x)` and :math:`b = N(U h)`; the arguments are those of :class:`LSTMCell`.
     """
 
     gates = 3
