@@ -13,7 +13,7 @@ def _around() -> Around:
     bound = Value.of(3.0, Kind.PROBABILISTIC, delta=0.01, assumptions=ASSUMPTIONS)
     none = Value(math.inf, Kind.PROBABILISTIC, delta=0.01)
     rows = (
-        Neighbourhood(0.0, (1.0, 2.0, 3.0), bound, 0.1),
+        Neighbourhood(0.0, (1.0, 2.0, 3.0), bound, Value.of(3.0, Kind.CERTIFIED), 0.1),
         Neighbourhood(0.1, (1.5, math.inf, 4.0), bound),
         Neighbourhood(0.2, (math.inf,) * 3, none),
     )
@@ -37,6 +37,7 @@ def test_the_best_is_the_widest_with_a_finite_bound() -> None:
     assert best is not None
     assert best.radius == 0.1
     assert Around(0.95, 0.99, 0, 90).best() is None
+    assert _around().best_of_points() == _around().neighbourhoods[0]
 
 
 def test_the_share_of_decisions_within_a_distance() -> None:

@@ -59,6 +59,19 @@ def test_what_holds_around_the_data_comes_first() -> None:
     assert text.endswith("; on all inputs nothing can be certified, and 6 (attained) at some input.")
 
 
+def test_too_few_points_for_a_share_of_inputs_speak_for_themselves() -> None:
+    """At the largest radius at which all of them have a constant."""
+    rows = [Neighbourhood(r, (2.0, c), None, value(c, domain=f"within {r:g} of each of the 2 data points"))
+            for r, c in ((0.1, 5.0), (0.2, math.inf))]  # fmt: skip
+    near = Around(0.95, 0.99, 2, 90, tuple(rows))
+    assert sentence_text(verdict(result(around=near)).input) == (
+        "Within 0.1 of each of the 2 data points, the output moves at most 5 (certified) times as far as the input; "
+        "on all inputs at most 3160 (certified), and 6 (attained) at some input."
+    )
+    unknown = Around(0.95, 0.99, 2, 90, (Neighbourhood(0.0, (2.0, 5.0), None),))
+    assert sentence_text(verdict(result(around=unknown)).input).startswith("Moving the input by 1")
+
+
 def test_without_a_bound_on_all_inputs() -> None:
     """The floor takes its place, and its domain is said."""
     values = result().end_to_end | {"global": Value(math.inf, Kind.CERTIFIED)}

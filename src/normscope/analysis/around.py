@@ -185,7 +185,8 @@ def _stated(
         constants = tuple(min(point[i].constant, most) for point in balls)
         value = covering_value(constants, options.share, options.confidence)
         spent = sum(point[i].seconds for point in balls) / count
-        rows.append(Neighbourhood(radius, constants, _value(work, value, radius, also), round(spent, 4)))
+        every = None if also else _of_points(work, max(constants), radius, count, delta)
+        rows.append(Neighbourhood(radius, constants, _value(work, value, radius, also), every, round(spent, 4)))
     decisions = [max(b.certified_radius for b in point) for point in balls if point[0].margin is not None]
     proved = tuple(decisions) if len(decisions) == count else ()
     return Around(options.share, options.confidence, count, needed, tuple(rows), proved, tuple(notes))
@@ -201,8 +202,26 @@ def _value(work: Work, number: float | None, radius: float, also: tuple[str, ...
         log_of(number) if number < math.inf else math.inf,
         Kind.PROBABILISTIC,
         domain=f"{where} {100 * options.share:g} % of inputs like the data",
-        mode=options.mode if any(s.kind == "batch_norm" for s in work.program.sites) else None,
+        mode=_mode(work),
         statement="normscope LOCAL-4",
         assumptions=(*ASSUMPTIONS, *also),
         delta=1.0 - options.confidence,
     )
+
+
+def _of_points(work: Work, number: float, radius: float, count: int, delta: float) -> Value:
+    """Return a bound for every point as a value."""
+    points = "the data point" if count == 1 else f"each of the {count:,} data points"
+    return Value(
+        log_of(number) if number < math.inf else math.inf,
+        Kind.PROBABILISTIC if delta else Kind.CERTIFIED,
+        domain=f"{f'within {radius:g} of' if radius else 'at'} {points}",
+        mode=_mode(work),
+        statement="normscope LOCAL-2",
+        delta=min(1.0, count * delta),
+    )
+
+
+def _mode(work: Work) -> str | None:
+    """Return the mode that the numbers depend on, if they do."""
+    return work.options.mode if any(s.kind == "batch_norm" for s in work.program.sites) else None

@@ -22,6 +22,9 @@ class Neighbourhood:
     #: the certified constant at each point, in the order the points were taken; infinite where there is none
     constants: tuple[float, ...]
     bound: Value | None  #: what a share of all inputs stays below, with a confidence; nothing with too few points
+    every_point: Value | None = (
+        None  #: what the constant of every point stays below; nothing if rounding is not enclosed
+    )
     #: CPU time for each point, on average; not stored, so that a seed gives the same file
     seconds: float = field(default=0.0, compare=False)
 
@@ -57,8 +60,15 @@ class Around:
 
     def best(self) -> Neighbourhood | None:
         """Return the neighbourhood of the largest radius with a finite bound for the share."""
-        found = [n for n in self.neighbourhoods if n.bound is not None and n.bound.log < float("inf")]
-        return found[-1] if found else None
+        return self._largest("bound")
+
+    def best_of_points(self) -> Neighbourhood | None:
+        """Return the neighbourhood of the largest radius with a finite bound for every point."""
+        return self._largest("every_point")
+
+    def _largest(self, name: str) -> Neighbourhood | None:
+        bounds = [(n, getattr(n, name)) for n in self.neighbourhoods]
+        return next((n for n, bound in reversed(bounds) if bound is not None and bound.log < float("inf")), None)
 
     def decided(self, distance: float) -> float:
         """Return the share of the points whose decision is proved to stay the same within a distance.
@@ -74,6 +84,7 @@ class Around:
             {
                 "radius": n.radius,
                 "bound": None if n.bound is None else n.bound.to_dict(),
+                "every_point": None if n.every_point is None else n.every_point.to_dict(),
                 "median": json_number(n.median),
                 "largest": json_number(n.largest),
                 "unbounded": n.unbounded,
@@ -94,7 +105,7 @@ class Around:
         """
         rows = []
         for n in data["neighbourhoods"]:
-            bound = None if n["bound"] is None else Value.from_dict(n["bound"])
-            rows.append(Neighbourhood(n["radius"], tuple(map(float, n["constants"])), bound))
+            bounds = [None if n.get(key) is None else Value.from_dict(n[key]) for key in ("bound", "every_point")]
+            rows.append(Neighbourhood(n["radius"], tuple(map(float, n["constants"])), bounds[0], bounds[1]))
         rest = {key: data[key] for key in ("share", "confidence", "points", "needed")}
         return cls(**rest, neighbourhoods=tuple(rows), radii=tuple(data["radii"]), notes=tuple(data["notes"]))

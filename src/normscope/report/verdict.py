@@ -94,8 +94,18 @@ def is_finite(value: Value | None) -> bool:
 def _around(around: Around | None, values: Mapping[str, Value | None]) -> Sentence:
     """Return what holds around the data, at the largest radius at which something does, and on all inputs."""
     best = None if around is None else around.best()
+    upper, lower = values.get("global"), values.get("lower_everywhere") or values.get("lower")
+    attained: Sentence = () if lower is None else (", and ", lower, " at some input")
+    rest: Sentence = ("; on all inputs nothing can be certified", *attained, ".")
+    if upper is not None and is_finite(upper):
+        rest = (f"; {_domain(upper)} at most ", upper, *attained, ".")
     if around is None or best is None or best.bound is None:
-        return ()
+        best = None if around is None else around.best_of_points()
+        if best is None or best.every_point is None:
+            return ()
+        where = best.every_point.domain
+        start = f"{where[:1].upper()}{where[1:]}, the output moves at most "
+        return (start, best.every_point, " times as far as the input", *rest)
     who = f"{100 * around.share:g} % of inputs like the data"
     sure = f"(confidence {100 * around.confidence:g} %, from {plural(around.points, 'point')})"
     if best.radius == 0:
@@ -104,11 +114,7 @@ def _around(around: Around | None, values: Mapping[str, Value | None]) -> Senten
     else:
         bound = f"{value_text(best.bound)} times as far as the input"
         start = f"Within {best.radius:g} of {who} {sure}, the output moves at most {bound}"
-    upper, lower = values.get("global"), values.get("lower_everywhere") or values.get("lower")
-    attained: Sentence = () if lower is None else (", and ", lower, " at some input")
-    if upper is None or not is_finite(upper):
-        return (f"{start}; on all inputs nothing can be certified", *attained, ".")
-    return (f"{start}; {_domain(upper)} at most ", upper, *attained, ".")
+    return (start, *rest)
 
 
 def _domain(value: Value) -> str:
