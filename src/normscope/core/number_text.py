@@ -14,18 +14,13 @@ def number_text(log10: float, count: int = 4) -> str:
     """
     if math.isinf(log10):
         return "no bound" if log10 > 0 else "0"
-    if _is_plain(log10):
+    if abs(log10) < PLAIN and 10**-PLAIN < float(digits(10.0**log10)) < 10**PLAIN:  # also after rounding
         return digits(10.0**log10, count)
     exponent = math.floor(log10)
     mantissa = digits(10.0 ** (log10 - exponent), count)
     if mantissa == "10":
         mantissa, exponent = "1", exponent + 1
     return f"{mantissa}e{exponent:+03d}"
-
-
-def _is_plain(log10: float) -> bool:
-    """Tell whether a number is between 1e-6 and 1e6, also after rounding to four digits."""
-    return abs(log10) < PLAIN and 10**-PLAIN < float(digits(10.0**log10)) < 10**PLAIN
 
 
 def digits(x: float, count: int = 4) -> str:

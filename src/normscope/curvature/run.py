@@ -135,7 +135,8 @@ class _Run:
                         result = step(result, products, pairs, known)
             except KeyboardInterrupt:
                 stopped = True
-            result = replace(result, cost=_cost(products, planned))
+            cost = {"products": products.count, "way": products.way, "bytes": planned.bytes, "free": planned.free}
+            result = replace(result, cost=cost)
         if not stopped:
             try:
                 result = self._difference(result)
@@ -426,8 +427,3 @@ def _spurious(gradient: Tensor, known: Directions) -> float:
     squares.index_add_(0, known.groups, torch.where(inside, gradient.double().square(), 0.0))
     ratios = torch.where(inside, squares.sqrt()[known.groups] / known.lengths, 0.0)
     return float(ratios.max())
-
-
-def _cost(products: Products, planned: Plan) -> dict[str, Any]:
-    """Return what was spent."""
-    return {"products": products.count, "way": products.way, "bytes": planned.bytes, "free": planned.free}

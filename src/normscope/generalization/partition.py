@@ -83,7 +83,10 @@ def grid(low: Sequence[float], high: Sequence[float], counts: Sequence[int]) -> 
         return (place * strides).sum(1)
 
     diameter = (torch.linalg.vector_norm(sides) * (1 + 1e-15))[None]
-    axes = [low + side * _halves(n) for low, side, n in zip(first, sides, number.tolist(), strict=True)]
+    axes = [
+        low + side * (torch.arange(n, dtype=torch.float64) + 0.5)
+        for low, side, n in zip(first, sides, number.tolist(), strict=True)
+    ]
     middles = torch.cartesian_prod(*axes).reshape(-1, len(first))
     radius = diameter / 2 * (1 + 1e-12)
     name = f"a grid of {math.prod(counts)} boxes"
@@ -121,8 +124,3 @@ def voronoi(centres: Tensor, low: Sequence[float], high: Sequence[float], *, fro
     name, diameter = f"cells of {len(points)} nearest centres", torch.linalg.vector_norm(last - first)[None]
     middle, radius = (first + last)[None] / 2, diameter / 2 * (1 + 1e-12)
     return Partition(name, len(points), diameter, assign, from_data, points, middle, radius)
-
-
-def _halves(count: int) -> Tensor:
-    """Return ``1/2, 3/2, ...``."""
-    return torch.arange(count, dtype=torch.float64) + 0.5

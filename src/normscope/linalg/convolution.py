@@ -101,7 +101,8 @@ def convolution_norm(
         return NormBounds.exact(0.0, method="zero")
     if _is_blockwise(axes, padding_mode):
         matrices = kernel.reshape(groups, kernel.shape[0] // groups, -1)
-        bounds = largest_matrix_norm(matrices, seed=seed).widen(_entry_margin(matrices, entry_error))
+        margin = entry_error * math.sqrt(min(matrices.shape[-2:]))  # every entry carries a relative error
+        bounds = largest_matrix_norm(matrices, seed=seed).widen(margin)
         return bounds.scaled(log_factor)
     blocks = [
         ConvolutionBlock(part, axes, padding_mode, entry_error)
@@ -195,11 +196,6 @@ def _folded(
         log_factor += log
     again, log = to_unit_scale(kernel)
     return again, log_factor + log
-
-
-def _entry_margin(matrices: Tensor, entry_error: float) -> float:
-    """Return the relative error of a norm whose entries carry a relative error: times the square root of the rank."""
-    return entry_error * math.sqrt(min(matrices.shape[-2:]))
 
 
 def _check(

@@ -49,7 +49,8 @@ def matrix_norm(matrix: Tensor, *, seed: int = 0) -> NormBounds:
     if A.numel() == 0 or not bool(A.any()):
         return NormBounds.exact(0.0, method="zero")
     if min(A.shape) == 1:
-        return NormBounds.exact(_euclidean(A), method="vector").scaled(log_factor)
+        length = math.sqrt(math.fsum(x * x for x in A.flatten().tolist()))
+        return NormBounds.exact(length, method="vector").scaled(log_factor)
     if _is_monomial(A):
         return NormBounds.exact(float(A.abs().max()), method="monomial").scaled(log_factor)
     A = A if A.shape[0] >= A.shape[1] else A.mT
@@ -168,11 +169,6 @@ def attained(map: LinearMap, vector: Tensor, apply_error: float) -> float:
     """Return the norm attained at a flat vector, minus the absolute error of one application."""
     value = attained_norm(map, vector.reshape(map.domain_shape), apply_error=0.0)
     return max(0.0, (value - apply_error) * (1.0 - 4 * UNIT_ROUNDOFF))
-
-
-def _euclidean(vector: Tensor) -> float:
-    """Return the Euclidean norm of all entries, summed without rounding error."""
-    return math.sqrt(math.fsum(x * x for x in vector.flatten().tolist()))
 
 
 def _is_monomial(A: Tensor) -> bool:

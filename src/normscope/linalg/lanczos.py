@@ -173,18 +173,15 @@ def lanczos_norm(
     if start is not None and delta is not None:
         raise ValueError("A probabilistic bound needs a random start. Pass delta or start, not both.")
     small = map if map.domain_dimension <= map.range_dimension else map.transpose
-    run = _Recurrence.begin(small, _gaussian(small, seed) if start is None else start, max_steps, reorthogonalise)
+    if start is None:  # a Gaussian vector: its direction is uniform on the sphere
+        generator = torch.Generator().manual_seed(seed)
+        start = torch.randn(small.domain_dimension, generator=generator, dtype=torch.float64)
+    run = _Recurrence.begin(small, start, max_steps, reorthogonalise)
     while run.may_continue:
         run.step()
         if run.may_continue and run.steps % LOOK_EVERY == 0 and _accurate_enough(run, delta, tolerance, target):
             break
     return _bounds(run, delta, apply_error)
-
-
-def _gaussian(map: LinearMap, seed: int) -> Tensor:
-    """Return a Gaussian vector of the domain: its direction is uniform on the sphere."""
-    generator = torch.Generator().manual_seed(seed)
-    return torch.randn(map.domain_dimension, generator=generator, dtype=torch.float64)
 
 
 @dataclass

@@ -172,7 +172,9 @@ def normalizer(call: Call, x: Expr, spread: Spread, kind: str, gamma: Any = None
     """Return ``gamma * (x - mean)/spread + beta`` as centring, division and affine map."""
     inner = centered(call, x, spread) if spread.centered else x
     if gamma is not None and spread.channel_axis is not None and spread.view == x.shape:
-        out = call.atom(Division(inner, spread, kind, _as_groups(gamma, spread)), x.shape)
+        groups = [n if i == spread.channel_axis else 1 for i, n in enumerate(spread.view)]
+        gain = gamma.detach().to(torch.float64).flatten().reshape(groups)
+        out = call.atom(Division(inner, spread, kind, gain), x.shape)
         return out if beta is None else add_terms(call, [out], beta.detach())
     out = call.atom(Division(inner, spread, kind), x.shape)
     if spread.centered:
@@ -201,12 +203,6 @@ def normalized(call: Call, x: Expr, spread: Spread, kind: str, gamma: Any = None
 def with_statistics(call: Call, result: Expr) -> Any:
     """Return a result, followed by statistics nobody may rely on if the operation gives them."""
     return call.with_rest(result, "statistics of a normalizer used outside it", known=False)
-
-
-def _as_groups(gamma: Tensor, spread: Spread) -> Tensor:
-    """Return a scale per channel in the shape the groups of a view have."""
-    shape = [n if i == spread.channel_axis else 1 for i, n in enumerate(spread.view)]
-    return gamma.detach().to(torch.float64).flatten().reshape(shape)
 
 
 def per_channel(parameter: Tensor | None, rank: int) -> Tensor | None:

@@ -250,7 +250,7 @@ class Walk:
         if kind and rule is not None:
             return self._normalizer(call, kind, rule)
         inner = (value, *(self.values.get(n) for n in node.inputs()))
-        if rule is not shape_only and any(_is_complex(v) for v in inner):
+        if rule is not shape_only and any(isinstance(v, Tensor) and v.is_complex() for v in inner):
             turned = paired(call, [self.values.get(n) for n in node.inputs() if n in self.exprs])
             return turned or self._opaque(call)  # all other rules speak of real numbers
         if rule is None:
@@ -397,11 +397,6 @@ class Walk:
         self.program.atoms = [e for e in used if e.id in atoms]
         self.program.layers = [e for e in used if e.id in layers and e.atoms]  # a layer on a constant moves nothing
         self.program.opaque = [a for a in self.program.atoms if isinstance(a.atom, Opaque)]
-
-
-def _is_complex(value: Any) -> bool:
-    """Tell whether a value is a tensor of complex numbers."""
-    return isinstance(value, Tensor) and value.is_complex()
 
 
 def build_program(

@@ -153,7 +153,7 @@ def survey(
     blocks = {b.name: i for i, b in enumerate(program.blocks)}
     factors = sized_tensors(program)
     result.inputs = [Range(math.inf, -math.inf, 0.0, 0.0) for _ in program.blocks]
-    reference = _batch_of(program)
+    reference = program.blocks[0].shape[0] if program.blocks and program.blocks[0].shape else 1
     tensors = captured.tensors_as(dtype)
     for batch in batches:
         size = batch[0].shape[0] if batch and batch[0].ndim else 1
@@ -186,11 +186,6 @@ def survey(
         if progress is not None:
             progress(result.samples)
     return result
-
-
-def _batch_of(program: Program) -> int:
-    """Return the batch size the program was walked at."""
-    return program.blocks[0].shape[0] if program.blocks and program.blocks[0].shape else 1
 
 
 def _see(

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from normscope.core.errors import NonFiniteError
 from normscope.lipschitz.chains.elimination import first_blocks, joined, without
-from normscope.lipschitz.chains.form import Block, Form, Unit
+from normscope.lipschitz.chains.form import Block, Form
 
 #: The least factor of the metric, for forms that are negative.
 LEAST = 1e-9
@@ -59,7 +59,8 @@ def start(form: Form) -> Start:
     scales = [*sources, *roots]
     scaled = _in_units(form, scales)
     shared = [
-        (given - 2 * _shared(unit, root)).exp() for unit, given, root in zip(form.units, logs, roots, strict=True)
+        (given - 2 * unit.gathered(root) / unit.gathered(torch.ones_like(root))).exp()
+        for unit, given, root in zip(form.units, logs, roots, strict=True)
     ]
     log_units = [float(source[0]) for source in sources]
     return Start(scaled, shared, math.exp(log_square - 2 * unit_log), log_units, scales)
@@ -116,11 +117,6 @@ def _log(x: float) -> Tensor:
 def _power_of_two(logs: Tensor) -> Tensor:
     """Return logarithms rounded to those of powers of two."""
     return (logs / math.log(2.0)).round() * math.log(2.0)
-
-
-def _shared(unit: Unit, entries: Tensor) -> Tensor:
-    """Return what the entries of one multiplier have in common."""
-    return unit.gathered(entries) / unit.gathered(torch.ones_like(entries))
 
 
 def _scaled(blocks: Mapping[int, Block], scales: list[Tensor], rows: Tensor | None) -> dict[int, Block]:

@@ -38,7 +38,9 @@ def scale_free(graph: Graph, program: Program, use: Use, *, training: bool = Fal
     while True:
         site = sites.get(node.name)
         if site is not None and _all_inside(graph, users[node.name], site):
-            centred = _takes_each_bias(site) and not bent
+            symmetry = normalizers()[site.kind].symmetry
+            # The mean of each channel is taken out by itself, so that a bias before it is lost.
+            centred = symmetry is not None and symmetry.per == "neuron" and symmetry.shift and not bent
             return site if centred or not _has_bias(graph[use.node]) else None
         if len(users[node.name]) != 1:
             return None
@@ -46,12 +48,6 @@ def scale_free(graph: Graph, program: Program, use: Use, *, training: bool = Fal
         if name_of(node) not in HOMOGENEOUS:
             return None
         bent = bent or name_of(node) not in LINEAR
-
-
-def _takes_each_bias(site: Site) -> bool:
-    """Tell whether a normalizer takes the mean out of each channel by itself, so that a bias before it is lost."""
-    symmetry = normalizers()[site.kind].symmetry
-    return symmetry is not None and symmetry.per == "neuron" and symmetry.shift
 
 
 def _all_inside(graph: Graph, users: list[str], site: Site) -> bool:

@@ -282,10 +282,6 @@ def layer_norm(call: Call) -> Any:
     return normalized(call, x, spread, "layer_norm", call["weight"], call["bias"])
 
 
-def _module_spread(module: nn.LayerNorm, shape: tuple[int, ...]) -> Spread:
-    return trailing_spread(shape, len(module.normalized_shape), module.eps, centered=True)
-
-
 NORMALIZER = Normalizer(
     kind="layer_norm",
     formula="gamma (x - mean)/sqrt(var + eps) + beta, statistics of one sample or token",
@@ -294,7 +290,7 @@ NORMALIZER = Normalizer(
     ),
     ops=("layer_norm", "native_layer_norm"),
     modules=(nn.LayerNorm,),
-    module_spread=_module_spread,
+    module_spread=lambda module, shape: trailing_spread(shape, len(module.normalized_shape), module.eps, centered=True),
     symmetry=Symmetry("layer", row=True, shift=True),
     claims=lambda match, spread: match.centered,
     takes_any_axes=True,

@@ -136,7 +136,8 @@ class Tail:
         d = self.degree
         rest = {(float(i - d), 0.0): _above(p) for i, p in enumerate(self.polynomial[:-1]) if p}
         falling = times(self.value, {(float(-d), 0.0): 1.0})
-        a = _below(self.polynomial[-1]) - supremum(joined(rest, falling), start)
+        least = max(math.nextafter(_above(self.polynomial[-1]), 0.0) * _DOWN, 0.0)  # at most |a|
+        a = least - supremum(joined(rest, falling), start)
         if not a > 0:
             raise UnknownTailError("the leading term does not lead yet")
         return a * _DOWN
@@ -155,11 +156,6 @@ def _above(p: Fraction) -> float:
         return math.nextafter(float(abs(p)), math.inf)
     except OverflowError:
         raise UnknownTailError("a coefficient beyond the float range") from None
-
-
-def _below(p: Fraction) -> float:
-    """Return a float at most ``|p|``."""
-    return max(math.nextafter(_above(p), 0.0) * _DOWN, 0.0)
 
 
 def expand(formula: Formula, side: int, start: float) -> Tail:

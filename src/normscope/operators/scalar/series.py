@@ -52,10 +52,6 @@ def _sigmoid(u: arb_series) -> arb_series:
     return _inverse(1 + (-u).exp())
 
 
-def _softplus(u: arb_series) -> arb_series:
-    return (1 + u.exp()).log() if u[0].mid() < 0 else u + (1 + (-u).exp()).log()
-
-
 def _relu(u: arb_series) -> arb_series:
     if u[0] >= 0:
         return u
@@ -80,7 +76,7 @@ def _integrated(value: arb, slope: arb_series, u: arb_series) -> arb_series:
 FUNCTIONS: dict[str, Callable[[arb_series], arb_series]] = {
     "exp": lambda u: u.exp(),
     "sigmoid": _sigmoid,
-    "softplus": _softplus,
+    "softplus": lambda u: (1 + u.exp()).log() if u[0].mid() < 0 else u + (1 + (-u).exp()).log(),
     "tanh": lambda u: 2 * _sigmoid(2 * u) - 1,
     "erf": lambda u: u.erf(),
     "erfc": lambda u: u.erfc(),
