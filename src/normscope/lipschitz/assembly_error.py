@@ -8,7 +8,7 @@ from weakref import WeakKeyDictionary
 import torch
 
 from normscope.core.statement import statement
-from normscope.core.value import log_sum
+from normscope.core.value import log_of, log_sum
 from normscope.linalg.bounds import NormBounds
 from normscope.linalg.matrix_rounding import UNIT_ROUNDOFF, schur_norm
 from normscope.linalg.streamed import BLOCK_NUMBERS
@@ -190,7 +190,7 @@ def _schur_test(weight: torch.Tensor) -> float:
     for rows in weight.split(max(1, BLOCK_NUMBERS // weight.shape[-1]), dim=-2):  # no copy of the whole matrix
         part = rows.to(torch.float64).abs()
         most, columns = max(most, float(part.sum(-1).max())), columns + part.sum(-2)
-    return (_log(most) + _log(float(columns.max()))) / 2 + 1e-9
+    return (log_of(most) + log_of(float(columns.max()))) / 2 + 1e-9
 
 
 def _diagonal(scale: torch.Tensor) -> tuple[float, int]:
@@ -198,7 +198,7 @@ def _diagonal(scale: torch.Tensor) -> tuple[float, int]:
     factors = scale.detach().to(torch.float64).abs()
     mantissas = torch.frexp(factors)[0]
     exact = bool(((mantissas == 0.5) | (mantissas == 0.0)).all())
-    return _log(float(factors.max())), 0 if exact else 8
+    return log_of(float(factors.max())), 0 if exact else 8
 
 
 def _convolution(op: LinearOp) -> tuple[float, int]:
@@ -207,8 +207,3 @@ def _convolution(op: LinearOp) -> tuple[float, int]:
     groups = op.data["groups"]
     grouped = weight.reshape(groups, weight.shape[0] // groups, weight.shape[1], -1).sum(-1)
     return _schur_test(grouped), max(grouped.shape[-2:]) * math.prod(weight.shape[2:])
-
-
-def _log(x: float) -> float:
-    """Return the logarithm, minus infinity at zero."""
-    return math.log(x) if x > 0 else -math.inf

@@ -14,6 +14,7 @@ from normscope.lipschitz import ranges
 from normscope.lipschitz.chains.join import Chains
 from normscope.lipschitz.segments import SegmentNorms
 from normscope.operators.expression import AtomSet, Expr, LinearOp, linear, offset, operands, reached
+from normscope.operators.layout import added
 from normscope.operators.nonlinear import INF, Lip, Range, product
 from normscope.operators.program import Program
 
@@ -380,14 +381,7 @@ def _summed(group: list[Expr]) -> Expr:
     """Return the sum of expressions of one shape as one expression."""
     if len(group) == 1:
         return group[0]
-
-    def apply(*tensors: Tensor) -> Tensor:
-        total = tensors[0]
-        for tensor in tensors[1:]:
-            total = total + tensor
-        return total
-
-    return linear(LinearOp("sum", apply), group, group[0].shape)
+    return linear(LinearOp("sum", added), group, group[0].shape)
 
 
 def _placed(junction: Expr, index: int) -> Expr:

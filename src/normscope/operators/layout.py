@@ -1,5 +1,6 @@
 """Operations that do not change entries: reshapes, permutations, repetition; and sums and factors of expressions."""
 
+import functools
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -238,14 +239,12 @@ def add_terms(call: Call, terms: Sequence[Expr], bias: Tensor | None = None) -> 
         return terms[0]
     if len(terms) == 1:
         return call.linear("isometry", lambda z: z, list(terms), bias=bias, reshape=True)
+    return call.linear("sum", added, list(terms), bias=bias)
 
-    def apply(*tensors: Tensor) -> Tensor:
-        total = tensors[0]
-        for tensor in tensors[1:]:
-            total = total + tensor
-        return total
 
-    return call.linear("sum", apply, list(terms), bias=bias)
+def added(*tensors: Tensor) -> Tensor:
+    """Return the sum of tensors of one shape."""
+    return functools.reduce(torch.add, tensors)
 
 
 @rule("copy")
