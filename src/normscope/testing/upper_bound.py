@@ -19,7 +19,7 @@ from normscope.operators.program import Program, Walk
 from normscope.operators.survey import survey
 from normscope.testing.hooked_model import WIDE_NOISE
 from normscope.testing.node_bounds import EVALUATION, node_violations, tensors_inside
-from normscope.testing.pairs import Flat, ascended, dense_norms, everywhere, quotients
+from normscope.testing.pairs import Flat, ascended, dense_norms, quotients
 
 
 @dataclass
@@ -164,14 +164,39 @@ def _jacobian_norms(function: Flat, x: Tensor) -> Tensor:
     return dense_norms(y, x).nan_to_num(0.0)
 
 
+def _points(data: Tensor, program: Program, generator: torch.Generator) -> Tensor:
+    """Return points of very different scales, and points near those where normalizers are steepest."""
+    n = data.shape[1]
+    found = [data, data * 1e-4]
+    for exponent in range(-6, 7, 2):
+        found.append(torch.randn(2, n, generator=generator, dtype=torch.float64) * 10.0**exponent)
+    noise = torch.randn(6, n, generator=generator, dtype=torch.float64)
+    for size in (1e-9, 1e-6, 1e-3):
+        level = torch.tensor([0.0, 0.0, 1.0, -1.0, 30.0, -30.0], dtype=torch.float64)[:, None]
+        found.append(level + size * noise)
+        pieces = [
+            (
+                torch.randn(2, *b.shape[1:-1], 1, generator=generator, dtype=torch.float64).expand(2, *b.shape[1:])
+            ).reshape(2, -1)
+            if len(b.shape) > 2
+            else torch.ones(2, math.prod(b.shape), dtype=torch.float64)
+            for b in program.blocks
+        ]
+        found.append(torch.cat(pieces, 1) + size * noise[:2])
+    return torch.cat(found)
+
+
 def _quotients(function: Flat, x: Tensor) -> float:
-    """Return the largest quotient over all pairs of some points."""
+    """Return the largest quotient over all pairs of some points that are not too close for float64."""
     with torch.no_grad():
         y = function(x)
     if not bool(y.isfinite().all()):
         return math.nan
-    i, j = torch.triu_indices(len(x), len(x), 1)
-    return float(quotients((y[i], y[j]), x[i], x[j], WIDE_NOISE).max()) if len(i) else 0.0
+    distance, change = ((t[:, None] - t[None]).norm(dim=-1) for t in (x, y))
+    size = torch.maximum(x.norm(dim=1)[:, None], x.norm(dim=1)[None])
+    apart = distance > 1e-3 * size
+    noise = 1e-13 * (y.norm(dim=1)[:, None] + y.norm(dim=1)[None])  # rounding of the values
+    return float(((change - noise)[apart] / distance[apart]).max()) if bool(apart.any()) else 0.0
 
 
 def _refute_everywhere(
@@ -180,7 +205,7 @@ def _refute_everywhere(
     """Hold Jacobians and pairs anywhere against the bound on all inputs."""
     if checked.upper["everywhere"] == math.inf:
         return
-    x = everywhere(data, [tuple(b.shape) for b in program.blocks], generator)
+    x = _points(data, program, generator)
     norms = _jacobian_norms(function, x)
     checked.compare("everywhere", float(norms.max()), "a Jacobian")
     checked.compare("everywhere", _quotients(function, x), "a pair")
