@@ -3,6 +3,7 @@ r"""Measured twins of the bounds: activations, Jacobians and Hessians of a model
 Nothing here uses the structure of weight normalization, so a bound that is compared with these numbers can fail.
 """
 
+import math
 from collections.abc import Callable
 
 import torch
@@ -118,7 +119,7 @@ def hessian_norm(model: nn.Module, scalar: Scalar) -> float:
     """Return the largest absolute eigenvalue of a scalar of the parameters, by double backward.
 
     Small problems are solved densely. Larger ones by Lanczos with the tolerance 1e-8: the value is then attained from
-    below, up to that tolerance.
+    below, up to that tolerance; not a number if the search did not converge.
     """
     leaves = {name: p.detach().clone().requires_grad_() for name, p in model.named_parameters() if p.requires_grad}
     values = list(leaves.values())
@@ -138,4 +139,5 @@ def hessian_norm(model: nn.Module, scalar: Scalar) -> float:
     start = torch.randn(flat.numel(), generator=torch.Generator().manual_seed(0), dtype=flat.dtype)
     many = 10 * flat.numel()
     found = eigenpairs(lambda v: products(v[None])[0], start, largest=1, smallest=1, tolerance=1e-8, max_products=many)
-    return float(abs(found.values).max())
+    largest = int(abs(found.values).argmax())
+    return float(abs(found.values[largest])) if found.converged[largest] else math.nan
