@@ -638,3 +638,10 @@ def test_the_largest_gram_matrix_decides_for_a_large_layer() -> None:
     """A layer 27648 -> 20000 needs more than 12 GB besides itself: four matrices of side 20000."""
     layer = torch.empty(20_000, 27_648, device="meta")
     assert 12.8e9 < additional_peak([layer]) < 14e9
+
+
+def test_memory_of_a_convolution_counts() -> None:
+    """691 MB were measured for the norm of this one on maps of 7 x 7; matrices of experts are no convolutions."""
+    kernel, experts = torch.empty(512, 512, 3, 3, device="meta"), torch.empty(9, 512, 512, device="meta")
+    assert 0.7e9 < additional_peak([kernel]) < 1.0e9
+    assert additional_peak([experts]) < 0.3e9

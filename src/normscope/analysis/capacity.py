@@ -202,6 +202,9 @@ LIBRARIES = 120e6
 EACH_TENSOR = 30e3
 #: Times that derivatives of the network hold its activations: forward, backward and twice (measured, 4.6 to 6.4).
 ACTIVATIONS = 4.6
+#: Numbers held while the norm of a convolution is certified: for each of its weights, at most in all, and for each
+#: weight of a convolution larger than that (measured: 17 to 53, 86 million, and 6).
+EACH_WEIGHT, MOST_HELD, EACH_OF_MANY = 32.0, 9e7, 6.0
 #: Bytes of a number in the precision norms are certified in.
 _DOUBLE = 8.0
 
@@ -228,8 +231,8 @@ def additional_peak(tensors: Iterable[Tensor], graph: Graph | None = None) -> fl
 
     Copies of small models that guard their state and the matrices kept of composed maps stay all the time, and with
     them, once the graph is known, what derivatives of the network keep of its activations. Beside them stands the
-    largest of: all weights in float64 (to differentiate the network), and the largest matrix with four copies of its
-    Gram matrix while it is certified.
+    largest of: all weights in float64 (to differentiate the network), the largest matrix with four copies of its Gram
+    matrix while it is certified, and what certifying the largest convolution holds.
 
     >>> additional_peak([]) == LIBRARIES
     True
@@ -244,6 +247,9 @@ def additional_peak(tensors: Iterable[Tensor], graph: Graph | None = None) -> fl
     for matrix in (t for t in floating if t.ndim == 2):
         copied = float(matrix.numel()) if matrix.numel() <= LARGEST_COPIED else 3.0 * BLOCK_NUMBERS
         largest = max(largest, _DOUBLE * max(3.0 * copied, 2.0 * copied + 4.0 * float(min(matrix.shape)) ** 2))
+    for kernel in (t for t in floating if t.ndim > 3 and math.prod(t.shape[2:]) > 1):
+        weights = float(kernel.numel())
+        largest = max(largest, _DOUBLE * max(min(EACH_WEIGHT * weights, MOST_HELD), EACH_OF_MANY * weights))
     shapes = [node.shape for node in graph or () if not node.target and node.shape is not None]
     activations = ACTIVATIONS * _DOUBLE * sum(math.prod(max(1, side) for side in shape) for shape in shapes)
     return LIBRARIES + EACH_TENSOR * len(tensors) + copies + kept + activations + max(_DOUBLE * numbers, largest)
