@@ -499,13 +499,14 @@ def _products_and_eigenvalues(section: Section) -> Iterator[str]:
         ]  # fmt: skip
         yield table(head, rows)
     rows = []
-    for r in section["top"]:
+    for r in section.get("top", ()):  # not there while products alone are measured
         if "error" in r:
             rows.append([r["case"], r["tool"], "-", "-", r["error"], "-"])
             continue
         count = str(r["products"] or "-")
         rows.append([r["case"], r["tool"], count, seconds(r["cpu"]), f"{r['residual']:.1e}", f"{r['values'][0]:.5g}"])
-    yield table(["network, evaluation mode", "tool", "products", "CPU s", "worst residual", "largest"], rows)
+    if rows:
+        yield table(["network, evaluation mode", "tool", "products", "CPU s", "worst residual", "largest"], rows)
     if "training" in section:
         names = (
             "network, training mode",

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from benchmarks import report
 from benchmarks.__main__ import CHOICES
 from benchmarks.convolutions import faster, one_sided
 from benchmarks.peers import ONE_SIDED
@@ -129,6 +130,13 @@ def test_peers_are_compared_with_our_value_of_their_kind() -> None:
     }
     found = faster([{"name": "layer", "normscope": {"cpu": 6.0}, "peers": peers}])
     assert {(f["peer"], f["kind_ratio"]) for f in found} == {("above", 0.5), ("below", 1.5)}
+
+
+def test_curvature_is_reported_while_products_alone_are_measured() -> None:
+    section = json.loads((ROOT / "benchmarks" / "results.json").read_text())["curvature"]
+    found = report.curvature({key: section[key] for key in section if key != "top"})
+    assert "product, gradients" in found
+    assert "network, evaluation mode" not in found
 
 
 @pytest.mark.slow
