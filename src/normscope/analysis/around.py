@@ -217,7 +217,6 @@ def _of_points(work: Work, number: float, radius: float, count: int, delta: floa
         Kind.PROBABILISTIC if delta else Kind.CERTIFIED,
         domain=f"{f'within {radius:g} of' if radius else 'at'} {points}",
         mode=_mode(work),
-        statement="normscope LOCAL-2",
         delta=min(1.0, count * delta),
     )
 
