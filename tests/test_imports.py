@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import functools
+import re
 import subprocess
 import sys
 from collections.abc import Iterator, Sequence
@@ -221,3 +222,11 @@ def test_asking_for_help_does_not_load_torch() -> None:
     )
     assert "normscope" in loaded
     assert not loaded & {"torch", "numpy", "scipy", "transformers"}
+
+
+def test_contributing_lists_every_folder() -> None:
+    """The layout in CONTRIBUTING.md has every folder, in the order of the imports."""
+    text = (ROOT.parents[1] / "CONTRIBUTING.md").read_text()
+    listed = [line.split("/")[0].strip() for line in text.splitlines() if re.match(r"  [a-z_]+/ ", line)]
+    assert listed[: len(ORDER)] == list(ORDER)
+    assert set(listed) == {p.name for p in ROOT.iterdir() if (p / "__init__.py").exists()}
