@@ -70,6 +70,18 @@ def test_numbers_come_in_the_models_dtype_and_a_copy_of_arrays() -> None:
     assert as_inputs(np.array([[1, 2]]), Optional()).args[0].dtype == torch.int64
 
 
+def test_a_required_keyword_is_an_argument_even_if_it_is_named_like_labels() -> None:
+    """``forward(x, *, y)`` takes ``y`` from a mapping."""
+
+    class Conditioned(nn.Module):
+        def forward(self, x: torch.Tensor, *, y: torch.Tensor) -> torch.Tensor:
+            return x + y
+
+    inputs = as_inputs({"x": X, "y": X}, Conditioned())
+    assert set(inputs.kwargs) == {"x", "y"}
+    assert inputs.labels is None
+
+
 @pytest.mark.parametrize("batch", [(X, Y), [X, Y], (X.numpy(), Y.numpy()), (X, [0, 1, 1, 0]), (X, Y, ["a"])])
 def test_the_signature_tells_inputs_from_labels(batch: Any) -> None:
     """The signature tells inputs from labels."""

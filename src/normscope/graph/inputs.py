@@ -248,7 +248,7 @@ def _from_mapping(data: Mapping[str, Any], model: nn.Module, labels: Any) -> Mod
     signature = signature_of(model)
     named = {str(key): value for key, value in data.items()}
     for key in _LABELS:
-        if key in named and key not in signature.required:
+        if key in named and key not in (*signature.required, *signature.named):
             found = named.pop(key)
             labels = found if labels is None else labels
     unknown = [] if signature.any_keyword else [key for key in named if key not in signature.keywords]
