@@ -9,14 +9,6 @@ from normscope.core.errors import InputError
 from normscope.lipschitz.chains.form import Block, Form, Unit, chain
 
 
-def test_multipliers_are_spread_over_entries_and_gathered_back() -> None:
-    """Gathering is the adjoint of spreading."""
-    unit = Unit({0: Block(torch.ones(1, 4, 2).double())}, share=torch.tensor([0, 1, 0, 1]))
-    m, e = torch.rand(2).double(), torch.rand(4).double()
-    assert unit.multipliers == 2
-    assert float(unit.spread(m) @ e) == pytest.approx(float(m @ unit.gathered(e)))
-
-
 def test_a_unit_reads_only_what_comes_before_it() -> None:
     """Anything else is refused."""
     unit = Unit({1: Block(torch.eye(2).double().unsqueeze(0))})

@@ -22,9 +22,8 @@ def _form(blocks: int = 3, seed: int = 0, low: float = 0.0) -> Form:
         parts = torch.randn(2, blocks, rows, columns, generator=generator, dtype=torch.float64)
         return Block(torch.complex(parts[0], parts[1]))
 
-    shared = torch.tensor([0, 0, 1, 2])
     units = (
-        Unit({0: matrix(4, 3)}, low=low, share=shared),
+        Unit({0: matrix(4, 3)}, low=low),
         Unit({1: matrix(5, 4)}, low=low),
         Unit({2: matrix(4, 5), 1: matrix(4, 4)}, low=low),
     )
@@ -32,7 +31,7 @@ def _form(blocks: int = 3, seed: int = 0, low: float = 0.0) -> Form:
 
 
 def _first(form: Form) -> list[torch.Tensor]:
-    return [torch.ones(unit.multipliers, dtype=torch.float64) for unit in form.units]
+    return [torch.ones(unit.size, dtype=torch.float64) for unit in form.units]
 
 
 @pytest.mark.turns(2)

@@ -39,10 +39,7 @@ class Eliminated:
         """
         values = dict(enumerate(vectors.split(list(self.form.sources), dim=1)))
         found = self._forward(0, slice(None), values)
-        return [
-            unit.gathered(2 * torch.einsum("fnc,fc->n", found[place], weights))
-            for place, unit in enumerate(self.form.units)
-        ]
+        return [2 * torch.einsum("fnc,fc->n", found[place], weights) for place in range(len(self.form.units))]
 
     def behind(self, place: int, block: int, values: dict[int, Tensor]) -> dict[int, Tensor]:
         """Return the derivatives of what one unit's form is at a vector, by the multipliers of the units behind it.
@@ -54,7 +51,7 @@ class Eliminated:
         """
         values = {number: value[None] for number, value in values.items()}
         found = self._forward(place + 1, slice(block, block + 1), values)
-        return {j: self.form.units[j].gathered(2 * slack[0, :, 0]) for j, slack in found.items()}
+        return {j: 2 * slack[0, :, 0] for j, slack in found.items()}
 
     def _forward(self, first: int, blocks: slice, values: dict[int, Tensor]) -> dict[int, Tensor]:
         """Return :math:`(h - a z)(b z - h)` of the maximising h, for the units from one on that read given values."""
@@ -90,7 +87,7 @@ def eliminate(form: Form, multipliers: list[Tensor]) -> Eliminated | None:
     rows: list[dict[int, Tensor]] = []
     for place in range(len(form.units) - 1, -1, -1):
         unit = form.units[place]
-        found = without(blocks, place + form.first, unit, unit.spread(multipliers[place]))
+        found = without(blocks, place + form.first, unit, multipliers[place])
         if found is None:
             return None
         blocks, factor, row = found

@@ -35,28 +35,11 @@ class Unit:
     inputs: Mapping[int, Block]  #: the matrices of z over what is read, by the number of the source or unit
     low: float = 0.0  #: the least slope a
     high: float = 1.0  #: the largest slope b
-    #: the number of the multiplier of every entry (entries of one channel share one); ``None``: each its own
-    share: Tensor | None = None
 
     @property
     def size(self) -> int:
         """Return the number of entries."""
         return next(iter(self.inputs.values())).value.shape[-2]
-
-    @property
-    def multipliers(self) -> int:
-        """Return the number of multipliers."""
-        return self.size if self.share is None else int(self.share.max()) + 1
-
-    def spread(self, multipliers: Tensor) -> Tensor:
-        """Return the multiplier of every entry."""
-        return multipliers if self.share is None else multipliers[self.share]
-
-    def gathered(self, entries: Tensor) -> Tensor:
-        """Return the sums over the entries that share a multiplier: the adjoint of :meth:`spread`."""
-        if self.share is None:
-            return entries
-        return entries.new_zeros(self.multipliers).index_add_(0, self.share, entries)
 
 
 @dataclass(frozen=True, eq=False)
@@ -106,7 +89,7 @@ class Form:
         def cut(blocks: Mapping[int, Block]) -> dict[int, Block]:
             return {j: Block(block.value[list(places)]) for j, block in blocks.items()}
 
-        units = tuple(Unit(cut(u.inputs), u.low, u.high, u.share) for u in self.units)
+        units = tuple(Unit(cut(u.inputs), u.low, u.high) for u in self.units)
         return Form(self.sources, units, cut(self.target), self.weights)
 
     def converted(self, dtype: torch.dtype) -> Form:
@@ -115,7 +98,7 @@ class Form:
         def turned(blocks: Mapping[int, Block]) -> dict[int, Block]:
             return {j: Block(block.value.to(dtype)) for j, block in blocks.items()}
 
-        units = tuple(Unit(turned(u.inputs), u.low, u.high, u.share) for u in self.units)
+        units = tuple(Unit(turned(u.inputs), u.low, u.high) for u in self.units)
         return Form(self.sources, units, turned(self.target), self.weights)
 
 

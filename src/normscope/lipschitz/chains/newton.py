@@ -47,13 +47,7 @@ def newton(form: Form, multipliers: list[Tensor]) -> Found | None:
     >>> round(math.exp(found.log), 3)  # the root of two, which is attained
     1.414
     """
-    sizes = form.sizes
-    if (
-        sum(sizes) > LARGEST
-        or form.blocks != 1
-        or form.dtype.is_complex
-        or any(u.share is not None for u in form.units)
-    ):
+    if sum(form.sizes) > LARGEST or form.blocks != 1 or form.dtype.is_complex:
         return None
     program = _Program.of(form)
     v = program.start(torch.cat([m.double() for m in multipliers]))
@@ -71,7 +65,7 @@ def newton(form: Form, multipliers: list[Tensor]) -> Found | None:
         v, dual, length = found
         mu = float((dual.X * program.matrix(v)).sum() + dual.y @ v[count:]) / program.side
     total = math.log(float(program.cost @ v[:count])) / 2
-    parts = list(v[count:].split([unit.multipliers for unit in form.units]))
+    parts = list(v[count:].split([unit.size for unit in form.units]))
     return Found(parts, v[:count].log() / 2 - total, total, steps)
 
 

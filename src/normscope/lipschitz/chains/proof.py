@@ -66,8 +66,8 @@ class Assembled:
         blocks: Blocks = {}
         errors: Blocks = {}
         _add_products(blocks, errors, form.target, None, -1.0)
-        for k, (unit, given) in enumerate(zip(form.units, multipliers, strict=True)):
-            number, factor = k + form.first, unit.spread(given)
+        for k, (unit, factor) in enumerate(zip(form.units, multipliers, strict=True)):
+            number = k + form.first
             both, product = unit.low + unit.high, unit.low * unit.high
             own = torch.diag(2 * factor).to(form.dtype).expand(form.blocks, -1, -1)
             _add(blocks, errors, (number, number), own, torch.diag(2 * factor) * gamma(8))

@@ -57,7 +57,7 @@ class Relative:
     def __init__(self, form: Form) -> None:
         self.form = form
         self.weights = torch.tensor(form.weights, dtype=torch.float64)
-        self._sizes = [*(unit.multipliers for unit in form.units), len(form.units), form.first]
+        self._sizes = [*(unit.size for unit in form.units), len(form.units), form.first]
         self._leading: dict[int, Tensor] = {}
 
     def first(self, multipliers: list[Tensor]) -> Tensor:
@@ -82,13 +82,13 @@ class Relative:
         factors, rows, multipliers, critical, gains = [], [], [], [], []
         for place in range(len(form.units) - 1, -1, -1):
             number, unit = place + form.first, form.units[place]
-            half = unit.spread((-shapes[place] / 2).exp()).to(real)
+            half = (-shapes[place] / 2).exp().to(real)
             values, vectors = self._top(half[:, None] * blocks[number, number] * half, number)
             worst = int(values.argmax())
             needed = max(float(values[worst]), LEAST)
             share = torch.nn.functional.logsigmoid(logits[place])
             given = (shapes[place] + math.log(needed / 2) - share).exp()
-            step = without(blocks, number, unit, unit.spread(given).to(real))
+            step = without(blocks, number, unit, given.to(real))
             if step is None:
                 return None
             blocks = step[0]
@@ -120,10 +120,10 @@ class Relative:
             return None
         slopes = [g.double() * m for g, m in zip(found.by_multiplier, at.multipliers, strict=True)]
         by_shape, by_logit = [], []
-        for place, unit in enumerate(form.units):
+        for place in range(len(form.units)):
             total = float(slopes[place].sum())
             needed, vector, half = at.gains[place]
-            by_shape.append(slopes[place] - total * unit.gathered(vector[:, 0].abs().square().double()))
+            by_shape.append(slopes[place] - total * vector[:, 0].abs().square().double())
             by_logit.append(-total * torch.sigmoid(-logits[place]))
             start = {place + form.first: half[:, None] * vector}
             for j, slope in at.rest.behind(place, at.critical[place], start).items():

@@ -28,12 +28,10 @@ def repaired(form: Form, multipliers: list[Tensor], balance: Tensor) -> tuple[li
     found: list[Tensor] = []
     for place in range(len(form.units) - 1, -1, -1):
         number, unit = place + form.first, form.units[place]
-        given = unit.spread(multipliers[place])
-        half = given.rsqrt().to(form.dtype.to_real())
+        half = multipliers[place].rsqrt().to(form.dtype.to_real())
         top = float(torch.linalg.eigvalsh(half[:, None] * blocks[number, number] * half)[:, -1].max())
-        given = given * max(1.0, ROOM * top)
         found.append(multipliers[place] * max(1.0, ROOM * top))
-        step = without(blocks, number, unit, given.to(half))
+        step = without(blocks, number, unit, found[-1].to(half))
         if step is None:
             return None
         blocks = step[0]

@@ -43,7 +43,7 @@ class Objective:
 
     def __init__(self, form: Form) -> None:
         self.form = form
-        self.sizes = [unit.multipliers for unit in form.units]
+        self.sizes = [unit.size for unit in form.units]
         self.weights = torch.tensor(form.weights, dtype=torch.float64)
         self.evaluations = 0
 
@@ -227,5 +227,5 @@ def reduced(form: Form) -> Form:
         for blocks, part in zip(readers, triangle.split(heights, 1), strict=True):
             blocks[number] = Block(part)
         sources[number] = stacked.shape[1]
-    made = tuple(Unit(b, u.low, u.high, u.share) for b, u in zip(units, form.units, strict=True))
+    made = tuple(Unit(b, u.low, u.high) for b, u in zip(units, form.units, strict=True))
     return Form(tuple(sources), made, target, form.weights)

@@ -52,18 +52,15 @@ def start(form: Form) -> Start:
     70
     """
     logs, log_square = _backwards(form)
-    roots = [_power_of_two(unit.spread(given) / 2) for unit, given in zip(form.units, logs, strict=True)]
+    roots = [_power_of_two(given / 2) for given in logs]
     unit_log = float(_power_of_two(torch.tensor(log_square / 2, dtype=torch.float64)))
     sources = [torch.full((n,), unit_log - _power_of_two(_log(w)).item(), dtype=torch.float64) for n, w in
                zip(form.sources, form.weights, strict=True)]  # fmt: skip
     scales = [*sources, *roots]
     scaled = _in_units(form, scales)
-    shared = [
-        (given - 2 * unit.gathered(root) / unit.gathered(torch.ones_like(root))).exp()
-        for unit, given, root in zip(form.units, logs, roots, strict=True)
-    ]
+    multipliers = [(given - 2 * root).exp() for given, root in zip(logs, roots, strict=True)]
     log_units = [float(source[0]) for source in sources]
-    return Start(scaled, shared, math.exp(log_square - 2 * unit_log), log_units, scales)
+    return Start(scaled, multipliers, math.exp(log_square - 2 * unit_log), log_units, scales)
 
 
 def _in_units(form: Form, scales: list[Tensor]) -> Form:
@@ -89,13 +86,12 @@ def _backwards(form: Form) -> tuple[list[Tensor], float]:
         log += math.log(size)
         own = blocks[number, number]
         diagonal = own.diagonal(dim1=1, dim2=2).real.mean(0)
-        mean = unit.gathered(diagonal) / unit.gathered(torch.ones_like(diagonal))
-        shape = torch.where(mean > 0, mean, mean.mean())  # what nothing reads may have any multiplier
-        half = unit.spread(shape).rsqrt()
+        shape = torch.where(diagonal > 0, diagonal, diagonal.mean())  # what nothing reads may have any multiplier
+        half = shape.rsqrt()
         top = float(torch.linalg.eigvalsh(half[:, None] * own * half)[:, -1].max())
         multiplier = shape * (ABOVE * max(top, LEAST))
         found.append(multiplier.log() + log)
-        step = without(blocks, number, unit, unit.spread(multiplier))
+        step = without(blocks, number, unit, multiplier)
         if step is None:
             raise NonFiniteError("The matrices of this part of the network leave the range of floating-point numbers.")
         blocks = step[0]
