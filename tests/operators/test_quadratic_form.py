@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from networks import Lambda, captured_of, jacobian_norm, points, program_of, seeded, upper_of
 from normscope.operators.program import Walk
-from normscope.operators.quadratic_form import compact, find_form
+from normscope.operators.quadratic_form import compact, find_root_quotient
 
 Function = Callable[[Lambda, Tensor], Tensor]
 
@@ -101,12 +101,13 @@ def test_a_form_has_its_numbers() -> None:
     walk.run()
     walk.found.clear()
     last = captured.graph[captured.graph.nodes[-1].args[0].name]
-    form = find_form(last, walk.around)
-    assert form is not None
-    assert (form.squares, form.total, form.eps, form.size) == pytest.approx((3.0, 0.5, 2.0, 6))
-    assert not form.centered
-    assert torch.allclose(form.gain.flatten(), gain)
-    assert torch.allclose(form.shift.flatten(), shift)
+    quotient = find_root_quotient(last, walk.around)
+    assert quotient is not None
+    form = quotient.form
+    assert (form.squares, form.total, form.least_eps, form.size) == pytest.approx((3.0, 0.5, 2.0, 6))
+    assert not quotient.centered
+    assert torch.allclose(quotient.gain.flatten(), gain)
+    assert torch.allclose(quotient.shift.flatten(), shift)
 
 
 def test_what_is_constant_is_kept_once() -> None:

@@ -18,7 +18,7 @@ from normscope.graph.ir import Node
 from normscope.graph.recognise import Match
 from normscope.operators.expression import Expr
 from normscope.operators.normalization import Spread
-from normscope.operators.quadratic_form import QuadraticForm
+from normscope.operators.quadratic_form import RootQuotient
 from normscope.operators.site import Site
 from normscope.operators.written_out import Place, Surroundings, Written
 
@@ -78,7 +78,7 @@ class Normalizer:
     takes_any_axes: bool = False  #: it claims divisions over any axes, which a more special normalizer may claim too
     written_out: Callable[[Place], Written | None] | None = None  #: finds it written out in another way
     #: makes it of a tensor over a root of its own quadratic form, if it is this normalizer
-    fits: Callable[[Place, QuadraticForm, Expr], Written | None] | None = None
+    fits: Callable[[Place, RootQuotient, Expr], Written | None] | None = None
     #: whether a node made of parameters is this normalizer of weights
     of_weight: Callable[[Node, Surroundings], bool] | None = None
 

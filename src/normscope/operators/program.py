@@ -371,7 +371,7 @@ class Walk:
         result = rule(bare)
         out = result[0] if isinstance(result, list) else result
         site = site_of(bare, normalizers()[kind].adaptive or kind, x, out)
-        per_channel = len(x.shape) > 2 and kind not in ("layer_norm", "rms_norm")
+        per_channel = len(x.shape) > 2 and (site.spread is None or site.spread.channel_axis is not None)
         whole = rescaled(call, out, call.arguments["weight"], call.arguments.get("bias"), per_channel=per_channel)
         self._note(site, x, whole)
         if self.without:

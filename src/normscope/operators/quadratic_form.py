@@ -30,37 +30,24 @@ _ALGEBRA = frozenset({
     "mul", "div", "add", "sub", "rsub", "neg", "reciprocal", "pow", "square", "getitem",
     *_REDUCTIONS, *_ROOTS, *SHAPES,
 })  # fmt: skip
+#: A part of the graph as a function of one of its tensors; ``None`` where it depends on something else too.
+Probe = Callable[[Tensor], Tensor | None]
 #: A normalizer is made of fewer operations than this.
 LARGEST = 40
 
 
 @dataclass(frozen=True, eq=False)
-class QuadraticForm:
-    """A tensor over a root of its quadratic form."""
+class RootQuotient:
+    """A tensor over a root of its own quadratic form."""
 
     source: str  #: the node that is normalized
-    axes: tuple[int, ...]  #: the axes of a group
-    squares: float  #: a, the factor of the sum of squares
-    total: float  #: b, the factor of the square of the sum
-    eps: float  #: the least stabilizer under the root
+    form: QuadraticForm  #: what stands under the root
     centered: bool  #: whether the numerator is ``x - mean``
     gain: Tensor  #: the factor of the quotient, with axes of size one where it is constant
     shift: Tensor  #: what is added, likewise
-    size: int  #: n, the entries of a group
-    least: float = 0.0  #: a number that the form is kept above
-
-    @property
-    def is_variance(self) -> bool:
-        """Tell whether the form vanishes on constant groups."""
-        return abs(self.total * self.size + self.squares) <= 1e-9 * self.squares
-
-    @property
-    def is_square(self) -> bool:
-        """Tell whether the form is a multiple of the sum of squares."""
-        return abs(self.total) * self.size <= 1e-9 * self.squares
 
 
-def find_form(node: Node, around: Surroundings) -> QuadraticForm | None:
+def find_root_quotient(node: Node, around: Surroundings) -> RootQuotient | None:
     """Return what a sum, difference, product or quotient computes if it is a tensor over a root of its own form."""
     if name_of(node) not in ("mul", "div", "add", "sub", "rsub") or not node.shape:
         return None
@@ -144,14 +131,10 @@ def reduced_axes(reduction: Node, around: Surroundings) -> tuple[int, ...]:
     return tuple(sorted({axis % rank for axis in around.recogniser.axes(dims, operand)}))
 
 
-def _fit(node: Node, radicand: Node, source: str, axes: tuple[int, ...], around: Surroundings) -> QuadraticForm | None:
+def _fit(node: Node, radicand: Node, source: str, axes: tuple[int, ...], around: Surroundings) -> RootQuotient | None:
     """Fit the form under the root, then gain and shift, and check both elsewhere."""
-    shape = around.shape(source)
-    size = math.prod(shape[a] for a in axes)
-    if size < 2 or not axes:
-        return None
-    whole = around.run(node, source)
-    form = fitted_form(radicand, source, axes, around)
+    shape, whole = around.shape(source), around.run(node, source)
+    form = fitted_form(radicand, source, axes, around) if around.group_size(source, axes) > 1 else None
     if form is None or not _is_algebraic(node, source, around, radicand):
         return None
     zero = whole(torch.zeros(shape, dtype=torch.float64))
@@ -163,12 +146,11 @@ def _fit(node: Node, radicand: Node, source: str, axes: tuple[int, ...], around:
         if gain is None:
             return None
         if bool(gain.isfinite().all()) and _agrees(whole, form, centered, gain, shift):
-            eps, affine = float(form.eps.min()), (compact(gain, nearly=True), compact(shift, nearly=True))
-            return QuadraticForm(source, axes, form.squares, form.total, eps, centered, *affine, size, form.least)
+            return RootQuotient(source, form, centered, compact(gain, nearly=True), compact(shift, nearly=True))
     return None
 
 
-def _gain(whole: Callable[[Tensor], Tensor | None], form: Form, centered: bool, shift: Tensor) -> Tensor | None:
+def _gain(whole: Probe, form: QuadraticForm, centered: bool, shift: Tensor) -> Tensor | None:
     """Return the factor of the quotient that some points show, each entry from where the quotient is largest."""
     points = [form.point(seed) for seed in (3, 10, 11, 12)]
     values = [whole(x) for x in points]
@@ -181,7 +163,7 @@ def _gain(whole: Callable[[Tensor], Tensor | None], form: Form, centered: bool, 
     return torch.where((gain - 1.0).abs() <= 1e-12, 1.0, gain)
 
 
-def fitted_form(radicand: Node, source: str, axes: tuple[int, ...], around: Surroundings) -> Form | None:
+def fitted_form(radicand: Node, source: str, axes: tuple[int, ...], around: Surroundings) -> QuadraticForm | None:
     """Return the quadratic form of groups of a tensor that a number under a root is, or ``None``."""
     shape = around.shape(source)
     if not axes or max(axes) >= len(shape):
@@ -190,7 +172,7 @@ def fitted_form(radicand: Node, source: str, axes: tuple[int, ...], around: Surr
     if not _is_algebraic(inner, source, around):
         return None
     below = around.run(inner, source)
-    form = Form.fitted(lambda x: _aligned(below(x), shape, axes), shape, axes)
+    form = QuadraticForm.fitted(lambda x: _aligned(below(x), shape, axes), shape, axes)
     return form if form is None or not least else replace(form, least=least)
 
 
@@ -220,20 +202,38 @@ def _unclamped(radicand: Node, around: Surroundings) -> tuple[Node, float]:
 
 
 @dataclass(frozen=True, eq=False)
-class Form:
-    """``max(a sum(x^2) + b sum(x)^2 + eps, least)`` of groups of a shape."""
+class QuadraticForm:
+    """``max(a sum(x^2) + b sum(x)^2 + eps, least)`` of groups of n entries."""
 
-    shape: tuple[int, ...]
-    axes: tuple[int, ...]
-    squares: float
-    total: float
-    eps: Tensor
-    least: float = 0.0
+    shape: tuple[int, ...]  #: of the tensor
+    axes: tuple[int, ...]  #: the axes of a group
+    squares: float  #: a, the factor of the sum of squares
+    total: float  #: b, the factor of the square of the sum
+    eps: Tensor  #: the stabilizer of each group
+    least: float = 0.0  #: a number that the form is kept above
+
+    @property
+    def size(self) -> int:
+        """Return n, the number of entries of a group."""
+        return math.prod(self.shape[a] for a in self.axes)
+
+    @property
+    def least_eps(self) -> float:
+        """Return the smallest stabilizer of all groups."""
+        return float(self.eps.min())
+
+    @property
+    def is_variance(self) -> bool:
+        """Tell whether the form vanishes on constant groups."""
+        return abs(self.total * self.size + self.squares) <= 1e-9 * self.squares
+
+    @property
+    def is_square(self) -> bool:
+        """Tell whether the form is a multiple of the sum of squares."""
+        return abs(self.total) * self.size <= 1e-9 * self.squares
 
     @classmethod
-    def fitted(
-        cls, below: Callable[[Tensor], Tensor | None], shape: tuple[int, ...], axes: tuple[int, ...]
-    ) -> Form | None:
+    def fitted(cls, below: Probe, shape: tuple[int, ...], axes: tuple[int, ...]) -> QuadraticForm | None:
         """Return the form that a function of x is, or ``None``."""
         form = cls(shape, axes, 0.0, 0.0, torch.zeros(()))
         eps = below(torch.zeros(shape, dtype=torch.float64))
@@ -248,8 +248,7 @@ class Form:
         if rows.shape[0] != target.shape[0]:
             return None
         squares, total = torch.linalg.lstsq(rows, target[:, None]).solution.flatten().tolist()
-        size = math.prod(shape[a] for a in axes)
-        if not (math.isfinite(squares) and squares > 0 and total >= -squares / size * (1 + 1e-9)):
+        if not (math.isfinite(squares) and squares > 0 and total >= -squares / form.size * (1 + 1e-9)):
             return None
         form = cls(shape, axes, squares, total, eps)
         for x in (form.point(2), form.point(4, shift=3.0), form.point(5) * 1e3):
@@ -292,7 +291,7 @@ def _aligned(value: Tensor | None, shape: tuple[int, ...], axes: tuple[int, ...]
     return first if torch.equal(first.expand(shape), value) else None
 
 
-def _agrees(whole: Callable[[Tensor], Tensor | None], form: Form, centered: bool, gain: Tensor, shift: Tensor) -> bool:
+def _agrees(whole: Probe, form: QuadraticForm, centered: bool, gain: Tensor, shift: Tensor) -> bool:
     """Tell whether a function is the quotient with a gain and a shift, at points the gain was not taken from."""
     small = math.sqrt(max(float(form.eps.max()), form.least)) or 1.0
     for x in (form.point(6), form.point(7) * small, form.point(8, shift=3.0), form.point(9) * 1e3):

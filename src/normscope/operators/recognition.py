@@ -10,7 +10,7 @@ from normscope.graph.recognise import Match
 from normscope.operators.expression import Expr
 from normscope.operators.normalization import Spread, normalizer
 from normscope.operators.normalizer import normalizers
-from normscope.operators.quadratic_form import QuadraticForm, find_form
+from normscope.operators.quadratic_form import QuadraticForm, RootQuotient, find_root_quotient
 from normscope.operators.replay import divides_by_spread
 from normscope.operators.written_out import Place, Surroundings, Written
 
@@ -21,28 +21,29 @@ def find_normalizer(place: Place) -> Written | None:
     found = None if match is None else _division(place, match)
     if found is not None:
         return found
-    form = find_form(place.node, place.around)
-    source = None if form is None else place.source(form.source)
-    if form is not None and source is not None:
-        return _fitted(place, form, source)
+    quotient = find_root_quotient(place.node, place.around)
+    source = None if quotient is None else place.source(quotient.source)
+    if quotient is not None and source is not None:
+        return _over_root(place, quotient, source)
     patterns = (n.written_out(place) for n in normalizers().values() if n.written_out is not None)
     return next((found for found in patterns if found is not None), None)
 
 
-def _fitted(place: Place, form: QuadraticForm, source: Expr) -> Written | None:
-    """Return a tensor over a root of its own form as a division by a spread, or as the normalizer that it fits."""
-    for found in (n.fits(place, form, source) for n in normalizers().values() if n.fits is not None):
+def _over_root(place: Place, quotient: RootQuotient, source: Expr) -> Written | None:
+    """Return a tensor over a root of its own form as the normalizer that it fits, or as a division by a spread."""
+    form, centered = quotient.form, quotient.centered
+    for found in (n.fits(place, quotient, source) for n in normalizers().values() if n.fits is not None):
         if found is not None:
             return found
-    if not (form.is_variance if form.centered else form.is_square):
+    if not (form.is_variance if centered else form.is_square):
         return None
-    if form.least and form.eps:
+    if form.least and form.least_eps:
         return None
-    eps, where = (math.sqrt(form.least), "max") if form.least else (form.eps, "inside")
-    spread = Spread(source.shape, form.axes, eps, form.centered, _factor(form), where)
-    root_of = "sum" if not form.centered and spread.factor == float(form.size) else "mean"
-    match = Match(place.node.name, form.source, form.axes, eps, form.centered, root_of=root_of)
-    return _written(place, match, spread, source, form.gain, form.shift)
+    eps, where = (math.sqrt(form.least), "max") if form.least else (form.least_eps, "inside")
+    spread = Spread(source.shape, form.axes, eps, centered, _factor(form), where)
+    root_of = "sum" if not centered and spread.factor == float(form.size) else "mean"
+    match = Match(place.node.name, quotient.source, form.axes, eps, centered, root_of=root_of)
+    return _written(place, match, spread, source, quotient.gain, quotient.shift)
 
 
 def _factor(form: QuadraticForm) -> float:

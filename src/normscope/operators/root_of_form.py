@@ -7,7 +7,7 @@ from normscope.graph.ir import Node
 from normscope.graph.recognise import name_of
 from normscope.operators.expression import Expr
 from normscope.operators.nonlinear import Context, Lip, Nonlinear, Range, outward, product
-from normscope.operators.quadratic_form import Form, fitted_form, is_root, reduced_axes, reductions_behind
+from normscope.operators.quadratic_form import QuadraticForm, fitted_form, is_root, reduced_axes, reductions_behind
 from normscope.operators.registry import Call
 from normscope.operators.written_out import Surroundings
 
@@ -22,11 +22,10 @@ class RootOfForm(Nonlinear):
         root: the rule of the square root, as a function of what stands under it.
     """
 
-    def __init__(self, root: Nonlinear, x: Expr, form: Form) -> None:
-        size = math.prod(form.shape[axis] for axis in form.axes)
-        self.inputs, self.root, self.x, self.groups = root.inputs, root, x, math.prod(form.shape) // size
-        self.factor = math.sqrt(max(form.squares, form.squares + form.total * size)) * (1 + 1e-8)
-        self.least = math.sqrt(max(float(form.eps.min()), form.least))
+    def __init__(self, root: Nonlinear, x: Expr, form: QuadraticForm) -> None:
+        self.inputs, self.root, self.x, self.groups = root.inputs, root, x, math.prod(form.shape) // form.size
+        self.factor = math.sqrt(max(form.squares, form.squares + form.total * form.size)) * (1 + 1e-8)
+        self.least = math.sqrt(max(form.least_eps, form.least))
         self.most = math.sqrt(max(float(form.eps.max()), form.least))
 
     def constant(self, context: Context) -> Lip:

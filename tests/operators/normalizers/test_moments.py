@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from normscope.operators.normalizers.moments import Spread, inverse_scale, root_mean_square, standard_deviation
+from normscope.operators.normalizers.moments import RowSpread, inverse_scale, root_mean_square, standard_deviation
 
 numbers = st.lists(st.floats(-1e6, 1e6), min_size=1, max_size=9)
 
@@ -23,7 +23,7 @@ def exact_square(x: Tensor, centre: bool) -> Fraction:
     return sum((v - mean) ** 2 for v in values) / len(values)
 
 
-def assert_encloses(spread: Spread, exact: Fraction, width: float) -> None:
+def assert_encloses(spread: RowSpread, exact: Fraction, width: float) -> None:
     """Check that the enclosure holds the exact root and is not wider than asked."""
     low, high = Fraction(spread.low.item()), Fraction(spread.high.item())
     assert low**2 <= exact <= high**2

@@ -68,11 +68,10 @@ def _quotient(
     form = fitted_form(place.around.graph[below.args[0].name], base.name, axes, place.around)
     if form is None or form.least or len(source.shape) < 3 or axes != tuple(range(2, len(source.shape))):
         return None
-    size = place.around.group_size(base.name, axes)
-    if abs(form.total * size + form.squares) > 1e-9 * form.squares:
+    if not form.is_variance:
         return None
-    eps = float(form.eps.min())
-    return base.name, source, Spread(source.shape, axes, eps, True, form.squares * size * (1 - 1e-9))
+    factor = form.squares * form.size * (1 - 1e-9)
+    return base.name, source, Spread(source.shape, axes, form.least_eps, True, factor)
 
 
 def _product(place: Place, name: str, source: Expr, spread: Spread, rest: list[tuple[Any, Any, int]]) -> Written:

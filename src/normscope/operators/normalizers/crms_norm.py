@@ -19,7 +19,7 @@ from normscope.operators.expression import Expr
 from normscope.operators.layout import scaled
 from normscope.operators.nonlinear import INF, Context, Range, Stretch
 from normscope.operators.normalizer import Constants, Normalizer, Symmetry, no_bound
-from normscope.operators.quadratic_form import QuadraticForm
+from normscope.operators.quadratic_form import QuadraticForm, RootQuotient
 from normscope.operators.site import Site
 from normscope.operators.written_out import Place, Written
 
@@ -80,7 +80,7 @@ class CompressedDivision(Stretch):
 
     def __init__(self, x: Expr, form: QuadraticForm) -> None:
         # the fitted ratio is taken a little larger
-        super().__init__(x, crms_norm_on_floor(form.size, form.total / form.squares * (1 + 1e-8), form.eps))
+        super().__init__(x, crms_norm_on_floor(form.size, form.total / form.squares * (1 + 1e-8), form.least_eps))
         self.form = form
 
     def image(self, context: Context) -> Range:
@@ -92,18 +92,19 @@ class CompressedDivision(Stretch):
         return Range(-group, group, row, up(group * math.sqrt(groups), 16.0))
 
 
-def _fits(place: Place, form: QuadraticForm, source: Expr) -> Written | None:
+def _fits(place: Place, quotient: RootQuotient, source: Expr) -> Written | None:
     """Take a tensor that is not centred, over a form that grows with the sum."""
-    if form.centered or form.is_square or form.total < 0 or form.least:
+    form, gain = quotient.form, quotient.gain
+    if quotient.centered or form.is_square or form.total < 0 or form.least:
         return None
     gamma, beta = place.around.affine_after(place.node)
-    gamma = form.gain if gamma is None else gamma.double() * form.gain
+    gamma = gain if gamma is None else gamma.double() * gain
     details = {"ratio": form.total / form.squares, "size": float(form.size)}
-    site = place.site("crms_norm", source, form.source, gamma=gamma, beta=beta, eps=form.eps, details=details)
+    site = place.site("crms_norm", source, quotient.source, gamma=gamma, beta=beta, eps=form.least_eps, details=details)
 
     def result() -> Expr:
         core = place.call.atom(CompressedDivision(source, form), source.shape)
-        return scaled(place.call, core, form.gain, form.shift)
+        return scaled(place.call, core, gain, quotient.shift)
 
     return Written(site, source, result)
 

@@ -146,15 +146,14 @@ def _over_square(place: Place, top: Node, root: Node, source: Expr) -> tuple[Poi
         if not isinstance(base, Ref) or not isinstance(around.expression(base.name), Expr):
             continue
         form = fitted_form(around.graph[root.args[0].name], base.name, axes, around)
-        if form is None or form.least or abs(form.total) * around.group_size(base.name, axes) > 1e-9 * form.squares:
+        if form is None or form.least or not form.is_square:
             continue
         x = torch.randn(source.shape, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
         name = next(s for s in _sources(place, root) if s != top.name)
         whole, above = around.run(place.node, name)(x), around.run(top, name)(x)
         below = form.of(x.reshape(form.shape)).sqrt().expand(form.shape).reshape(x.shape)
         if whole is not None and above is not None and torch.allclose(whole * below, above, rtol=1e-9, atol=1e-12):
-            size = around.group_size(base.name, axes)
-            return activation, size, form.squares * size * (1 - 1e-9), float(form.eps.min())
+            return activation, form.size, form.squares * form.size * (1 - 1e-9), form.least_eps
     return None
 
 

@@ -21,8 +21,7 @@ from normscope.core.rounding import UNIT, as_float64, quotient_up, require_nonne
 from normscope.core.statement import statement
 from normscope.operators.normalization import Spread, normalized
 from normscope.operators.normalizer import Normalizer, Symmetry
-from normscope.operators.normalizers.moments import Spread as Moments
-from normscope.operators.normalizers.moments import inverse_scale, standard_deviation
+from normscope.operators.normalizers.moments import RowSpread, inverse_scale, standard_deviation
 from normscope.operators.normalizers.secular_equation import centered_scale_norm, shrunk_scale_norm
 from normscope.operators.registry import Call, rule
 from normscope.operators.spread_constants import spread_constants
@@ -99,7 +98,7 @@ def rows_at(points: Tensor, scale: Tensor, eps: float) -> Tensor:
     return shrunk_norms(spread, scale, inverse, eps, (centre,))
 
 
-def shrunk_norms(spread: Moments, scale: Tensor, inverse: Tensor, eps: float, others: tuple[Tensor, ...]) -> Tensor:
+def shrunk_norms(spread: RowSpread, scale: Tensor, inverse: Tensor, eps: float, others: tuple[Tensor, ...]) -> Tensor:
     """Return ``||diag(scale) B^{1/2}|| inverse`` per row, where B shrinks the direction of the input, and others."""
     kappa = eps * inverse.clamp(max=1e150) ** 2
     keep = torch.sqrt(((1.0 - kappa) * (1.0 + kappa)).clamp(0.0, 1.0))

@@ -10,7 +10,7 @@ from normscope.core.rounding import UNIT, sum_units, tree_sum
 
 
 @dataclass(frozen=True)
-class Spread:
+class RowSpread:
     """The deviations of each row from its centre and their root mean square, with enclosure."""
 
     direction: Tensor  #: deviations of shape (rows, n), each row divided by a power of two near its largest entry
@@ -20,7 +20,7 @@ class Spread:
     direction_error: Tensor  #: bound on the relative error of each row of ``direction`` in the 2-norm
 
 
-def standard_deviation(x: Tensor) -> Spread:
+def standard_deviation(x: Tensor) -> RowSpread:
     r"""Return the centred rows and the biased standard deviation ``sigma`` of each row.
 
     ``sigma^2 = (1/n) sum_i (x_i - mean)^2``. The mean is subtracted twice: after the first time the numbers are
@@ -28,7 +28,7 @@ def standard_deviation(x: Tensor) -> Spread:
     deviations themselves, not to the mean; a row ``1e8 + noise`` loses nothing.
 
     Returns:
-        The :class:`Spread`, whose ``low`` and ``high`` enclose ``sigma`` of the exact real numbers in ``x``.
+        The :class:`RowSpread`, whose ``low`` and ``high`` enclose ``sigma`` of the exact real numbers in ``x``.
 
     >>> s = standard_deviation(torch.tensor([[1.0, 3.0], [5.0, 5.0]], dtype=torch.float64))
     >>> s.value.tolist(), s.low[1].item()
@@ -44,7 +44,7 @@ def standard_deviation(x: Tensor) -> Spread:
     return _spread(second, torch.where(constant, torch.zeros_like(rough), rough), exponent)
 
 
-def root_mean_square(x: Tensor) -> Spread:
+def root_mean_square(x: Tensor) -> RowSpread:
     """Return ``rms = ||x|| / sqrt(n)`` of each row (its deviations from zero are the row itself).
 
     >>> root_mean_square(torch.tensor([[3.0, -3.0]], dtype=torch.float64)).value.item()
@@ -65,7 +65,7 @@ def _ldexp(x: Tensor, exponent: Tensor) -> Tensor:
     return torch.from_numpy(np.ldexp(x.numpy(), exponent.numpy()))
 
 
-def _spread(deviations: Tensor, rough: Tensor, exponent: Tensor) -> Spread:
+def _spread(deviations: Tensor, rough: Tensor, exponent: Tensor) -> RowSpread:
     """Return the spread of scaled deviations that were computed from numbers of root mean square ``rough``."""
     n = deviations.shape[-1]
     deviations, shift = _scaled(deviations)
@@ -77,7 +77,7 @@ def _spread(deviations: Tensor, rough: Tensor, exponent: Tensor) -> Spread:
     moving = value > 0
     relative = torch.where(moving, error / torch.where(moving, value, 1.0), 0.0)
     back = exponent + shift
-    return Spread(deviations, _ldexp(value, back), _ldexp(low, back), _ldexp(high, back), relative)
+    return RowSpread(deviations, _ldexp(value, back), _ldexp(low, back), _ldexp(high, back), relative)
 
 
 def inverse_scale(std_low: Tensor, eps: float) -> Tensor:

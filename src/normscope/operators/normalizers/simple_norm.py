@@ -10,17 +10,18 @@ from normscope.core.statement import statement
 from normscope.graph.recognise import name_of
 from normscope.operators.expression import Expr
 from normscope.operators.normalizer import Constants, Normalizer, Symmetry, no_bound
-from normscope.operators.quadratic_form import QuadraticForm, find_form
+from normscope.operators.quadratic_form import RootQuotient, find_root_quotient
 from normscope.operators.site import Site
 from normscope.operators.written_out import Place, Written
 
 
-def _fits(place: Place, form: QuadraticForm, source: Expr) -> Written | None:
+def _fits(place: Place, quotient: RootQuotient, source: Expr) -> Written | None:
     """Take a tensor that is not centred, over its standard deviation, unless its mean is subtracted afterwards."""
-    if form.centered or not form.is_variance or _is_centered_later(place):
+    if quotient.centered or not quotient.form.is_variance or _is_centered_later(place):
         return None
     gamma, beta = place.around.affine_after(place.node)
-    return Written(place.site("simple_norm", source, form.source, gamma=gamma, beta=beta, eps=form.eps), source)
+    eps = quotient.form.least_eps
+    return Written(place.site("simple_norm", source, quotient.source, gamma=gamma, beta=beta, eps=eps), source)
 
 
 def _is_centered_later(place: Place) -> bool:
@@ -31,8 +32,8 @@ def _is_centered_later(place: Place) -> bool:
         if len(users) != 1:
             return False
         node = users[0]
-        form = find_form(node, around) if name_of(node) in ("add", "sub", "rsub") else None
-        if form is not None and form.centered:
+        quotient = find_root_quotient(node, around) if name_of(node) in ("add", "sub", "rsub") else None
+        if quotient is not None and quotient.centered:
             return True
     return False
 

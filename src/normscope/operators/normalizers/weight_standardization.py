@@ -19,7 +19,7 @@ from normscope.operators.filter_quotient import divides_filters
 from normscope.operators.normalizer import Normalizer, Symmetry, kinds_by_op, of_the_weight
 from normscope.operators.normalizers.layer_norm import layer_norm_each
 from normscope.operators.normalizers.moments import standard_deviation
-from normscope.operators.quadratic_form import find_form
+from normscope.operators.quadratic_form import find_root_quotient
 from normscope.operators.written_out import Surroundings
 
 
@@ -102,9 +102,9 @@ def _of_weight(node: Node, around: Surroundings) -> bool:
     match = around.recogniser.match(node)
     if match is not None and around.is_weight(match.source):
         return match.centered
-    form = None if match is not None else find_form(node, around)
-    if form is not None:
-        return form.centered and form.is_variance and around.is_weight(form.source)
+    quotient = None if match is not None else find_root_quotient(node, around)
+    if quotient is not None:
+        return quotient.centered and quotient.form.is_variance and around.is_weight(quotient.source)
     return divides_filters(node, around, centered=True)
 
 
