@@ -130,7 +130,7 @@ def compare(case: Case, preset: str) -> dict[str, Any]:
 
 
 def _same(one: nn.Module, two: nn.Module) -> bool:
-    """Tell whether two models agree in every bit."""
+    """Return whether two models agree in every bit."""
     pairs = zip(one.state_dict().values(), two.state_dict().values(), strict=True)
     return all(same_bits(a, b) for a, b in pairs)
 

@@ -163,7 +163,7 @@ def _mixed(model: nn.Module, x: Tensor, seed: int) -> list[float]:
 
 
 def _bends(module: nn.Module) -> bool:
-    """Tell whether a module is nonlinear, other than a switch."""
+    """Return whether a module is nonlinear, other than a switch."""
     return isinstance(module, (*SMOOTH, nn.MaxPool2d, nn.LayerNorm, nn.RMSNorm)) or "qkv" in dict(
         module.named_children()
     )

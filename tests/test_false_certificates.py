@@ -443,12 +443,12 @@ def test_what_depends_on_the_mode_of_autograd_is_refused(name: str) -> None:
 
 
 def _fake(x: Tensor) -> bool:
-    """Tell whether a tensor has no numbers in it."""
+    """Return whether a tensor has no numbers in it."""
     return isinstance(x, FakeTensor)
 
 
 def _readable(x: Tensor) -> bool:
-    """Tell whether Python may look at a tensor's numbers."""
+    """Return whether Python may look at a tensor's numbers."""
     try:
         return bool(float(x.abs().sum()) >= 0.0)
     except Exception:

@@ -89,7 +89,7 @@ def _bound(model: nn.Module) -> normscope.Result:
 
 
 def _infinite(result: normscope.Result) -> bool:
-    """Tell whether both bounds of a result are infinite."""
+    """Return whether both bounds of a result are infinite."""
     return all(result.end_to_end[k].log == math.inf for k in ("global", "variance_floor"))  # type: ignore[union-attr]
 
 

@@ -47,7 +47,7 @@ def _upper(result: Result) -> float:
 
 
 def _ordered(result: Result) -> bool:
-    """Tell whether every lower bound lies below the upper bound on its own domain."""
+    """Return whether every lower bound lies below the upper bound on its own domain."""
     ends = result.end_to_end
     pairs = [("lower_everywhere", "global"), ("lower", "variance_floor"), ("jacobian", "variance_floor")]
     pairs += [("variance_floor", "global"), ("stacked_batch_lower", "stacked_batch")]

@@ -36,7 +36,7 @@ SMALL = settings(max_examples=200, deadline=None, derandomize=True)
 
 
 def _holds(value: Value, exact_log: Any) -> bool:
-    """Tell whether a value keeps what its kind promises about a number whose logarithm is known to many digits."""
+    """Return whether a value keeps what its kind promises about a number whose logarithm is known to many digits."""
     log = mpmath.mpf(value.log)
     if not mpmath.isinf(exact_log):  # the reference itself is good to all but a few of its digits
         log += (1 if value.kind in UPPER else -1) * mpmath.mpf(10) ** (20 - mpmath.mp.dps) * (1 + abs(exact_log))
@@ -48,7 +48,7 @@ def _holds(value: Value, exact_log: Any) -> bool:
 
 
 def _close(value: Value, exact_log: Any) -> bool:
-    """Tell whether a value is within a few units in the last place."""
+    """Return whether a value is within a few units in the last place."""
     if exact_log == -mpmath.inf:
         return value.log == -math.inf
     return bool(abs(mpmath.mpf(value.log) - exact_log) <= 1e-14 * (1 + abs(exact_log)))

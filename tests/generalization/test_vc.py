@@ -15,7 +15,7 @@ from normscope.generalization import vc_bound, vc_bound_printed, vc_dimension_li
 
 
 def _separable(points: torch.Tensor, signs: tuple[int, ...]) -> bool:
-    """Tell whether an affine classifier gives these signs: is there ``s (w . x + b) >= 1``?"""
+    """Return whether an affine classifier gives these signs: is there ``s (w . x + b) >= 1``?"""
     n = points.shape[1]
     rows = [[-s * float(v) for v in (*p, 1.0)] for p, s in zip(points, signs, strict=True)]
     found = linprog([0.0] * (n + 1), A_ub=rows, b_ub=[-1.0] * len(rows), bounds=[(None, None)] * (n + 1))

@@ -154,7 +154,7 @@ def _replay(model: nn.Module, graph: Graph, tensors: dict[str, Tensor], *inputs:
 
 
 def _left(graph: Graph) -> bool:
-    """Tell whether a value left torch, every output being marked for it."""
+    """Return whether a value left torch, every output being marked for it."""
     noted = any(note.startswith(LEFT_NOTE) for note in graph.notes)
     marked = [graph[ref.name].op == "normscope.scalar.unknown" for ref in graph["output"].args]
     assert marked == [noted] * len(marked)

@@ -166,7 +166,7 @@ def begin(captured: Captured, model: nn.Module, data: Any, options: Options, say
 
 
 def is_big(model: nn.Module) -> bool:
-    """Tell whether a network is so big that a first look is worth its time.
+    """Return whether a network is so big that a first look is worth its time.
 
     >>> is_big(nn.Linear(2, 2)), is_big(nn.Linear(1000, 1000))
     (False, True)

@@ -150,7 +150,7 @@ def analyze_checkpoint(path: str | Path, progress: Progress | None = None) -> Ch
 
 
 def is_checkpoint(text: str) -> bool:
-    """Tell whether a user's text names weights rather than a model: by its ending, or a directory.
+    """Return whether a user's text names weights rather than a model: by its ending, or a directory.
 
     >>> is_checkpoint("a/model.safetensors"), is_checkpoint("zoo:relu10"), is_checkpoint("net.py:build")
     (True, False, False)
@@ -205,7 +205,7 @@ def _unmeasured(entry: TensorEntry, tensor: Tensor) -> str:
 
 
 def _is_named_as_weight(entry: TensorEntry) -> bool:
-    """Tell whether a tensor is a parameter or a statistic by its name, and no mask."""
+    """Return whether a tensor is a parameter or a statistic by its name, and no mask."""
     last = entry.name.lower().rpartition(".")[2]
     known = (Role.EMBEDDING, Role.NORM_SCALE, Role.BIAS, Role.RUNNING_STATISTICS)
     return "mask" not in last and (entry.role in known or bool(re.search("weight|kernel|original", last)))
@@ -276,7 +276,7 @@ def _gained_axis(v: Tensor, g: Tensor) -> int | None:
 
 
 def _is_gain(entry: TensorEntry, tensor: Tensor) -> bool:
-    """Tell whether a tensor can be the gain of weight normalization: numbers along one axis at most."""
+    """Return whether a tensor can be the gain of weight normalization: numbers along one axis at most."""
     named = entry.name.rpartition(".")[2] in GAINS.values()
     # A scalar under a general name may be anything: another parametrization, say a scale.
     along = tensor.ndim > 0 or entry.name.endswith("weight_g")

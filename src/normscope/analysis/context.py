@@ -153,7 +153,7 @@ def prepare(
 
 
 def uses_batch_statistics(program: Program) -> bool:
-    """Tell whether some normalizer takes its statistics over the batch axis."""
+    """Return whether some normalizer takes its statistics over the batch axis."""
     return any(s.spread is not None and 0 in s.spread.axes and len(s.shape) > 1 for s in program.sites)
 
 

@@ -22,7 +22,7 @@ ROUNDING = 1e-6
 
 
 def contradicts(upper: Value | None, lower: Value | None) -> bool:
-    """Tell whether a lower bound lies above an upper one by more than rounding.
+    """Return whether a lower bound lies above an upper one by more than rounding.
 
     >>> from normscope.core.value import Kind
     >>> contradicts(Value.of(2.0, Kind.CERTIFIED), Value.of(3.0, Kind.LOWER))

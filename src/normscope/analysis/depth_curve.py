@@ -119,7 +119,7 @@ def _upper_logs(composition: Composition, found: Sequence[Place], program: Progr
 
 
 def _dear(expr: Expr) -> bool:
-    """Tell whether the matrices by which a tensor depends on its atoms are too large to be measured for a curve."""
+    """Return whether the matrices by which a tensor depends on its atoms are too large to be measured for a curve."""
     source = expr
     while source.op is not None and source.atoms:
         source = max((i for i in source.inputs if i.atoms), key=lambda i: i.id)

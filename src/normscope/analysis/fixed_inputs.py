@@ -82,7 +82,7 @@ def _reached(graph: Graph, start: set[str], outside: set[str] | frozenset[str]) 
 
 
 def _reads_shape(node: Node) -> bool:
-    """Tell whether a node reads nothing but the shape of its input."""
+    """Return whether a node reads nothing but the shape of its input."""
     parts = node.op.split(".")
     return len(parts) > 1 and parts[1] in _SHAPE_ONLY
 
@@ -104,5 +104,5 @@ def values_of(captured: Captured, names: Sequence[str], inputs: Sequence[Tensor]
 
 
 def same_values(first: Sequence[Tensor], second: Sequence[Tensor]) -> bool:
-    """Tell whether two inputs hold the same."""
+    """Return whether two inputs hold the same."""
     return all(a.shape == b.shape and torch.equal(a, b) for a, b in zip(first, second, strict=True))

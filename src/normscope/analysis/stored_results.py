@@ -70,7 +70,7 @@ def read_beside(file: str | os.PathLike[str]) -> Beside:
 
 
 def is_beside(file: str | os.PathLike[str]) -> bool:
-    """Tell whether a file is one for :func:`read_beside`.
+    """Return whether a file is one for :func:`read_beside`.
 
     >>> is_beside("nowhere.json")
     False

@@ -88,7 +88,7 @@ def _row(found: Found, leaf: int, batch: Stacked | None, printed: _Printed) -> W
 
 
 def _decided(printed: Value | None, best: Value | None, attained: Value | None) -> bool | None:
-    """Tell whether the printed number is a bound: at least a proved one, or below an attained one, or undecided."""
+    """Return whether the printed number is a bound: at least a proved one, or below an attained one, or undecided."""
     if printed is None:
         return None
     if best is not None and printed.log >= best.log - 1e-9:  # what is proved has room for rounding in it

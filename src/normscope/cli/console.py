@@ -43,7 +43,7 @@ _BREAKS = "\n\t"
 
 
 def is_terminal(stream: TextIO) -> bool:
-    """Tell whether a stream is a terminal that may get colour and boxes (NO_COLOR and TERM=dumb say it may not)."""
+    """Return whether a stream is a terminal that may get colour and boxes (NO_COLOR and TERM=dumb say it may not)."""
     plain = os.environ.get("NO_COLOR") or os.environ.get("TERM") == "dumb"
     return not plain and getattr(stream, "isatty", lambda: False)()
 
@@ -106,7 +106,7 @@ def _say(text: str) -> None:
 
 
 def _is_memory(error: Exception) -> bool:
-    """Tell whether an exception is about memory: torch has a class of its own only for accelerators.
+    """Return whether an exception is about memory: torch has a class of its own only for accelerators.
 
     >>> _is_memory(RuntimeError("DefaultCPUAllocator: can't allocate memory")), _is_memory(RuntimeError("no"))
     (True, False)

@@ -36,7 +36,7 @@ def refuse_unused(context: typer.Context) -> None:
 
 
 def _is_given(context: typer.Context, name: str) -> bool:
-    """Tell whether a user gave an option, be it with its default."""
+    """Return whether a user gave an option, be it with its default."""
     source = context.get_parameter_source(name)
     return source is not None and source.name != "DEFAULT"
 

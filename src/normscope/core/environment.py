@@ -130,7 +130,7 @@ def restore_rng(state: dict[str, Any]) -> None:
 
 
 def same_rng(state: dict[str, Any]) -> bool:
-    """Tell whether every global random generator is where it was.
+    """Return whether every global random generator is where it was.
 
     >>> state = rng_state()
     >>> same_rng(state)
@@ -142,7 +142,7 @@ def same_rng(state: dict[str, Any]) -> bool:
 
 
 def same_state(a: Any, b: Any) -> bool:
-    """Tell whether two states of random generators are equal, entry by entry where they are arrays.
+    """Return whether two states of random generators are equal, entry by entry where they are arrays.
 
     >>> same_state({"a": (1, np.ones(2))}, {"a": (1, np.ones(2))}), same_state([torch.ones(1)], [torch.zeros(1)])
     (True, False)

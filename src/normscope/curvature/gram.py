@@ -266,7 +266,7 @@ def _tested(problem: Problem, term: Term, samples: int) -> dict[str, str | None]
 
 
 def _close(a: Tensor, b: Tensor) -> bool:
-    """Tell whether two tensors agree up to rounding."""
+    """Return whether two tensors agree up to rounding."""
     allowed = OUTER * torch.finfo(a.dtype).eps ** 0.5 * float(b.abs().max())
     return float((a - b).abs().max()) <= allowed
 

@@ -259,7 +259,7 @@ def read_once(data: Any, model: nn.Module, batch: int, limit: int | None) -> Any
 
 
 def takes_labels(model: nn.Module, inputs: ModelInputs) -> bool:
-    """Tell whether a model computes its own loss from ``labels``, as language models of ``transformers`` do.
+    """Return whether a model computes its own loss from ``labels``, as language models of ``transformers`` do.
 
     Args:
         model: the model; it is left as it was.

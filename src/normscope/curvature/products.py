@@ -230,7 +230,7 @@ class Products:
 
 
 def _agree(product: Product, other: Product, problem: Problem) -> bool:
-    """Tell whether two ways give one product of a random vector."""
+    """Return whether two ways give one product of a random vector."""
     generator = torch.Generator().manual_seed(1)
     vector = torch.randn(problem.dimension, generator=generator).to(problem.device, problem.dtype)
     expected = problem.flatten(other(vector))

@@ -89,7 +89,7 @@ class CurvatureResult(Saved, Shown):
 
     @property
     def converged(self) -> bool:
-        """Tell whether every eigenvalue has converged."""
+        """Return whether every eigenvalue has converged."""
         return bool(self.largest) and all(e.converged for e in (*self.largest, *self.smallest))
 
     def to_dict(self) -> dict[str, Any]:

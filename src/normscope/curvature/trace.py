@@ -134,7 +134,7 @@ def moments(
 
 
 def _useful(deflate: Eigenpairs | None) -> bool:
-    """Tell whether eigenpairs came with a space."""
+    """Return whether eigenpairs came with a space."""
     return deflate is not None and deflate.basis is not None and deflate.matrix is not None and len(deflate.basis) > 1
 
 

@@ -35,7 +35,7 @@ class Earlier:
 
     @property
     def differs(self) -> bool:
-        """Tell whether the network computes something else than it did."""
+        """Return whether the network computes something else than it did."""
         return self.distance > SAME
 
 

@@ -116,7 +116,7 @@ class Singularities:
 
 
 def may_be_singular(node: Node) -> bool:
-    """Tell whether an operation may have a derivative that is not finite where its value is.
+    """Return whether an operation may have a derivative that is not finite where its value is.
 
     >>> from normscope.graph.ir import Ref
     >>> [may_be_singular(Node("y", f"aten.{name}.default", (Ref("x"),))) for name in ("sqrt", "relu")]

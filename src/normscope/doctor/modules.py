@@ -54,7 +54,7 @@ def tracked(model: nn.Module) -> Iterator[tuple[str, nn.Module, Tensor, Tensor]]
 
 
 def is_normalizer(module: nn.Module) -> bool:
-    """Tell whether a module normalizes, by its class: one of torch's, or one that is called so.
+    """Return whether a module normalizes, by its class: one of torch's, or one that is called so.
 
     >>> is_normalizer(nn.LayerNorm(2)), is_normalizer(nn.ReLU())
     (True, False)

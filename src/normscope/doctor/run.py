@@ -236,7 +236,7 @@ def one_per_cause(findings: Iterable[Finding]) -> list[Finding]:
 
 
 def _concerns(cause: Finding, other: Finding) -> bool:
-    """Tell whether a finding lies where another one does, or around it, or comes of an error, which spreads."""
+    """Return whether a finding lies where another one does, or around it, or comes of an error, which spreads."""
     inside = any(p == q or p.startswith(f"{q}.") for p in cause.everywhere for q in other.everywhere)
     return inside or cause.severity is Severity.ERROR
 

@@ -123,7 +123,7 @@ def _part(graph: Graph, node: Node, value: Any, size: int, start: int, count: in
 
 
 def _differ(a: Tensor, b: Tensor) -> bool:
-    """Tell whether two tensors are unlike by more than rounding."""
+    """Return whether two tensors are unlike by more than rounding."""
     if a.shape != b.shape:
         return False
     coarse = a.dtype.itemsize <= 2

@@ -37,19 +37,19 @@ class Settings:
     baseline: Path | None = None  #: file of findings that are known already
 
     def runs(self, code: str) -> bool:
-        """Tell whether a rule runs."""
+        """Return whether a rule runs."""
         wanted = _longest(code, self.select) if self.select else 0
         return wanted > _longest(code, self.ignore)
 
     def hides(self, finding: Finding) -> bool:
-        """Tell whether a finding is ignored at its place."""
+        """Return whether a finding is ignored at its place."""
         return any(
             fnmatch.fnmatchcase(finding.place, pattern) and _longest(finding.code, codes) >= 0
             for pattern, codes in self.per_place.items()
         )
 
     def fails(self, findings: Iterable[Finding]) -> bool:
-        """Tell whether these findings make a check fail."""
+        """Return whether these findings make a check fail."""
         if self.fail_on == "never":
             return False
         return any(f.severity.rank >= Severity(self.fail_on).rank for f in findings)

@@ -76,7 +76,7 @@ def _copied(value: Any) -> list[Tensor]:
 
 
 def _same(a: list[Tensor], b: list[Tensor]) -> bool:
-    """Tell whether tensors agree."""
+    """Return whether tensors agree."""
     return len(a) == len(b) and all(
         x.shape == y.shape and torch.allclose(x, y, rtol=1e-3, atol=1e-5, equal_nan=True)
         for x, y in zip(a, b, strict=True)

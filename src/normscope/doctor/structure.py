@@ -74,14 +74,14 @@ class Structure:
         return found
 
     def confined(self, expr: Expr, site: Site) -> bool:
-        """Tell whether nothing but a normalizer notices an expression: every path to an output passes its atom."""
+        """Return whether nothing but a normalizer notices an expression: every path to an output passes its atom."""
         gate = self.divisions[site.node].id
         outputs = {e.id for _, e in self.program.outputs}
         found = reached([expr], lambda e: () if e.id == gate else self.parents.get(e.id, ()))
         return outputs.isdisjoint(e.id for e in found if e.id != gate)
 
     def is_scale_invariant(self, feed: Feed) -> bool:
-        """Tell whether the network does not notice a positive factor on a layer's weight, eps left aside.
+        """Return whether the network does not notice a positive factor on a layer's weight, eps left aside.
 
         The layer is seen through the normalizer alone, the normalizer sees nothing else, and no constant that it
         would not subtract is added on the way.

@@ -99,7 +99,7 @@ class Subject:
     companions: Companions | None = None  #: what the first samples give in company
 
     def has(self, need: str) -> bool:
-        """Tell whether what a rule needs is there."""
+        """Return whether what a rule needs is there."""
         if need == "earlier graph":
             return not self.earlier.problem
         return {
@@ -229,7 +229,7 @@ class Subject:
         return ""
 
     def drops_between(self, start: str, end: str) -> bool:
-        """Tell whether training drops entries at random on some way from one graph node, or parameter, to another."""
+        """Return whether training drops entries at random on some way from one graph node, or parameter, to another."""
         first = [n.name for n in self.graph if start in (n.name, n.target)]
         between = reach(first, self.graph.users()) & reach([end], reads(self.graph))
         return any(drop_rate(self.graph[name]) > 0 for name in between)

@@ -34,7 +34,7 @@ class Decomposition:
         }
 
     def adds_up(self, tolerance: float = 1e-9) -> bool:
-        """Tell whether all sums hold, relative to the largest part."""
+        """Return whether all sums hold, relative to the largest part."""
         size = max(abs(self.total), abs(self.generalization), abs(self.selection), abs(self.estimation), 1e-300)
         return all(abs(r) <= tolerance * size for r in self.residuals().values())
 

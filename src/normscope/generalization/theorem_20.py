@@ -31,7 +31,7 @@ class PartitionBound:
 
     @property
     def vacuous(self) -> bool:
-        """Tell whether the bound says no more than that losses lie between 0 and ``C``."""
+        """Return whether the bound says no more than that losses lie between 0 and ``C``."""
         return self.gap.value >= self.largest
 
 

@@ -36,7 +36,7 @@ class Alignment:
 
     @property
     def same(self) -> bool:
-        """Tell whether both are one network up to symmetries, to 1e-6."""
+        """Return whether both are one network up to symmetries, to 1e-6."""
         return self.after < 1e-6
 
 

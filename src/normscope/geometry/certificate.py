@@ -49,7 +49,7 @@ def relative_derivative(function: Function, direction: Point) -> float:
 
 
 def seems_flat(function: Function, direction: Point) -> bool:
-    r"""Tell whether a direction may be a symmetry: ``<J^T r, X> = <r, J X>`` vanishes for the one gradient at hand.
+    r"""Return whether a direction may be a symmetry: ``<J^T r, X> = <r, J X>`` vanishes for the one gradient at hand.
 
     What is told apart so needs no derivative of its own. What seems flat is verified.
     """

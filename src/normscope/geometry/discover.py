@@ -201,7 +201,7 @@ def _channels(labels: Labels, name: str) -> Tensor | None:
 
 
 def _averaged(function: Function, labels: Labels, channels: Tensor) -> bool:
-    """Tell whether something takes a mean over channels, or the loss does not see it."""
+    """Return whether something takes a mean over channels, or the loss does not see it."""
     seen = {labels.kin.find(label) for label in labels.summed if label >= 0}
     last = {labels.same.find(max(label, 0)) for label in labels.outputs} if function.loss == "cross_entropy" else set()
     return any(labels.kin.find(max(i, 0)) in seen or labels.same.find(max(i, 0)) in last for i in channels.tolist())
@@ -244,7 +244,7 @@ def _beside(exact: Function, biases: Biases, freedom: dict[str, int], seed: int)
 
 
 def _enters_by_joining(function: Function, name: str) -> bool:
-    """Tell whether a parameter is put beside other tokens: expanded and concatenated."""
+    """Return whether a parameter is put beside other tokens: expanded and concatenated."""
     users = function.graph.users()
     start = [n.name for n in function.graph if n.op == "parameter" and function.canonical(n.target) == name]
     reached = [user for node in start for user in users[node]]

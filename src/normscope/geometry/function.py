@@ -68,7 +68,7 @@ def _unstabilized(node: Node, added: Mapping[str, float]) -> Node:
 
 
 def is_stabilizer(node: Node) -> bool:
-    """Tell whether a node adds a small positive number to a tensor.
+    """Return whether a node adds a small positive number to a tensor.
 
     >>> is_stabilizer(Node("y", "aten.add.Tensor", (Ref("x"), 1e-6)))
     True

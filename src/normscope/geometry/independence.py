@@ -58,7 +58,7 @@ def _counted(family: Mixing, others: Sequence[Family]) -> int:
 
 
 def _free(others: Sequence[Family], bias: str, entries: Tensor) -> int:
-    """Tell whether anything may be added to some entries of a bias."""
+    """Return whether anything may be added to some entries of a bias."""
     shifts = [f.basis for f in others if isinstance(f, Shift) and f.source == bias and f.basis.ndim == 1]
     return int(any(bool(torch.isin(entries, basis).all()) for basis in shifts))
 

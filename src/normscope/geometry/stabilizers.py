@@ -44,7 +44,7 @@ def _spread(node: Node, source: Tensor) -> Tensor:
 
 
 def reads_constant(function: Function) -> bool:
-    """Tell whether a normalizer reads a channel that is constant but for rounding, so that it needs its eps."""
+    """Return whether a normalizer reads a channel that is constant but for rounding, so that it needs its eps."""
     found = False
 
     def visit(node: Node, value: Any, values: Mapping[str, Any]) -> None:

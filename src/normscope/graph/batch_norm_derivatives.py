@@ -33,7 +33,7 @@ def batch_normalized(
 
 
 def applies(x: Tensor, *others: Tensor | None) -> bool:
-    """Tell whether :func:`batch_normalized` can be used: one precision, on the processor, outside torch.func.
+    """Return whether :func:`batch_normalized` can be used: one precision, on the processor, outside torch.func.
 
     >>> applies(torch.ones(2, 1)), applies(torch.ones(2, 1), torch.ones(1).double())
     (True, False)

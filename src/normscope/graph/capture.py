@@ -258,7 +258,7 @@ def _eager(runs: RepeatedRuns, example: list[Tensor], *, whole: bool) -> _Ran:
 
 
 def _holds(runs: RepeatedRuns, known: Captured, example: list[Tensor], ran: _Ran) -> bool:
-    """Tell whether a graph that was compared with its model at one sample holds for a whole example, and elsewhere."""
+    """Return whether a graph that was compared with its model at one sample holds for a whole example and elsewhere."""
     given = _doubled(example)
     if given is None or known.graph.batch != "dynamic":
         return False
@@ -361,7 +361,7 @@ def _verify(
 
 
 def _alike(ours: Sequence[Tensor], theirs: Sequence[Tensor]) -> bool:
-    """Tell whether the outputs of graph and model agree but for rounding."""
+    """Return whether the outputs of graph and model agree but for rounding."""
     return all(a.shape == b.shape and bool(_isclose(a, b).all()) for a, b in zip(ours, theirs, strict=True))
 
 
@@ -376,7 +376,7 @@ def _isclose(ours: Tensor, theirs: Tensor) -> Tensor:
 
 
 def _holds_elsewhere(runs: RepeatedRuns, graph: Graph, tensors: dict[str, Tensor], given: list[Tensor]) -> bool:
-    """Tell whether the graph gives what the model gives on inputs unlike the example, where the model runs.
+    """Return whether the graph gives what the model gives on inputs unlike the example, where the model runs.
 
     A forward may do something else while it is exported, and the same at the example.
     """
@@ -390,7 +390,7 @@ def _holds_elsewhere(runs: RepeatedRuns, graph: Graph, tensors: dict[str, Tensor
 
 
 def _agreement(runs: RepeatedRuns, graph: Graph, tensors: dict[str, Tensor], example: Sequence[Tensor]) -> bool | None:
-    """Tell whether graph and model agree on inputs unlike an example; nothing if the model runs on none of them."""
+    """Return whether graph and model agree on inputs unlike an example; nothing if the model runs on none of them."""
     agreed = None
     for inputs in unrelated(example):
         try:

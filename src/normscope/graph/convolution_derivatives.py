@@ -38,7 +38,7 @@ def quick(convolution: Callable[..., Tensor], axes: int) -> Callable[..., Tensor
 
 
 def _covered(x: Tensor, weight: Tensor, bias: Tensor | None, axes: int) -> bool:
-    """Tell whether the call is a batch in one common precision on the processor, outside torch.func."""
+    """Return whether the call is a batch in one common precision on the processor, outside torch.func."""
     plain = x.ndim == axes + 2 and x.device.type == "cpu" and not torch._C._are_functorch_transforms_active()
     one = x.dtype == weight.dtype and (bias is None or bias.dtype == x.dtype)
     wanted = torch.is_grad_enabled() and any(t is not None and t.requires_grad for t in (x, weight, bias))

@@ -183,7 +183,7 @@ def without_torch_output() -> Iterator[None]:
 
 
 def _needs_functionalization(graph: torch.fx.Graph) -> bool:
-    """Tell whether the graph mutates tensors or nests other graphs; both go away in one functional retrace."""
+    """Return whether the graph mutates tensors or nests other graphs; both go away in one functional retrace."""
     order = {node: i for i, node in enumerate(graph.nodes)}
     for node in graph.nodes:
         if node.op == "get_attr":
@@ -216,7 +216,7 @@ def _out_of_place(target: Any) -> Any:
 
 
 def _unseen(node: torch.fx.Node, order: dict[torch.fx.Node, int]) -> bool:
-    """Tell whether nothing sees that an operation writes to its first argument: a new tensor, read only before it."""
+    """Return whether nothing sees that an operation writes to its first argument: a new tensor, read only before it."""
     written = node.args[0]
     if not isinstance(written, torch.fx.Node) or written.op != "call_function":
         return False
@@ -228,7 +228,7 @@ def _unseen(node: torch.fx.Node, order: dict[torch.fx.Node, int]) -> bool:
 
 
 def _may_alias(node: torch.fx.Node) -> bool:
-    """Tell whether what a node gives may share memory with something else; in-place operations give what is new."""
+    """Return whether what a node gives may share memory with something else; in-place operations give what is new."""
     schema = getattr(node.target, "_schema", None)
     if schema is None:
         return True

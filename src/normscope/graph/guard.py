@@ -159,7 +159,7 @@ class StateGuard:
 
 
 def same_bits(a: Tensor, b: Tensor) -> bool:
-    """Tell whether two tensors agree in shape, dtype and every bit; a NaN equals itself.
+    """Return whether two tensors agree in shape, dtype and every bit; a NaN equals itself.
 
     >>> nan, zero = torch.tensor([float("nan")]), torch.zeros(1)
     >>> same_bits(nan, nan.clone()), same_bits(zero, -zero)
@@ -234,7 +234,7 @@ class _TensorState:
         return changed
 
     def _changed(self) -> bool:
-        """Tell whether the content differs; a write through ``.data`` does not move the version counter."""
+        """Return whether the content differs; a write through ``.data`` does not move the version counter."""
         if self.copy is not None:
             return not same_bits(self.tensor, self.copy)
         return self.version != _version(self.tensor) or self.checksum != checksum(self.tensor)
@@ -256,7 +256,7 @@ def _write(tensor: Tensor, content: Tensor) -> None:
 
 
 def _same_memory(a: Tensor, b: Tensor) -> bool:
-    """Tell whether two tensors are the same view of the same memory."""
+    """Return whether two tensors are the same view of the same memory."""
     if a.layout is not torch.strided or b.layout is not torch.strided:
         return a.layout == b.layout
     return (
@@ -304,5 +304,5 @@ class _ContainerState:
 
 
 def _identical(a: Sequence[Any], b: Sequence[Any]) -> bool:
-    """Tell whether two sequences have the same objects, in the same places."""
+    """Return whether two sequences have the same objects, in the same places."""
     return len(a) == len(b) and all(map(operator.is_, a, b))

@@ -46,5 +46,5 @@ class KeptRun:
 
 
 def _same(a: Tensor, b: Any) -> bool:
-    """Tell whether something is a tensor with the same numbers, in the same precision and place."""
+    """Return whether something is a tensor with the same numbers, in the same precision and place."""
     return isinstance(b, Tensor) and a.dtype == b.dtype and a.device == b.device and torch.equal(a, b)

@@ -127,7 +127,7 @@ class ModelState:
             self._queue.append((name, value, depth))
 
     def _fits(self, size: int) -> bool:
-        """Tell whether something is small enough to be copied beside the rest, and if so, count it."""
+        """Return whether something is small enough to be copied beside the rest, and if so, count it."""
         if size > self._room:
             return False
         self._room -= size
@@ -176,7 +176,7 @@ class GeneratorState:
         self.state = self._read(generator)
 
     def same(self) -> bool:
-        """Tell whether it stands where it stood."""
+        """Return whether it stands where it stood."""
         return same_state(self._read(self.generator), self.state)
 
     def restore(self) -> None:

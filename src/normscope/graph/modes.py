@@ -49,5 +49,5 @@ def with_statistics(graph: Graph, targets: Mapping[str, tuple[str, str]]) -> Gra
 
 
 def has_batch_norm(graph: Graph) -> bool:
-    """Tell whether the graph holds a BatchNorm with running statistics."""
+    """Return whether the graph holds a BatchNorm with running statistics."""
     return any(node.op in _FIXED for node in graph)

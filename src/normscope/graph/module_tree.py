@@ -111,7 +111,7 @@ def _blocks(module: _Tree) -> Iterator[Block]:
 
 
 def _continues(before: tuple[str, _Tree], after: tuple[str, _Tree]) -> bool:
-    """Tell whether a numbered module is the equal successor of another."""
+    """Return whether a numbered module is the equal successor of another."""
     if not (before[0].isdigit() and after[0].isdigit() and int(after[0]) == int(before[0]) + 1):
         return False
     return before[1].signature() == after[1].signature()

@@ -63,19 +63,19 @@ def name_of(node: Node) -> str:
 
 
 def is_real(node: Node) -> bool:
-    """Tell whether a node holds real numbers, of enough bits that rounding to them is no step."""
+    """Return whether a node holds real numbers, of enough bits that rounding to them is no step."""
     return node.dtype.startswith(_REAL) and not node.dtype.startswith(_COARSE)
 
 
 def does_more(node: Node) -> bool:
-    """Tell whether a stabilizing operation also does something else: cuts off above, or scales what it adds."""
+    """Return whether a stabilizing operation also does something else: cuts off above, or scales what it adds."""
     settings = dict(node.kwargs)
     upper = node.args[2] if len(node.args) > 2 else settings.get("max")
     return (name_of(node) == "clamp" and upper is not None) or settings.get("alpha", 1) != 1
 
 
 def _is_difference(node: Node) -> bool:
-    """Tell whether a node is ``a - b``."""
+    """Return whether a node is ``a - b``."""
     return name_of(node) == "sub" and not does_more(node)
 
 
@@ -137,7 +137,7 @@ class Recogniser:
         return found
 
     def _is_factor(self, value: Any) -> bool:
-        """Tell whether an argument is a number or a constant tensor."""
+        """Return whether an argument is a number or a constant tensor."""
         if isinstance(value, Ref):
             return self.is_constant(value.name)
         return isinstance(value, int | float) and not isinstance(value, bool)
@@ -154,7 +154,7 @@ class Recogniser:
         return None
 
     def same(self, a: Node | None, b: Node | None, depth: int = 6) -> bool:
-        """Tell whether two nodes are one, or compute the same from the same nodes, as ``x - mean`` written twice."""
+        """Return whether two nodes are one, or compute the same from the same nodes, as ``x - mean`` written twice."""
         if a is b:
             return a is not None
         if a is None or b is None or depth == 0 or a.op in SOURCES or a.op != b.op or len(a.args) != len(b.args):
@@ -279,7 +279,7 @@ class Recogniser:
         return self._named(node, numerator, top, dims, eps, where, root_of=name)
 
     def _is_square_of(self, square: Node, base: Node) -> bool:
-        """Tell whether a node is the square of another."""
+        """Return whether a node is the square of another."""
         name = name_of(square)
         if name == "pow":
             return square.args[1] in (2, 2.0) and self.same(self.through(square.args[0]), base)
@@ -313,7 +313,7 @@ class Recogniser:
         return Match(node.name, base.name, self.axes(dims, base), eps, True, float(correction), "mean", where)
 
     def _same_axes(self, mean: Node | None, axes: tuple[int, ...], base: Node) -> bool:
-        """Tell whether a mean is taken over the same axes as the square: otherwise it is another function."""
+        """Return whether a mean is taken over the same axes as the square: otherwise it is another function."""
         if mean is None:
             return False
         if mean.op == "getitem":

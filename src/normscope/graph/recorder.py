@@ -379,7 +379,7 @@ class _Exits(TorchFunctionMode):
 
 
 def _transformed(args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
-    """Tell whether an operation on these arguments is changed below the level of composite operations."""
+    """Return whether an operation on these arguments is changed below the level of composite operations."""
     given = [leaf for leaf in tree_leaves((args, kwargs)) if isinstance(leaf, Tensor)]
     if any(torch.is_autocast_enabled(kind) for kind in {t.device.type for t in given} or {"cpu"}):
         return True
@@ -423,7 +423,7 @@ def with_unknown_outputs(graph: Graph) -> Graph:
 
 
 def _reproduces(graph: Graph, state: dict[str, Tensor], inputs: tuple[Any, ...], outputs: list[Tensor]) -> bool:
-    """Tell whether running the graph gives what the model gave, up to the rounding of unordered sums."""
+    """Return whether running the graph gives what the model gave, up to the rounding of unordered sums."""
     replayed = run(graph, state, _copies(inputs))
     for ours, theirs in zip(replayed, outputs, strict=True):
         if ours.shape != theirs.shape or ours.dtype != theirs.dtype:

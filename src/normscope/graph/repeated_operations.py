@@ -134,7 +134,7 @@ def worked_out_once() -> Iterator[None]:
 
 @functools.cache
 def _depends_on_kinds(function: Any) -> bool:
-    """Tell whether the result of an operation is a new tensor whose kind follows from those of its arguments.
+    """Return whether the result of an operation is a new tensor whose kind follows from those of its arguments.
 
     >>> _depends_on_kinds(torch.ops.aten.linear.default), _depends_on_kinds(torch.ops.aten.view.default)
     (True, False)
@@ -155,5 +155,5 @@ def _tensors(value: Any) -> Iterator[Tensor]:
 
 
 def _same_memory(a: Tensor, b: Tensor) -> bool:
-    """Tell whether two tensors lie in the same memory."""
+    """Return whether two tensors lie in the same memory."""
     return a.untyped_storage()._cdata == b.untyped_storage()._cdata

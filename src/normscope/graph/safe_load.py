@@ -103,7 +103,7 @@ def existing_file(path: Path, kind: FileKind) -> None:
 
 
 def is_safetensors(path: Path) -> bool:
-    """Tell whether a file is of the safetensors format: by its ending, or by its first bytes under any other."""
+    """Return whether a file is of the safetensors format: by its ending, or by its first bytes under any other."""
     if path.suffix.lower() == SAFETENSORS or not path.is_file():
         return path.suffix.lower() == SAFETENSORS
     with path.open("rb") as file:
@@ -344,7 +344,7 @@ def _state_dicts(content: Any, is_part: Callable[[Any], bool]) -> dict[tuple[Any
 
 
 def _is_weight(value: Any) -> bool:
-    """Tell whether a value can be a weight: numbers along an axis, not a counter, a score or a state of a generator."""
+    """Return whether a value can be a weight: numbers along an axis, not a counter, a score or a generator state."""
     if not isinstance(value, torch.Tensor) or value.dim() == 0:
         return False
     return value.is_floating_point() or value.is_complex() or value.is_quantized

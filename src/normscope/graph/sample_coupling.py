@@ -247,7 +247,7 @@ class _Walk:
         yield from sorted(ways, key=lambda way: (way not in likely, way.outer > 1 and way.inner > 1, way.outer))
 
     def _made_of(self, together: Tensor, alone: list[Tensor], layout: Layout) -> bool:
-        """Tell whether a value of the batch is made of those of its samples, up to the order of summation."""
+        """Return whether a value of the batch is made of those of its samples, up to the order of summation."""
         parts = layout.parts(together, self.count)
         return all(_close(part, one) for part, one in zip(parts, alone, strict=True))
 
@@ -291,7 +291,7 @@ def _signature(node: Node, read: Mapping[str, Any]) -> Any:
 
 
 def _cuts(node: Node, read: Mapping[str, Any]) -> bool:
-    """Tell whether a node takes samples from fixed places: which these are depends on the size of the batch."""
+    """Return whether a node takes samples from fixed places: which these are depends on the size of the batch."""
     if node.op not in _PLACES or not node.args:
         return False
     source = read.get(node.args[0].name) if isinstance(node.args[0], Ref) else None
@@ -333,19 +333,19 @@ def _nested(value: Any, read: Callable[[_Held], Any]) -> Any:
 
 
 def _is_small(value: Any) -> bool:
-    """Tell whether a value is a number, or a tensor of few."""
+    """Return whether a value is a number, or a tensor of few."""
     return not isinstance(value, tuple | list) and (not isinstance(value, Tensor) or value.numel() <= FEW)
 
 
 def _equal(a: Any, b: Any) -> bool:
-    """Tell whether two values are the same numbers in the same shape."""
+    """Return whether two values are the same numbers in the same shape."""
     if isinstance(a, Tensor) and isinstance(b, Tensor):
         return torch.equal(a, b)
     return type(a) is type(b) and not isinstance(a, Tensor) and bool(a == b)
 
 
 def _close(a: Tensor, b: Tensor) -> bool:
-    """Tell whether two tensors are equal up to what another order of summation changes in one operation."""
+    """Return whether two tensors are equal up to what another order of summation changes in one operation."""
     if torch.equal(a, b):
         return True
     if not (a.is_floating_point() or a.is_complex()):

@@ -62,7 +62,7 @@ def normalizer_in_training(func: Any, args: tuple[Any, ...], kwargs: dict[str, A
 
 
 def moves_shape(function: Any, given: Sequence[Any]) -> bool:
-    """Tell whether the shape of a result depends on the numbers in these tensors, not on their shapes alone.
+    """Return whether the shape of a result depends on the numbers in these tensors, not on their shapes alone.
 
     >>> moves_shape(torch.ops.aten.nonzero.default, [torch.ones(2)])
     True

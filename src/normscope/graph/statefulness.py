@@ -46,7 +46,7 @@ def refuse_quantized(model: nn.Module) -> None:
 
 
 def _is_quantized(kind: type) -> bool:
-    """Tell whether a module's class is one of torch's quantized ones; beside them lie functional ones for floats."""
+    """Return whether a module's class is one of torch's quantized ones; beside them lie functional ones for floats."""
     names = kind.__module__.split(".")
     return names[0] == "torch" and "quantized" in names and "FloatFunctional" not in kind.__name__
 
@@ -159,12 +159,12 @@ def _another(t: Tensor) -> Tensor:
 
 
 def _agree(a: tuple[Tensor, ...], b: tuple[Tensor, ...], roundings: float = _ROUNDINGS) -> bool:
-    """Tell whether two outputs agree up to rounding."""
+    """Return whether two outputs agree up to rounding."""
     return len(a) == len(b) and all(_close(x, y, roundings) for x, y in zip(a, b, strict=True))
 
 
 def _close(x: Tensor, y: Tensor, roundings: float) -> bool:
-    """Tell whether two tensors agree up to rounding."""
+    """Return whether two tensors agree up to rounding."""
     if x.shape != y.shape or x.dtype != y.dtype:
         return False
     scale = float(x.abs().nan_to_num(0, 0, 0).max()) if x.numel() else 0.0

@@ -21,7 +21,7 @@ STATISTICS = ("running_mean", "running_var")
 
 
 def all_finite(tensor: torch.Tensor) -> bool:
-    """Tell whether no entry is NaN or infinite.
+    """Return whether no entry is NaN or infinite.
 
     A finite sum has finite terms, and a sum is much faster than a look at every entry.
 

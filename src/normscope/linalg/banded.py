@@ -116,7 +116,7 @@ def _places(axes: Sequence[Axis], tap: Sequence[int], *, of_outputs: bool) -> tu
 
 
 def is_definite(diagonal: Tensor, below: Tensor, tau: float) -> bool:
-    r"""Tell whether the block Cholesky factorisation of :math:`\tau I - G` succeeds in floating point."""
+    r"""Return whether the block Cholesky factorisation of :math:`\tau I - G` succeeds in floating point."""
     carried = torch.zeros_like(diagonal[0])
     identity = tau * torch.eye(diagonal.shape[-1], dtype=torch.float64)
     for k in range(diagonal.shape[0]):

@@ -166,7 +166,7 @@ def line_trace(cylinder: Cylinder, blocks: Mapping[Pairs, Tensor]) -> float:
 
 
 def line_is_definite(cylinder: Cylinder, blocks: Mapping[Pairs, Tensor], tau: float) -> bool:
-    r"""Tell whether the block Cholesky factorisation of :math:`\tau I - G` on the line succeeds in floating point.
+    r"""Return whether the block Cholesky factorisation of :math:`\tau I - G` on the line succeeds in floating point.
 
     Block column after block column, with :math:`Y_{ij} = L_{ij}^H`:
     :math:`L_{jj} L_{jj}^H = \tau I - G_{jj} - \sum_k Y_{jk}^H Y_{jk}`, and
@@ -194,7 +194,7 @@ def line_is_definite(cylinder: Cylinder, blocks: Mapping[Pairs, Tensor], tau: fl
 
 
 def closed_is_definite(cylinder: Cylinder, blocks: Mapping[Pairs, Tensor], tau: float) -> bool:
-    r"""Tell whether :math:`\tau I - G(\theta)` is definite at every frequency of the line closed to a circle, too.
+    r"""Return whether :math:`\tau I - G(\theta)` is definite at every frequency of the line closed to a circle, too.
 
     That is the torus in all axes, at one frequency of the others: looser than the line, and much cheaper. Either twist
     is enough. Where one symbol does not hold the Gram matrix of the side (a stride on the inputs, dilation), nothing is
@@ -212,7 +212,7 @@ def closed_is_definite(cylinder: Cylinder, blocks: Mapping[Pairs, Tensor], tau: 
 
 
 def _all_definite(parts: Tensor, circle: Torus, lags: np.ndarray) -> bool:
-    r"""Tell whether Cholesky of :math:`\tau I - G(\theta)` succeeds at all frequencies of a circle."""
+    r"""Return whether Cholesky of :math:`\tau I - G(\theta)` succeeds at all frequencies of a circle."""
     (size,), (twist,) = circle.sizes, circle.twists
     every = np.arange(twist, 2 * size, 2)[:, None]
     side = parts.shape[-1]

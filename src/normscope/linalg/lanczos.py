@@ -210,7 +210,7 @@ class _Recurrence:
 
     @property
     def may_continue(self) -> bool:
-        """Tell whether there is room, and reason, for another step."""
+        """Return whether there is room, and reason, for another step."""
         return self.steps < len(self.diagonal) and not self.exhausted
 
     def step(self) -> None:

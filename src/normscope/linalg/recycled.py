@@ -280,7 +280,7 @@ class _Model:
         return value, float(np.linalg.norm(weights @ self.images - value * (weights @ self.known)))
 
     def settled(self, tolerance: float) -> bool:
-        """Tell whether the residual is small enough, and nothing that is remembered leads instead."""
+        """Return whether the residual is small enough, and nothing that is remembered leads instead."""
         if not len(self.known):
             return False
         value, residual = self.ritz()

@@ -223,7 +223,7 @@ class Lanczos:
         return small
 
     def done(self, least: int = 0) -> bool:
-        """Tell whether every wanted pair has converged after so many products, or the whole space is known."""
+        """Return whether every wanted pair has converged after so many products, or the whole space is known."""
         if self.exhausted:
             return True
         if self.products < least or self.filled < self.largest + self.smallest or self.coupling == 0.0:

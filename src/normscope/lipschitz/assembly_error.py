@@ -36,12 +36,12 @@ class Forming:
 
     @property
     def fits(self) -> bool:
-        """Tell whether all numbers met stay within the float range."""
+        """Return whether all numbers met stay within the float range."""
         return self.log_extreme < LARGEST_LOG
 
     @property
     def squares_fit(self) -> bool:
-        """Tell whether their squares do, as in a Gram matrix."""
+        """Return whether their squares do, as in a Gram matrix."""
         return self.log_extreme < LARGEST_LOG_OF_SQUARED
 
     @property

@@ -136,7 +136,7 @@ class Composition:
         return self._lips[expr.id]
 
     def computed(self, expr: Expr) -> bool:
-        """Tell whether the constant of an expression was computed already."""
+        """Return whether the constant of an expression was computed already."""
         return expr.id in self._lips
 
     def _at_end(self, expr: Expr) -> Lip:

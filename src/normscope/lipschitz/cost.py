@@ -32,5 +32,5 @@ def overhead(program: Program) -> float:
 
 
 def is_large(program: Program) -> bool:
-    """Tell whether a network has so many multiplications, or so many operations, that it is run a few times only."""
+    """Return whether a network has so many multiplications, or so many operations, that it is run a few times only."""
     return forward_cost(program) + overhead(program) > LARGE

@@ -90,7 +90,7 @@ def copied(expr: Expr, inside: Range, norm: float) -> Range:
 
 
 def _fills_zeros(op: LinearOp, inner: tuple[int, ...]) -> bool:
-    """Tell whether some output entry is no copy: ones are copied to ones."""
+    """Return whether some output entry is no copy: ones are copied to ones."""
     if op.kind == "isometry":
         return False
     return op.kind == "embedding" or bool((op.apply(torch.ones(inner, dtype=torch.float64)) == 0).any())

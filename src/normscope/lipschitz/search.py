@@ -177,7 +177,7 @@ def _rescaled(captured: Captured, program: Program, inputs: Sequence[list[Tensor
 
 
 def _within(value: Tensor, inside: Range) -> bool:
-    """Tell whether a tensor lies in a range."""
+    """Return whether a tensor lies in a range."""
     norm = float(value.norm())
     row = float(value.norm(dim=-1).max()) if value.ndim else norm
     return (
@@ -195,7 +195,7 @@ def _inside(
     ranges: Sequence[Range],
     factors: Mapping[str, Range] | None = None,
 ) -> bool:
-    """Tell whether an input lies in the variance-floor domain."""
+    """Return whether an input lies in the variance-floor domain."""
     sites = {s.node: s for s in function.program.sites if s.node in floors and s.spread is not None}
     sources: dict[str, list[str]] = {}
     for node, site in sites.items():
@@ -228,7 +228,7 @@ SMALLEST, LARGEST = 1e-30, 1e30
 
 
 def is_homogeneous(function: EndToEnd) -> bool:
-    """Tell whether a network is a chain of linear maps and positively homogeneous functions of one input."""
+    """Return whether a network is a chain of linear maps and positively homogeneous functions of one input."""
     graph = function.captured.graph
     depends = {b.name for b in function.program.blocks}
     if len(depends) != 1:

@@ -84,7 +84,7 @@ class SegmentNorms:
         return self._made[key]
 
     def has_closed_form(self, source: Expr, target: Expr) -> bool:
-        """Tell whether a segment is one convolution, acts token by token, or is small: cheap to measure exactly."""
+        """Return whether a segment is one convolution, acts token by token, or is small: cheap to measure exactly."""
         chain = dominators(source, target)
         if _small(chain) or _convolution_in(chain) is not None:
             return True
@@ -340,7 +340,7 @@ def _power_of_two(below: Expr, above: Expr) -> int | None:
 
 
 def _multiplies_rows(below: Expr, above: Expr) -> bool:
-    """Tell whether a step is one multiplication by a matrix along the last axis."""
+    """Return whether a step is one multiplication by a matrix along the last axis."""
     op = _single(below, above)
     return op is not None and op.kind == "matrix" and op.data["axis"] == -1 and op.data["weight"].ndim == 2
 
@@ -365,7 +365,7 @@ def _single(below: Expr, above: Expr) -> Any:
 
 
 def _is_kind(below: Expr, above: Expr, *kinds: str) -> bool:
-    """Tell whether a step is one operation of these kinds.
+    """Return whether a step is one operation of these kinds.
 
     ``UNIT`` ones have ``||A x|| = ||x||`` for all x; an isometry is onto as well; a contraction enlarges nothing.
     """
@@ -432,7 +432,7 @@ def _fingerprint(data: dict[str, Any], before: Any, after: Any, mode: Any, toler
 
 
 def _small(chain: list[Expr]) -> bool:
-    """Tell whether the Gram matrix of a segment is small enough to be formed."""
+    """Return whether the Gram matrix of a segment is small enough to be formed."""
     return min(chain[0].numel, chain[-1].numel) <= LARGEST_GRAM
 
 

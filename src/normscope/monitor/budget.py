@@ -61,7 +61,7 @@ class Budget:
         return (self.spent + more) / elapsed if elapsed > 0 else 0.0
 
     def allows(self, part: float = 1.0, cost: float | None = None) -> bool:
-        """Tell whether something of a cost in seconds, by default a probe, fits into a part of the budget now."""
+        """Return whether something of a cost in seconds, by default a probe, fits into a part of the budget now."""
         expected = self.expected if cost is None else cost
         planned = PLANNED * part * self.share * self.elapsed()
         # What is being spent at this moment is not yet in the account.

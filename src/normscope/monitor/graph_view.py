@@ -132,7 +132,7 @@ class GraphView(View):
         return difference(self._structure, {n: self._structure.get(n, v) if n in free else v for n, v in now.items()})
 
     def _holds(self) -> bool:
-        """Tell whether the graph still gives what the model gives, on a few samples where it takes any number."""
+        """Return whether the graph still gives what the model gives, on a few samples where it takes any number."""
         given, inputs = self.arguments, self.inputs
         if "labels" not in self.captured.input_names and self.labels is not None:
             given = replace(given, kwargs={k: v for k, v in given.kwargs.items() if k != "labels"})
@@ -228,7 +228,7 @@ def _channels_last(image: Tensor) -> Tensor:
 
 
 def _close(a: Tensor, b: Tensor) -> bool:
-    """Tell whether two outputs agree up to rounding."""
+    """Return whether two outputs agree up to rounding."""
     if a.shape != b.shape:
         return False
     scale = float(b.abs().nan_to_num(0.0, 0.0, 0.0).max()) if b.numel() else 0.0

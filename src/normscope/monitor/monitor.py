@@ -206,11 +206,11 @@ class Monitor:
             self._keep_weights()
 
     def _unfinished(self) -> bool:
-        """Tell whether the last probe goes on."""
+        """Return whether the last probe goes on."""
         return any(quantity.unfinished for quantity in self.quantities)
 
     def _cheap(self) -> bool:
-        """Tell whether the user's numbers that wait may be written now."""
+        """Return whether the user's numbers that wait may be written now."""
         return bool(self._own) and self.budget.allows(SCALARS, cost=0.0) and self._own.at_hand()
 
     def log(self, **metrics: Any) -> None:
@@ -316,7 +316,7 @@ class Monitor:
         return next((p.device for p in self.model.parameters()), torch.device("cpu"))
 
     def _due(self) -> bool:
-        """Tell whether to probe now: the weights of one update before were kept, or nothing asks for them."""
+        """Return whether to probe now: the weights of one update before were kept, or nothing asks for them."""
         if any(q.previous for q in self.quantities):
             return self._previous is not None and self._previous[0] < self._step
         return self._step - self._last >= self._gap(self._last) and self.budget.allows()

@@ -28,11 +28,11 @@ class Description:
 
     @property
     def log10(self) -> bool:
-        """Tell whether the number is a decimal logarithm."""
+        """Return whether the number is a decimal logarithm."""
         return "_log10" in self.pattern
 
     def matches(self, name: str) -> bool:
-        """Tell whether a metric is described by this.
+        """Return whether a metric is described by this.
 
         >>> Description("norm/*", Kind.LOWER, "").matches("norm/blocks.0.conv")
         True
@@ -83,7 +83,7 @@ class Quantity:
 
     @property
     def unfinished(self) -> bool:
-        """Tell whether the last moment is to be measured further, by :meth:`proceed`."""
+        """Return whether the last moment is to be measured further, by :meth:`proceed`."""
         return False
 
     def proceed(self) -> dict[str, float]:

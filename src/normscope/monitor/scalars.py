@@ -41,7 +41,7 @@ def waiting(value: object) -> Tensor | float:
 
 
 def on_accelerator(value: object) -> bool:
-    """Tell whether reading a value would wait for an accelerator."""
+    """Return whether reading a value would wait for an accelerator."""
     return isinstance(value, Tensor) and value.device.type != "cpu" and not isinstance(value, torch.nn.Parameter)
 
 
@@ -70,7 +70,7 @@ class UserMetrics:
             self._waiting.setdefault(step, {}).update(given)
 
     def at_hand(self) -> bool:
-        """Tell whether nothing has to be fetched from an accelerator."""
+        """Return whether nothing has to be fetched from an accelerator."""
         return not any(on_accelerator(value) for given in self._waiting.values() for value in given.values())
 
     def seen(self) -> dict[str, float]:

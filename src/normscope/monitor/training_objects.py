@@ -33,7 +33,7 @@ def unwrapped(model: nn.Module) -> nn.Module:
 
 
 def is_first_process() -> bool:
-    """Tell whether this process is the one that measures: alone, or of rank 0.
+    """Return whether this process is the one that measures: alone, or of rank 0.
 
     >>> is_first_process()
     True

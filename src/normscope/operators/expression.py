@@ -84,7 +84,7 @@ class AtomSet(Set[int]):
         return self.union((self, other if isinstance(other, AtomSet) else AtomSet(other)))
 
     def isdisjoint(self, other: Iterable[Any]) -> bool:
-        """Tell whether the sets have no member in common."""
+        """Return whether the sets have no member in common."""
         if not isinstance(other, AtomSet):
             return all(i not in self for i in other)
         low, high = sorted((self, other), key=lambda s: s._first)

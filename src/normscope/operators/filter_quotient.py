@@ -16,7 +16,7 @@ _LARGEST, _FAR = 2**22, 1e6
 
 
 def divides_filters(node: Node, around: Surroundings, *, centered: bool) -> bool:
-    r"""Tell whether a quotient is :math:`g_i (w_i - m_i)/s_i` for every filter :math:`w_i` of a parameter.
+    r"""Return whether a quotient is :math:`g_i (w_i - m_i)/s_i` for every filter :math:`w_i` of a parameter.
 
     With ``centered``, :math:`m_i` is the mean of the filter and :math:`s_i` its deviation, as in ``w / (std + eps)``
     with the deviation of a reshaped weight, or a mean taken axis by axis. Without, :math:`m_i = 0` and :math:`s_i` is

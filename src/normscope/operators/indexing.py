@@ -166,7 +166,7 @@ def _writing(call: Call, name: str) -> Callable[[Tensor, Any], Tensor]:
 
 
 def _twice(call: Call) -> bool:
-    """Tell whether values are written over each other: which one stays is not defined, and torch's adjoint errs."""
+    """Return whether values are written over each other: which one stays is not defined, and torch's adjoint errs."""
     zeros = torch.zeros(call.shape, dtype=torch.float64)
     op = call.name
     if op == "scatter":

@@ -17,7 +17,7 @@ def _first(call: Call) -> Expr:
 
 
 def only_first(call: Call) -> bool:
-    """Tell whether the first argument, and no other, depends on the network input."""
+    """Return whether the first argument, and no other, depends on the network input."""
     return call.tainted() == [next(iter(call.arguments))]
 
 

@@ -120,7 +120,7 @@ class Division(Nonlinear):
         return Range(-entry, entry, row, group * math.sqrt(groups))
 
     def _group_holds_row(self, x: Expr) -> bool:
-        """Tell whether a slice along the last axis lies within one group."""
+        """Return whether a slice along the last axis lies within one group."""
         view, axes = self.spread.view, self.spread.axes
         inner = 1
         for axis in range(len(view) - 1, -1, -1):

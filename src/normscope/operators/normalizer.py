@@ -84,7 +84,7 @@ class Normalizer:
 
     @property
     def of_weights(self) -> bool:
-        """Tell whether it acts on weights: it changes the effective weight, and has no constant in the input."""
+        """Return whether it acts on weights: it changes the effective weight, and has no constant in the input."""
         return self.of_weight is not None
 
 
@@ -110,7 +110,7 @@ def kinds_by_op() -> dict[str, str]:
 
 
 def acts_on_weights(site: Site) -> bool:
-    """Tell whether a normalizer acts on a weight or another learned array, and on nothing that depends on the input."""
+    """Return whether a normalizer acts on a weight or another learned array, not on what depends on the input."""
     return site.of_array or normalizers()[site.kind].of_weights
 
 
@@ -120,7 +120,7 @@ def row_of_weights(row: Any) -> bool:
 
 
 def couples_samples(kind: str) -> bool:
-    """Tell whether the statistics of a kind of normalizer are those of a batch while training."""
+    """Return whether the statistics of a kind of normalizer are those of a batch while training."""
     return normalizers()[kind].across_batch
 
 

@@ -264,7 +264,7 @@ class Walk:
         return found
 
     def _moves(self, node: Node) -> bool:
-        """Tell whether the shape of a result depends on the input's numbers, as that of ``x[x > 0]`` does."""
+        """Return whether the shape of a result depends on the input's numbers, as that of ``x[x > 0]`` does."""
         if any(name in self.moving for name in node.inputs()):
             return True
         function = resolve(node.op) if node.op.startswith("aten.") else None
@@ -277,7 +277,7 @@ class Walk:
         return call.opaque_all("a size that depends on the input is discontinuous", known=True)
 
     def _is_step(self, node: Node, value: Any, found: Any) -> bool:
-        """Tell whether a rule took real numbers that became integers or very short, as when written among such."""
+        """Return whether a rule took real numbers that became integers or very short, as when written among such."""
         if not isinstance(value, Tensor) or not isinstance(found, Expr):
             return False
         named = getattr(torch, node.dtype, value.dtype)  # the value itself may be computed wider

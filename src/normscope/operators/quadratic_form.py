@@ -76,7 +76,7 @@ def _behind(node: Node, around: Surroundings, stop: Callable[[Node], bool]) -> I
 
 
 def is_root(node: Node) -> bool:
-    """Tell whether a node is a square root or its inverse."""
+    """Return whether a node is a square root or its inverse."""
     name = name_of(node)
     return (name in _ROOTS or (name == "pow" and node.args[1] in (0.5, -0.5))) and isinstance(node.args[0], Ref)
 
@@ -177,7 +177,7 @@ def fitted_form(radicand: Node, source: str, axes: tuple[int, ...], around: Surr
 
 
 def _is_algebraic(node: Node, source: str, around: Surroundings, clamped: Node | None = None) -> bool:
-    """Tell whether a node is made of a source by algebra alone, but for one clamped node: a fit holds everywhere."""
+    """Return whether a node is made of a source by algebra alone, but for one clamped node: a fit holds everywhere."""
     start = around.recogniser.through(Ref(source), repeating=False)
     between = around.between(source, node)
     stack, seen = [node.name], {source}
@@ -224,12 +224,12 @@ class QuadraticForm:
 
     @property
     def is_variance(self) -> bool:
-        """Tell whether the form vanishes on constant groups."""
+        """Return whether the form vanishes on constant groups."""
         return abs(self.total * self.size + self.squares) <= 1e-9 * self.squares
 
     @property
     def is_square(self) -> bool:
-        """Tell whether the form is a multiple of the sum of squares."""
+        """Return whether the form is a multiple of the sum of squares."""
         return abs(self.total) * self.size <= 1e-9 * self.squares
 
     @classmethod
@@ -292,7 +292,7 @@ def _aligned(value: Tensor | None, shape: tuple[int, ...], axes: tuple[int, ...]
 
 
 def _agrees(whole: Probe, form: QuadraticForm, centered: bool, gain: Tensor, shift: Tensor) -> bool:
-    """Tell whether a function is the quotient with a gain and a shift, at points the gain was not taken from."""
+    """Return whether a function is the quotient with a gain and a shift, at points the gain was not taken from."""
     small = math.sqrt(max(float(form.eps.max()), form.least)) or 1.0
     for x in (form.point(6), form.point(7) * small, form.point(8, shift=3.0), form.point(9) * 1e3):
         actual = whole(x)

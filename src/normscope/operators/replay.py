@@ -69,7 +69,7 @@ def _cone(graph: Graph, node: Node, values: dict[str, Any], same: Node | None, c
 def divides_by_spread(
     spread: Spread, run: Callable[[Tensor], Tensor | None], gain: Tensor | float = 1.0
 ) -> bool | None:
-    """Tell whether a function normalizes by a spread, stabilizer included, from its values at random points.
+    """Return whether a function normalizes by a spread, stabilizer included, from its values at random points.
 
     The points have entries about one, about the size at which the stabilizer takes over, and far from zero mean.
 

@@ -49,7 +49,7 @@ def is_faster(
     padding: Sequence[tuple[int, int]],
     dilation: Sequence[int],
 ) -> bool:
-    """Tell whether :func:`convolved` takes so many images of a size in float64."""
+    """Return whether :func:`convolved` takes so many images of a size in float64."""
     if len(size) != 2 or count < FEWEST:
         return False
     axes = [_Axis.of(size[i], kernel[i], stride[i], padding[i], dilation[i]) for i in (0, 1)]

@@ -81,7 +81,7 @@ def scaled_constant(site: Site, spread: Spread, floor: Tensor) -> float:
 
 
 def _centres_over(gamma: Tensor, spread: Spread) -> bool:
-    """Tell whether the scale has one entry per element of a centred group, so that the mean it removes is known.
+    """Return whether the scale has one entry per element of a centred group, so that the mean it removes is known.
 
     Its last axes are those that are averaged, and no other: as many entries along other axes are another thing.
     """

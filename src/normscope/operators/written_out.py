@@ -55,7 +55,7 @@ class Surroundings:
         return math.prod(self.shape(name)[axis] for axis in axes)
 
     def is_weight(self, name: str) -> bool:
-        """Tell whether a node is a parameter, up to its shape and constant factors (a product with a state is not)."""
+        """Return whether a node is a parameter up to shape and constant factors (a product with a state is not)."""
         while True:
             node = self.recogniser.through(Ref(name))
             if node is None or not node.args or not isinstance(node.args[0], Ref):
@@ -66,7 +66,7 @@ class Surroundings:
             name = next((n for n in node.inputs() if self.parameter(n)), node.args[0].name)
 
     def acts_as_weight(self, node: Node) -> bool:
-        """Tell whether a constant, up to its shape and factors, is the weight of a linear map of the input."""
+        """Return whether a constant, up to its shape and factors, is the weight of a linear map of the input."""
         stack, seen = [node.name], set[str]()
         while stack:
             name = stack.pop()

@@ -268,7 +268,7 @@ def whole_sentence(text: str) -> str:
 
 
 def _is_printed(values: Iterable[Value | None]) -> bool:
-    """Tell whether numbers of a row are a paper's formula."""
+    """Return whether numbers of a row are a paper's formula."""
     return any(value is not None and value.kind is Kind.PRINTED for value in values)
 
 

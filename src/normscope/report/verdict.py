@@ -82,12 +82,12 @@ def verdict_lines(result: Result) -> tuple[str, ...]:
 
 
 def has_urgent(result: Result) -> bool:
-    """Tell whether the doctor found something to act on."""
+    """Return whether the doctor found something to act on."""
     return bool(_urgent(result))
 
 
 def is_finite(value: Value | None) -> bool:
-    """Tell whether there is a bound, and it is one."""
+    """Return whether there is a bound, and it is one."""
     return value is not None and value.log < math.inf
 
 

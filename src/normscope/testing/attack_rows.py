@@ -81,7 +81,7 @@ def sample_shape(scene: Scene, call: Call) -> tuple[int, ...]:
 
 
 def is_affine(function: Callable[[Tensor], Tensor], shape: tuple[int, ...]) -> bool:
-    """Tell whether a function is a linear map and a shift, by trying it on a line.
+    """Return whether a function is a linear map and a shift, by trying it on a line.
 
     >>> is_affine(lambda x: 3 * x + 1, (1, 4)), is_affine(torch.relu, (1, 4))
     (True, False)

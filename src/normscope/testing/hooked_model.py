@@ -62,13 +62,13 @@ class _Wide(TorchFunctionMode):
 
 
 def _looks_up(func: Any, args: Any, tokens: Sequence[Tensor]) -> bool:
-    """Tell whether a call is that of an embedding of ids the model was given."""
+    """Return whether a call is that of an embedding of ids the model was given."""
     place = {F.embedding: 0, torch.embedding: 1}.get(func)
     return place is not None and any(args[place].shape == t.shape and torch.equal(args[place], t) for t in tokens)
 
 
 def _is_narrow(value: Any) -> bool:
-    """Tell whether a value is a dtype narrower than float64."""
+    """Return whether a value is a dtype narrower than float64."""
     return isinstance(value, torch.dtype) and value in _NARROW
 
 

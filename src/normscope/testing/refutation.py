@@ -44,7 +44,7 @@ class Attack:
 
     @property
     def refuted(self) -> bool:
-        """Tell whether the number is wrong."""
+        """Return whether the number is wrong."""
         if self.lower:
             return self.claimed > self.attained + TOLERANCE
         return self.attained > self.claimed + TOLERANCE

@@ -39,7 +39,7 @@ class Scene:
 
     @property
     def whole(self) -> bool:
-        """Tell whether a point holds everything that the analysis lets move, so that truth is all of the truth."""
+        """Return whether a point holds everything that the analysis lets move, so that truth is all of the truth."""
         return len(self.hooked.shapes) == len(self.result.input["blocks"])
 
     @property
@@ -139,7 +139,7 @@ def _split(name: str, hooked: HookedModel) -> tuple[str, int]:
 
 
 def only_normalizes(scene: Scene, call: Call) -> bool:
-    """Tell whether a module is a normalizer and nothing else: by its name, or because it acts like one.
+    """Return whether a module is a normalizer and nothing else: by its name, or because it acts like one.
 
     Far from zero a normalizer does not notice how its input is scaled, turning the input around turns what it gives
     around, up to a shift, and two entries of a row show in all others alike: nothing is mixed.

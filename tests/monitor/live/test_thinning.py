@@ -42,7 +42,7 @@ def test_each_stretch_keeps_its_least_and_most(seed: int, count: int, limit: int
 
 
 def _is_alone(columns: np.ndarray, at: int, steps: np.ndarray, limit: int) -> bool:
-    """Tell whether a column is a stretch of one step: then the next column is of another stretch."""
+    """Return whether a column is a stretch of one step: then the next column is of another stretch."""
     width = (steps[-1] - steps[0]) / (limit // 2)
 
     def number(x: float) -> int:

@@ -202,7 +202,7 @@ def corollary_22_row(of: str, constant: Callable[[Setting], Value]) -> Row:
 
 
 def _is_plain(network: Network) -> bool:
-    """Tell whether every layer has one layer before it."""
+    """Return whether every layer has one layer before it."""
     try:
         return len(network.chain) == len(network.layers) and all(
             len(e.atoms) <= 1 for _, e in network.work.program.outputs

@@ -60,7 +60,7 @@ def chain_of(program: Program, norms: SegmentNorms) -> list[ChainLayer]:
 
 
 def has_biases(layers: list[ChainLayer], inputs: int) -> bool:
-    """Tell whether a chain carries a constant beside inputs of so many entries."""
+    """Return whether a chain carries a constant beside inputs of so many entries."""
     return layers[0].fan_in > inputs
 
 
@@ -184,7 +184,7 @@ def row_squares(source: Expr, target: Expr) -> Tensor:
 
 
 def _is_simple(expr: Expr) -> bool:
-    """Tell whether an operation has one operand and either copies entries, scales them, or is a layer."""
+    """Return whether an operation has one operand and either copies entries, scales them, or is a layer."""
     op = expr.op
     if op is None or len(expr.inputs) != 1:
         return False

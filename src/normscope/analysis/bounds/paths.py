@@ -92,7 +92,7 @@ def log_path_norm(captured: Captured) -> float:
 
 
 def _subtracts(node: Node) -> bool:
-    """Tell whether an addition has a negative factor, or a padding is not of zeros."""
+    """Return whether an addition has a negative factor, or a padding is not of zeros."""
     numbers: Mapping[str, object] = dict(node.kwargs)
     alpha = numbers.get("alpha", 1)
     return isinstance(alpha, int | float) and alpha < 0

@@ -71,7 +71,7 @@ def _balanced(draft: Draft, first: Expr, second: Expr) -> Change | str | None:
 
 
 def _plain(op: LinearOp) -> bool:
-    """Tell whether a layer's weight has its outputs first and its inputs second."""
+    """Return whether a layer's weight has its outputs first and its inputs second."""
     if op.kind == "convolution":
         return not op.data.get("transposed") and int(op.data.get("groups", 1)) == 1
     return op.data.get("axis", -1) == -1 and op.data["weight"].ndim == 2

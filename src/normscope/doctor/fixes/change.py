@@ -74,14 +74,14 @@ class Draft:
         return dict(self.subject.model.state_dict(keep_vars=True))
 
     def is_plain(self, op: LinearOp) -> bool:
-        """Tell whether a layer's weight is a tensor of the state dict as it is, not computed from one."""
+        """Return whether a layer's weight is a tensor of the state dict as it is, not computed from one."""
         stored, used = self.state_sources.get(op.weight_name), op.data["weight"]
         if stored is None or op.weight_name not in self.state or stored.shape != used.shape:
             return False
         return bool((stored.detach().double() == used.double()).all())
 
     def is_used_once(self, name: str) -> bool:
-        """Tell whether exactly one operation reads a tensor: otherwise another would notice that it changed."""
+        """Return whether exactly one operation reads a tensor: otherwise another would notice that it changed."""
         return self._readers[name] == 1
 
     @functools.cached_property

@@ -45,7 +45,7 @@ class Difference:
 
     @property
     def is_rounding(self) -> bool:
-        """Tell whether it is no more than what rounding the weights may make."""
+        """Return whether it is no more than what rounding the weights may make."""
         return self.relative <= RELATIVE and (self.variation is None or self.variation <= VARIATION)
 
 

@@ -51,7 +51,7 @@ def closing_sites(structure: Structure, expr: Expr) -> list[Site]:
 
 
 def vanishes(expr: Expr, site: Site, source: Expr) -> bool:
-    """Tell whether whatever bias is added at an expression leaves nothing after the centring of a normalizer."""
+    """Return whether whatever bias is added at an expression leaves nothing after the centring of a normalizer."""
     op, spread = expr.op, site.spread
     if op is None or op.bias is None or spread is None or not spread.centered:
         return False

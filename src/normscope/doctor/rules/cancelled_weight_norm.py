@@ -25,7 +25,7 @@ def channel_factor(layer: Expr, seed: int = 0) -> Tensor | None:
 
 
 def cancels(structure: Structure, feed: Feed, factor: Tensor) -> bool:
-    """Tell whether a normalizer does not notice a factor on the output of a layer, eps left aside."""
+    """Return whether a normalizer does not notice a factor on the output of a layer, eps left aside."""
     if feed.spread.size < 2 or not structure.is_scale_invariant(feed):
         return False
     generator = torch.Generator().manual_seed(1)

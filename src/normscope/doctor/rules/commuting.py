@@ -50,12 +50,12 @@ def pairs(structure: Structure, *, confined: bool = True) -> Iterator[Pair]:
 
 
 def directly(pair: Pair) -> bool:
-    """Tell whether nothing but scales, shifts and views lies between two normalizers."""
+    """Return whether nothing but scales, shifts and views lies between two normalizers."""
     return all(e.op is None or e.op.kind in _PLAIN for e in pair.between)
 
 
 def removable(subject: Subject, pair: Pair) -> bool:
-    """Tell whether the second normalizer gives the same without the first, scale and shift of it included, eps aside.
+    """Return whether the second normalizer gives the same without the first, scale and shift of it included, eps aside.
 
     Both ways are computed on random numbers in float64; they agree only if the linear map between the two commutes
     with the first normalizer up to what the second removes.

@@ -82,7 +82,7 @@ def drift(
 
 
 def has_settled(bn: nn.Module | None) -> bool:
-    """Tell whether running statistics have forgotten their first values, as far as the layer counts its batches.
+    """Return whether running statistics have forgotten their first values, as far as the layer counts its batches.
 
     >>> bn = nn.BatchNorm1d(2)
     >>> has_settled(bn)  # nothing was counted: they are new, or another's
@@ -98,7 +98,7 @@ def has_settled(bn: nn.Module | None) -> bool:
 
 
 def _is_learned(module: nn.Module | None) -> bool:
-    """Tell whether the mean or the deviation of a module is a parameter that learns."""
+    """Return whether the mean or the deviation of a module is a parameter that learns."""
     own = [] if module is None else module.named_parameters(recurse=False)
     return any(p.requires_grad and re.search(r"mean|std|sd|sigma|dev", name) is not None for name, p in own)
 

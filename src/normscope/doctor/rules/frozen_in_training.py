@@ -7,7 +7,7 @@ from normscope.doctor.rule import Certainty, Findings, Rule, Subject
 
 
 def is_frozen(module: nn.Module) -> bool:
-    """Tell whether a module has parameters and none of them is trained.
+    """Return whether a module has parameters and none of them is trained.
 
     >>> is_frozen(nn.BatchNorm1d(2).requires_grad_(False)), is_frozen(nn.ReLU())
     (True, False)

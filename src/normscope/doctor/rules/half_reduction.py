@@ -14,7 +14,7 @@ _HALF = ("float16", "bfloat16")
 
 
 def widened(graph: Graph, site: Site) -> bool:
-    """Tell whether a written-out normalizer reduces in float32 or wider."""
+    """Return whether a written-out normalizer reduces in float32 or wider."""
     names = {n.name for n in graph}
     if site.node not in names or site.source not in names:
         return False

@@ -40,12 +40,12 @@ def _look(rule: Rule, subject: Subject) -> Findings:
 
 
 def _over_time(site: Site, steps: int) -> bool:
-    """Tell whether the groups of a normalizer may hold all time steps."""
+    """Return whether the groups of a normalizer may hold all time steps."""
     return site.spread is not None and steps in site.shape[1:] and site.spread.size % steps == 0
 
 
 def _remembers(graph: Graph, site: Site) -> bool:
-    """Tell whether a layer before a normalizer mixes time steps: else nothing was meant to be causal."""
+    """Return whether a layer before a normalizer mixes time steps: else nothing was meant to be causal."""
     for name in reach([site.source], reads(graph)):
         node = graph[name]
         if name_of(node) in (*_RECURRENT, *_ATTENTION):
@@ -90,7 +90,7 @@ def _culprits(subject: Subject, x: Tensor, axis: int, over: list[Site]) -> list[
 
 
 def _early(value: Tensor, axis: int) -> bool:
-    """Tell whether two samples differ before their last step along an axis."""
+    """Return whether two samples differ before their last step along an axis."""
     first, second = (value[i : i + 1].narrow(axis, 0, value.shape[axis] - 1) for i in (0, 1))
     return bool((first - second).abs().max() > CHANGED * first.abs().max().clamp_min(1e-30))
 

@@ -11,7 +11,7 @@ OFF = 0.2
 
 
 def are_new(mean: Tensor, variance: Tensor) -> bool:
-    """Tell whether running statistics are exactly those of a new layer.
+    """Return whether running statistics are exactly those of a new layer.
 
     >>> are_new(torch.zeros(2), torch.ones(2)), are_new(torch.zeros(2), torch.zeros(2))
     (True, False)
@@ -30,7 +30,7 @@ def is_new(bn: nn.Module) -> bool:
 
 
 def is_trained(bn: nn.Module) -> bool:
-    """Tell whether scale and shift are no longer those of a new layer: the shifts differ from channel to channel.
+    """Return whether scale and shift are no longer those of a new layer: the shifts differ from channel to channel.
 
     >>> bn = nn.BatchNorm1d(2)
     >>> is_trained(bn)
@@ -136,7 +136,7 @@ def _half_new(mean: Tensor, variance: Tensor) -> str:
 
 
 def _misses(subject: Subject, path: str) -> bool:
-    """Tell whether the data, if there is any, has another mean or variance than a new layer."""
+    """Return whether the data, if there is any, has another mean or variance than a new layer."""
     for site in subject.sites():
         seen = subject.batch_statistics.get(site.node) if place_of(site) == path else None
         if seen is not None:

@@ -47,7 +47,7 @@ def _look(rule: Rule, subject: Subject) -> Findings:
 
 
 def _of_a_layer(graph: Graph, name: str) -> bool:
-    """Tell whether a layer gives a tensor, views and dropout aside; pooled features and residual sums are none."""
+    """Return whether a layer gives a tensor, views and dropout aside; pooled features and residual sums are none."""
     node = graph[name]
     while name_of(node) in _PASSING and node.inputs():
         node = graph[node.inputs()[0]]

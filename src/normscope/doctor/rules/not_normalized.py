@@ -61,7 +61,7 @@ def candidates(subject: Subject) -> Iterator[Candidate]:
 
 
 def _has_statistics(graph: Graph, nodes: list[Node]) -> bool:
-    """Tell whether some nodes reduce what depends on the input, or read a buffer that is called a statistic."""
+    """Return whether some nodes reduce what depends on the input, or read a buffer that is called a statistic."""
     for node in nodes:
         if name_of(node) in _REDUCTIONS and any(n in graph.moving for n in node.inputs()):
             return True
@@ -84,7 +84,7 @@ def _without_affine(graph: Graph, node: Node) -> Node:
 
 
 def is_normalized(z: Tensor, *, divides: bool) -> bool:
-    """Tell whether a tensor is normalized along some of its axes, samples along the first.
+    """Return whether a tensor is normalized along some of its axes, samples along the first.
 
     Whatever the axes, what has mean zero and variance one in every group, or mean square one, has mean square one as a
     whole. Else its norms along some axes are all equal, it fills the range from -1 to 1, or, where nothing is divided,

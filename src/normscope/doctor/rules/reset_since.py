@@ -52,7 +52,7 @@ def _lost(was: Site, site: Site) -> Iterator[str]:
 
 
 def _is(value: Tensor | None, first: float) -> bool:
-    """Tell whether a scale or shift is that of a new layer, or is not there."""
+    """Return whether a scale or shift is that of a new layer, or is not there."""
     return value is None or bool((value.detach() == torch.tensor(first, dtype=value.dtype)).all())
 
 

@@ -46,7 +46,7 @@ def bare_roots(graph: Graph) -> Iterator[tuple[Node, Node, bool]]:
 
 
 def _is_bare(graph: Graph, root: Node) -> bool:
-    """Tell whether a node is the root of a mean or sum of squares, or of a variance, as it is."""
+    """Return whether a node is the root of a mean or sum of squares, or of a variance, as it is."""
     if name_of(root) != "sqrt" and not (name_of(root) == "pow" and root.args[1:2] == (0.5,)):
         return False
     inner = _through(graph, root.args[0])

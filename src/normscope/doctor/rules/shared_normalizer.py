@@ -40,7 +40,7 @@ def _look(rule: Rule, subject: Subject) -> Findings:
 
 
 def _has_state(sites: list[Site], module: nn.Module | None) -> bool:
-    """Tell whether calls share parameters or statistics: a function has none, and a layer around it has its own."""
+    """Return whether calls share parameters or statistics: a function has none, and a layer around it has its own."""
     if module is not None and any(True for child in module.children() for _ in child.parameters()):
         scales = [s.gamma for s in sites]  # a block that normalizes at several places
         return scales[0] is not None and all(s is scales[0] for s in scales)

@@ -13,7 +13,7 @@ MOVED = 1e-3
 
 
 def _was_trained(norm: nn.Module) -> bool:
-    """Tell whether the shifts of a normalizer differ by more than a few small steps make of them."""
+    """Return whether the shifts of a normalizer differ by more than a few small steps make of them."""
     shift = getattr(norm, "bias", None)
     return isinstance(shift, Tensor) and shift.numel() > 1 and float(shift.detach().float().std()) > MOVED
 

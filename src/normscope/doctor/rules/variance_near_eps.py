@@ -43,7 +43,7 @@ def _look(rule: Rule, subject: Subject) -> Findings:
 
 
 def _most_live(subject: Subject, site: Site, variance: Tensor) -> bool:
-    """Tell whether most channels or groups lie below eps: not they are too small, eps is too large for them."""
+    """Return whether most channels or groups lie below eps: not they are too small, eps is too large for them."""
     if site.running is not None:
         middle = float(variance.median())
         return 0 < middle <= NEAR * site.eps

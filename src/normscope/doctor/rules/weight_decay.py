@@ -60,7 +60,7 @@ def gates(subject: Subject) -> dict[str, str]:
 
 
 def _is_added(graph: Graph, node: Node) -> bool:
-    """Tell whether what a node gives is added to something else that depends on the input, perhaps moved before."""
+    """Return whether what a node gives is added to something else that depends on the input, perhaps moved before."""
     users = graph.users()
     while len(users[node.name]) == 1:
         node, before = graph[users[node.name][0]], node

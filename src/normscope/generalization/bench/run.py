@@ -48,7 +48,7 @@ class BenchResult(Saved, Shown):
 
     @property
     def broken(self) -> bool:
-        """Tell whether the bound failed too often somewhere."""
+        """Return whether the bound failed too often somewhere."""
         return any(t.broken for t in self.trials)
 
     def to_dict(self) -> dict[str, Any]:

@@ -62,12 +62,12 @@ class Absorber:
 
 
 def takes_up(node: Node) -> bool:
-    """Tell whether a layer is linear with a bias: what vanishes behind it here may not vanish at other parameters."""
+    """Return whether a layer is linear with a bias: what vanishes behind it here may not vanish at other parameters."""
     return name_of(node) in _BIASED and "norm" not in name_of(node)
 
 
 def equal(a: Tensor, b: Tensor, noise: float) -> bool:
-    """Tell whether two changes agree but for rounding."""
+    """Return whether two changes agree but for rounding."""
     a, b = a.detach(), b.detach()
     return float((a - b).abs().max()) <= 1e-9 * float(b.abs().max()) + noise
 
@@ -131,7 +131,7 @@ def find_biases(function: Function) -> Biases:
 
 
 def _passes(node: Node, found: Biases, users: Mapping[str, list[str]], graph: Graph) -> bool:
-    """Tell whether a bias can as well be added behind an operation, the only one that reads its sum."""
+    """Return whether a bias can as well be added behind an operation, the only one that reads its sum."""
     ref = node.args[0] if node.args else None
     if not isinstance(ref, Ref) or ref.name not in found.own or len(users[ref.name]) > 1:
         return False
@@ -139,7 +139,7 @@ def _passes(node: Node, found: Biases, users: Mapping[str, list[str]], graph: Gr
 
 
 def _keeps_last(node: Node, graph: Graph) -> bool:
-    """Tell whether an operation changes the order of entries, but leaves the last axis where it is."""
+    """Return whether an operation changes the order of entries, but leaves the last axis where it is."""
     before = graph[node.args[0].name].shape
     if before is None or node.shape is None or before[-1:] != node.shape[-1:]:
         return False

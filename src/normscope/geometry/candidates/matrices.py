@@ -220,7 +220,7 @@ class Mixing(Family):
 
 
 def _is_first(product: Product) -> bool:
-    """Tell whether a weight reads what no symmetry changes."""
+    """Return whether a weight reads what no symmetry changes."""
     return bool((product.inputs == FIXED).all())
 
 
@@ -253,7 +253,7 @@ def matrix_groups(function: Function, labels: Labels) -> list[Group]:
 
 
 def _usable(frame: tuple[int, ...], bent: set[int]) -> bool:
-    """Tell whether a matrix may act on channels: at least two, all different, none treated by itself."""
+    """Return whether a matrix may act on channels: at least two, all different, none treated by itself."""
     return len(set(frame)) == len(frame) > 0 and 0 not in frame and not bent.intersection(frame)
 
 

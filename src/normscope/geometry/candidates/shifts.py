@@ -35,7 +35,7 @@ class _EndedError(Exception):
 
 
 def _changes(value: Any) -> bool:
-    """Tell whether a value is a tensor that changes."""
+    """Return whether a value is a tensor that changes."""
     return isinstance(value, Tensor) and forward.unpack_dual(value).tangent is not None
 
 
@@ -230,7 +230,7 @@ class Shift(Straight):
         return bool(found)
 
     def _moves(self, node: Node, tangent: Tensor, until: float) -> bool:
-        """Tell whether a change that goes through one node alone moves the outputs by more than a number.
+        """Return whether a change that goes through one node alone moves the outputs by more than a number.
 
         A change that varies between samples and along every other axis is no constant that a bias behind can take up.
         """

@@ -27,7 +27,7 @@ _SINGLE = ("isometry", "embedding", "diagonal")
 
 
 def fits(region: Region) -> bool:
-    """Tell whether a region is small enough for dense matrices."""
+    """Return whether a region is small enough for dense matrices."""
     sizes = [unit.numel for unit in region.units]
     if not sizes or max(sizes) > LARGEST_UNIT or sum(sizes) > LARGEST_TOTAL:
         return False
@@ -118,7 +118,7 @@ def _roundings(e: Expr, *, alone: bool) -> int:
 
 
 def _mixes(e: Expr) -> bool:
-    """Tell whether an operation adds entries, or copies them so that others may."""
+    """Return whether an operation adds entries, or copies them so that others may."""
     if e.op is None or e.op.kind in _SINGLE:
         return False
     return not (e.op.kind == "contraction" and e.op.data.get("coordinate"))

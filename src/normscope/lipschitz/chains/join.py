@@ -48,7 +48,7 @@ class Chains:
 
     @property
     def used(self) -> bool:
-        """Tell whether any region has a certificate so far."""
+        """Return whether any region has a certificate so far."""
         return any(self._found.values())
 
     def lipschitz(self, target: Expr, context: Context) -> Lip | None:
@@ -93,11 +93,11 @@ class Chains:
         return regions
 
     def _affordable(self, reads: Sequence[int]) -> bool:
-        """Tell whether there is time for one region whose tensors read so many atoms each."""
+        """Return whether there is time for one region whose tensors read so many atoms each."""
         return _seconds(reads) <= min(LONGEST * self.seconds, self._left)
 
     def _paid(self, region: Region) -> bool:
-        """Tell whether there is time for the matrices of a region, and take it: by counting, not by a clock."""
+        """Return whether there is time for the matrices of a region, and take it: by counting, not by a clock."""
         atoms = {atom.id for atom in (*region.sources, *region.units)}
         readers = (region.target, *(unit.atom.inputs[0] for unit in region.units))
         reads = [len(atoms & reader.atoms) for reader in readers]

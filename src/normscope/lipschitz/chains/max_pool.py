@@ -56,7 +56,7 @@ def without_maxima(target: Expr, atoms: Mapping[int, Expr]) -> tuple[Expr, dict[
 
 
 def is_maximum(expr: Expr) -> bool:
-    """Tell whether an atom is a maximum that can be written as ReLUs."""
+    """Return whether an atom is a maximum that can be written as ReLUs."""
     return isinstance(expr.atom, Maximum) or (isinstance(expr.atom, MaxPool) and expr.atom.taps is not None)
 
 

@@ -80,7 +80,7 @@ class Assembled:
         return cls(form, blocks, errors)
 
     def is_definite(self, squares: list[float]) -> bool:
-        """Tell whether the matrix with these squares is proved to be positive definite."""
+        """Return whether the matrix with these squares is proved to be positive definite."""
         form = self.form
         diagonals = self._diagonals(squares)
         if any(not bool((d > 0).all()) or not bool(d.isfinite().all()) for d in diagonals):

@@ -28,7 +28,7 @@ class Stencil:
 
     @property
     def is_pointwise(self) -> bool:
-        """Tell whether every place depends on itself alone."""
+        """Return whether every place depends on itself alone."""
         return self.stride == (1, 1) and set(self.taps) == {(0, 0)}
 
     def after(self, matrix: Tensor, roundings: int) -> Stencil:
@@ -53,7 +53,7 @@ def identity(channels: int) -> Stencil:
 
 
 def is_image(expr: Expr) -> bool:
-    """Tell whether a tensor is one image: a batch of one, channels, two axes."""
+    """Return whether a tensor is one image: a batch of one, channels, two axes."""
     return len(expr.shape) == 4 and expr.shape[0] == 1
 
 
@@ -122,7 +122,7 @@ def _by_channel(scale: Tensor, shape: tuple[int, ...]) -> Tensor | None:
 
 
 def _is_diagonal(matrix: Tensor) -> bool:
-    """Tell whether a matrix is square and diagonal."""
+    """Return whether a matrix is square and diagonal."""
     square = matrix.shape[0] == matrix.shape[1]
     return square and not bool((matrix - torch.diag(matrix.diagonal())).any())
 

@@ -325,7 +325,7 @@ class _Channels:
         return layer.writes.tolist()
 
     def _along_places(self, node: Node, name: str) -> bool:
-        """Tell whether an operation takes means or slices along axes that are not channels."""
+        """Return whether an operation takes means or slices along axes that are not channels."""
         if name == "slice":
             whole = node.shape == self.graph[node.args[0].name].shape
             return whole or (len(node.args) > 1 and isinstance(node.args[1], int) and node.args[1] > 1)
@@ -360,7 +360,7 @@ class _Channels:
         return given[1]
 
     def _owns(self, node: Node, *places: int) -> bool:
-        """Tell whether an operation has a weight, and no other reads the tensors that it reads there."""
+        """Return whether an operation has a weight, and no other reads the tensors that it reads there."""
         given = [node.args[place] if len(node.args) > place else None for place in places]
         read = [self.graph[a.name] if isinstance(a, Ref) else a for a in given]
         own = (

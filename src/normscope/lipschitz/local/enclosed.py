@@ -197,7 +197,7 @@ class Enclosed(Lean):
         return self.radius * middle - spread, self.radius * middle + spread
 
     def _is_precise(self, error: float, rows: Tensor) -> bool:
-        """Tell whether rows made forward are as they are needed."""
+        """Return whether rows made forward are as they are needed."""
         return error <= PRECISE * size_of([rows])
 
     def _closed(self, x: Rows, sectors: Sectors, opened: Opened, sizes: Tensor) -> Rows:

@@ -314,7 +314,7 @@ def proved(feedback: Feedback, T: Tensor, level: float) -> float:
 
 
 def _holds(feedback: Feedback, T: Tensor, L: float) -> bool:
-    r"""Tell whether the form with L is positive definite beyond all rounding.
+    r"""Return whether the form with L is positive definite beyond all rounding.
 
     Scaled by :math:`D = \mathrm{diag}(L, T^{1/2})` its diagonal is about one. The roundings of forming it are bounded
     by the norms of its terms, those of the factorisation by its trace, and the error E of the matrices themselves by

@@ -26,7 +26,7 @@ POWER = 20
 
 
 def is_large(units: int, inputs: int) -> bool:
-    """Tell whether a first layer has so many units that it is taken into the input."""
+    """Return whether a first layer has so many units that it is taken into the input."""
     return units >= max(MANY, inputs)
 
 

@@ -68,7 +68,7 @@ class Lean(Walk):
         return total
 
     def _is_own(self, expr: Expr, place: int) -> bool:
-        """Tell whether an operand was made for this operation alone, so that it may be written over."""
+        """Return whether an operand was made for this operation alone, so that it may be written over."""
         item = expr.inputs[place]
         made = item.op is not None and (item.op.kind == "convolution" or self.folded.get(item.id) is not None)
         return made and self._last[item.id] == expr.id and sum(i is item for i in expr.inputs) == 1

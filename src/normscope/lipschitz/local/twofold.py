@@ -38,13 +38,13 @@ class Flow:
 
 
 def is_piecewise_linear(program: Program) -> bool:
-    """Tell whether all nonlinear operations are functions of single entries with straight pieces."""
+    """Return whether all nonlinear operations are functions of single entries with straight pieces."""
     scalars = [scalar_of(a.atom) for a in program.atoms if not isinstance(a.atom, Input)]
     return bool(scalars) and all(s is not None and s.room == 0.0 for s in scalars)
 
 
 def is_deep(program: Program, nominal: dict[int, Nominal]) -> bool:
-    """Tell whether multiplying norms makes the error of values too large, in a piecewise linear network."""
+    """Return whether multiplying norms makes the error of values too large, in a piecewise linear network."""
     if not is_piecewise_linear(program):
         return False
     read = [nominal[e.id] for a in program.atoms for e in a.atom.inputs if e.id in nominal]

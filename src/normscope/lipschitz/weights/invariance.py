@@ -51,13 +51,13 @@ def scale_free(graph: Graph, program: Program, use: Use, *, training: bool = Fal
 
 
 def _all_inside(graph: Graph, users: list[str], site: Site) -> bool:
-    """Tell whether nobody but the normalizer reads its input."""
+    """Return whether nobody but the normalizer reads its input."""
     if not site.written_out:
         return users == [site.node]
     return all(graph.position(name) <= graph.position(site.node) for name in users)
 
 
 def _has_bias(node: Node) -> bool:
-    """Tell whether an operation adds a bias to the product with its weight."""
+    """Return whether an operation adds a bias to the product with its weight."""
     arguments = bind(node.op, list(node.args), dict(node.kwargs))
     return isinstance(arguments.get("bias"), Ref) or name_of(node) in ("addmm", "baddbmm")

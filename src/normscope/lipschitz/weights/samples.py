@@ -96,7 +96,7 @@ def stacked_norm(samples: Sequence[Met], *, centred: bool = False) -> float:
 
 
 def before_batch_statistics(graph: Graph, weights: Weights, use: Use) -> bool:
-    """Tell whether nothing but a normalizer by batch statistics, channel by channel, reads the result of a use."""
+    """Return whether nothing but a normalizer by batch statistics, channel by channel, reads the result of a use."""
     node, users = graph[use.node], graph.users()[use.node]
     channels_last = node.shape is None or len(node.shape) != 2
     if use.kind == "matrix" and channels_last:

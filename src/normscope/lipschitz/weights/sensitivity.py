@@ -76,12 +76,12 @@ class Sensitivity:
         return self._lips[expr.id]
 
     def depends(self, expr: Expr, places: Iterable[int]) -> bool:
-        """Tell whether an expression moves with any of some places."""
+        """Return whether an expression moves with any of some places."""
         lip = self.lipschitz(expr)
         return any(lip.certified[i] > -INF for i in places)
 
     def uses_ranges_of(self, places: Sequence[int]) -> bool:
-        """Tell whether the constants of some places rest on the range of a tensor that moves with them.
+        """Return whether the constants of some places rest on the range of a tensor that moves with them.
 
         If not, they hold for perturbations of any size, not only for small ones.
         """
@@ -230,7 +230,7 @@ def _only_where(lip: Lip, operands: Sequence[Lip]) -> Lip:
 
 
 def _dominates(place: Expr, expr: Expr) -> bool:
-    """Tell whether every path from an expression down to its atoms passes a place, which has some."""
+    """Return whether every path from an expression down to its atoms passes a place, which has some."""
     if place.id == expr.id:
         return True
     above = reached([expr], lambda e: (i for i in e.inputs if i.atoms), (place.id,))

@@ -57,7 +57,7 @@ def unnormalized_product(weights: Iterable[Value], index: int, input_norm: Value
 
 
 def is_plain_chain(program: Program) -> bool:
-    """Tell whether a network is a chain of linear maps without bias and activations with ``|g(t)| <= |t|``."""
+    """Return whether a network is a chain of linear maps without bias and activations with ``|g(t)| <= |t|``."""
     if program.sites or len(program.blocks) != 1 or len(program.outputs) != 1:
         return False
     stack: list[Expr] = [program.outputs[0][1]]
@@ -75,7 +75,7 @@ def is_plain_chain(program: Program) -> bool:
 
 
 def _fits(item: Expr) -> bool:
-    """Tell whether one step of a chain keeps zero and does not stretch, or is a matrix or keeps entries."""
+    """Return whether one step of a chain keeps zero and does not stretch, or is a matrix or keeps entries."""
     if item.op is None:
         rule = item.atom
         steep = math.inf if not isinstance(rule, Pointwise) else rule.slope(-math.inf, math.inf)

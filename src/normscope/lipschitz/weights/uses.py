@@ -312,7 +312,7 @@ class _Finder:
 
 
 def _is_same(a: Tensor, b: Tensor) -> bool:
-    """Tell whether two tensors are the same entries in the same memory, one perhaps transposed."""
+    """Return whether two tensors are the same entries in the same memory, one perhaps transposed."""
     return a.data_ptr() == b.data_ptr() and sorted(zip(a.shape, a.stride(), strict=True)) == sorted(
         zip(b.shape, b.stride(), strict=True)
     )

@@ -111,7 +111,7 @@ def grouped(names: Iterable[str], descriptions: Sequence[Mapping[str, Any]]) -> 
 
 
 def _all_log10(chart: Chart, descriptions: Sequence[Mapping[str, Any]]) -> bool:
-    """Tell whether every described metric of a chart is a logarithm, so that it needs no chart beside another."""
+    """Return whether every described metric of a chart is a logarithm, so that it needs no chart beside another."""
     of_chart = [d for d in descriptions if any(fnmatchcase(str(d.get("pattern", "")), p) for p in chart.patterns)]
     return bool(of_chart) and all(d.get("log10") for d in of_chart)
 

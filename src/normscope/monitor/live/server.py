@@ -94,7 +94,7 @@ class WatchServer(ThreadingHTTPServer):
 
     @property
     def is_private(self) -> bool:
-        """Tell whether only this machine can reach it."""
+        """Return whether only this machine can reach it."""
         return is_loopback(self.host)
 
     def start(self) -> None:
@@ -282,7 +282,7 @@ def host_of(header: str) -> str:
 
 
 def is_loopback(host: str) -> bool:
-    """Tell whether a name is one of this machine that no other machine can reach.
+    """Return whether a name is one of this machine that no other machine can reach.
 
     >>> is_loopback("127.0.0.1"), is_loopback("0.0.0.0"), is_loopback("example.org")
     (True, False, False)
@@ -299,7 +299,7 @@ def _address(host: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address | None:
 
 
 def host_allowed(headers: Sequence[str], bound: str) -> bool:
-    """Tell whether a request came under a name that is ours.
+    """Return whether a request came under a name that is ours.
 
     A page of another site can have its own name point to 127.0.0.1 and then read what is served there; its requests
     carry that name. Addresses cannot be pointed elsewhere: they are taken where the server is open to others.
@@ -318,7 +318,7 @@ def host_allowed(headers: Sequence[str], bound: str) -> bool:
 
 
 def token_fits(query: str, token: str) -> bool:
-    """Tell whether a query holds the token, once, in a time that does not tell where it differs.
+    """Return whether a query holds the token, once, in a time that does not tell where it differs.
 
     >>> token_fits("token=abc&name=x", "abc"), token_fits("token=ab", "abc"), token_fits("", "abc")
     (True, False, False)

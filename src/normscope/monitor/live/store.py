@@ -95,7 +95,7 @@ class RunStore:
 
     @property
     def exists(self) -> bool:
-        """Tell whether there is a run in the folder."""
+        """Return whether there is a run in the folder."""
         return self._run is not None
 
     def listed(self, key: str) -> list[Any]:

@@ -110,7 +110,7 @@ class LargestCurvature(Quantity):
 
     @property
     def unfinished(self) -> bool:
-        """Tell whether a reading needs more products."""
+        """Return whether a reading needs more products."""
         return self._reading is not None
 
     def drop(self) -> None:

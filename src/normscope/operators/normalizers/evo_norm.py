@@ -118,7 +118,7 @@ def _activated(place: Place, top: Node, root: Node) -> Written | None:
 
 
 def _is_function_of(place: Place, top: Node, name: str) -> bool:
-    """Tell whether a node is made of another by entrywise operations and constants, and not linearly."""
+    """Return whether a node is made of another by entrywise operations and constants, and not linearly."""
     stack, seen, bent = [top.name], set[str](), False
     while stack and len(seen) < 16:
         item = place.around.graph[stack.pop()]

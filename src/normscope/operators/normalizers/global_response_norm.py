@@ -217,7 +217,7 @@ def _pattern(find: Recogniser, numerator: Any, other: Any) -> _Response | None:
 def _responds(
     shape: Sequence[int], axes: Sequence[int], channel: int, eps: float, run: Callable[[Tensor], Tensor | None]
 ) -> bool:
-    """Tell whether a function is ``x G / (mean_c G + eps)`` with ``G = ||x||`` over some axes, from random points."""
+    """Return whether a function is ``x G / (mean_c G + eps)`` with ``G = ||x||`` over some axes, from random points."""
     generator = torch.Generator().manual_seed(0)
     for scale in (1.0, eps or 1.0):
         x = torch.randn(tuple(shape), generator=generator, dtype=torch.float64) * scale

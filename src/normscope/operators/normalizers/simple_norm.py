@@ -25,7 +25,7 @@ def _fits(place: Place, quotient: RootQuotient, source: Expr) -> Written | None:
 
 
 def _is_centered_later(place: Place) -> bool:
-    """Tell whether ``x/std`` is a part of ``x/std - mean/std``."""
+    """Return whether ``x/std`` is a part of ``x/std - mean/std``."""
     around, node = place.around, place.node
     for _ in range(3):
         users = [around.graph[name] for name in around.users[node.name]]

@@ -93,7 +93,7 @@ def spectral_norm_constant(weight: Tensor, u: Tensor, v: Tensor, dim: int = 0) -
 
 
 def _of_weight(node: Node, around: Surroundings) -> bool:
-    """Tell whether a node divides a weight by ``u . (W v)``, as torch's spectral normalization does."""
+    """Return whether a node divides a weight by ``u . (W v)``, as torch's spectral normalization does."""
     if name_of(node) != "div" or len(node.args) < 2 or not isinstance(node.args[1], Ref):
         return False
     below = around.recogniser.through(node.args[1])

@@ -52,7 +52,7 @@ def _constant(node: Node, around: Surroundings) -> Tensor | None:
 
 
 def _is_deviation(node: Node, around: Surroundings) -> bool:
-    """Tell whether a constant is made of a tensor that is called a deviation, and of nothing else."""
+    """Return whether a constant is made of a tensor that is called a deviation, and of nothing else."""
     behind = behind_shapes(node, around)
     while name_of(behind) in _ALIKE and len(behind.inputs()) == 1:
         behind = behind_shapes(around.graph[behind.inputs()[0]], around)

@@ -36,7 +36,7 @@ def _written_out(place: Place) -> Written | None:
 
 
 def _mixes(place: Place, radicand: str) -> bool:
-    """Tell whether what is under a root is made of statistics over different axes that depend on the input."""
+    """Return whether what is under a root is made of statistics over different axes that depend on the input."""
     around = place.around
     found = reductions_behind(around.graph[radicand], around)
     axes = {reduced_axes(n, around) for n in found if around.expression(n.name) is not None}

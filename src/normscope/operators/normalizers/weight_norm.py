@@ -102,7 +102,7 @@ def weight_norm_parameter_constant(v: Tensor, g: Tensor | None = None) -> float:
 
 
 def _of_weight(node: Node, around: Surroundings) -> bool:
-    """Tell whether a node is torch's weight normalization, or divides a weight by the length of its own rows."""
+    """Return whether a node is torch's weight normalization, or divides a weight by the length of its own rows."""
     if name_of(node) in ("_weight_norm", "_weight_norm_interface"):
         return True
     match = around.recogniser.match(node)

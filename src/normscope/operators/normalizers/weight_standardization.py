@@ -96,7 +96,7 @@ def standardization_parameter_constant(weight: Tensor, gain: Tensor | None = Non
 
 
 def _of_weight(node: Node, around: Surroundings) -> bool:
-    """Tell whether a node normalizes a weight of a layer and removes its mean."""
+    """Return whether a node normalizes a weight of a layer and removes its mean."""
     if name_of(node) in kinds_by_op():
         return around.is_weight(node.inputs()[0]) and around.acts_as_weight(node)
     match = around.recogniser.match(node)

@@ -161,7 +161,7 @@ def _softplus(beta: float, threshold: float) -> Curve:
 
 
 def jump_is_rounding(threshold: float) -> bool:
-    """Tell whether softplus jumps at its threshold by at most half a unit of float32 in the last place.
+    """Return whether softplus jumps at its threshold by at most half a unit of float32 in the last place.
 
     >>> jump_is_rounding(20.0), jump_is_rounding(1.0)
     (True, False)

@@ -221,7 +221,7 @@ def beyond(formula: Formula, order: int, side: int, start: float) -> tuple[float
 
 
 def _positive(u: Tail, start: float) -> bool:
-    """Tell whether a function is positive all along, or negative."""
+    """Return whether a function is positive all along, or negative."""
     if u.degree < 0:
         raise UnknownTailError("a condition about zero")
     u.least(start)

@@ -141,7 +141,7 @@ def _built(build: Builder, call: Call, forms: dict[str, Formula]) -> Formula | N
 
 
 def _helps(call: Call, result: Expr, base: Expr, formula: Formula) -> bool:
-    """Tell whether the whole function says more than the operation's own rule."""
+    """Return whether the whole function says more than the operation's own rule."""
     if result.atom is None or not continuous(formula):
         return False
     operands = [call[name] for name in call.tainted()]

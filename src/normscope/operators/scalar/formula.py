@@ -111,7 +111,7 @@ class Formula:
 
     @property
     def total(self) -> bool:
-        """Tell whether it is defined everywhere, as written."""
+        """Return whether it is defined everywhere, as written."""
         return not any(
             node.op in ("inverse", "log", "sqrt", "rsqrt", "asin", "acos", "acosh", "atanh")
             or (node.op == "pow" and not (node.number >= 0 and node.number.is_integer()))
@@ -120,7 +120,7 @@ class Formula:
 
     @property
     def smooth(self) -> bool:
-        """Tell whether it has no kinks, as written."""
+        """Return whether it has no kinks, as written."""
         return not any(node.op in ("relu", "where") for node in self.walk())
 
     def walk(self) -> Iterator[Formula]:
@@ -254,7 +254,7 @@ def affine(f: Formula) -> tuple[Fraction, Fraction] | None:
 
 
 def continuous(f: Formula) -> bool:
-    """Tell whether every choice is proved to be continuous: both branches agree, exactly, where it switches.
+    """Return whether every choice is proved to be continuous: both branches agree, exactly, where it switches.
 
     >>> continuous(where(X, mul(constant(2.0), X), X)), continuous(where(X, add(X, ONE), X))
     (True, False)

@@ -58,7 +58,7 @@ def copied(part: Tensor | np.ndarray) -> Tensor:
 
 
 def is_scaled(dtype: torch.dtype) -> bool:
-    """Tell whether stored numbers of this dtype are quantities, bytes being pixels; other integers are ids.
+    """Return whether stored numbers of this dtype are quantities, bytes being pixels; other integers are ids.
 
     >>> is_scaled(torch.uint8), is_scaled(torch.int64)
     (True, False)

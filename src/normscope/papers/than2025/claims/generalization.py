@@ -52,7 +52,7 @@ def partition_from_data(seed: int, samples: int, width: float) -> tuple[float, f
 
 
 def refuses_data(samples: int) -> bool:
-    """Tell whether our bound refuses cells around its own samples."""
+    """Return whether our bound refuses cells around its own samples."""
     points = _uniform(0, samples)[:, None]
     try:
         partition_bound(voronoi(points, [0.0], [1.0]), points, 0.0, largest=1.0, delta=DELTA)

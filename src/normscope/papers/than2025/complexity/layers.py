@@ -135,7 +135,7 @@ def of_result(result: Result, loss: Value, setting: Setting) -> tuple[LayerCompl
 
 
 def seen_as_chain(result: Result) -> bool:
-    """Tell whether the composed constant of a network is no more than the product over its layers, as in a plain chain.
+    """Return whether the composed constant of a network is at most the product over its layers, as in a chain.
 
     Skip connections, attention, or activations steeper than one make it more, and then counts by layer say nothing.
     """
