@@ -9,7 +9,7 @@ import platform
 import subprocess
 import time
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import replace
+from dataclasses import asdict, replace
 from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
@@ -26,7 +26,7 @@ from normscope.monitor.budget import PRESETS, Budget, gap_after
 from normscope.monitor.check_run import Watcher, samples
 from normscope.monitor.outlets import Outlets
 from normscope.monitor.probing import aside, probe_inputs, view_of
-from normscope.monitor.quantities import QUANTITIES, descriptions
+from normscope.monitor.quantities import QUANTITIES, charts, descriptions
 from normscope.monitor.quantities.certified import DESCRIPTIONS as CERTIFIED
 from normscope.monitor.quantities.certified import certified_metrics
 from normscope.monitor.quantity import Quantity
@@ -477,6 +477,7 @@ def run_facts(model: nn.Module, view: View, name: str) -> dict[str, Any]:
         "normalizers": [{"name": n.name, "kind": n.site.kind} for n in view.normalizers()],
         "notes": list(view.notes),
         "metrics": [d.to_dict() for d in descriptions()],
+        "charts": [asdict(chart) for chart in charts()],
         "versions": {"normscope": __version__, "torch": torch.__version__, "python": platform.python_version()},
         "commit": commit(),
         "started": datetime.now(UTC).isoformat(timespec="seconds"),

@@ -6,10 +6,11 @@ from typing import ClassVar
 
 from normscope.core.errors import InputError
 from normscope.core.value import Kind, Value
+from normscope.monitor.chart import Chart
 from normscope.monitor.snapshot import Snapshot
 
 #: What every file of a quantity needs is here.
-__all__ = ["PROBE", "Description", "Kind", "Quantity", "Snapshot"]
+__all__ = ["PROBE", "Chart", "Description", "Kind", "Quantity", "Snapshot"]
 #: What most metrics speak about.
 PROBE = "the probe batch"
 
@@ -71,6 +72,7 @@ class Quantity:
 
     name: ClassVar[str] = ""  #: what it is chosen by
     describes: ClassVar[tuple[Description, ...]] = ()  #: its metrics
+    charts: ClassVar[tuple[Chart, ...]] = ()  #: where the page of a run shows them; others may use them, too
     cost: ClassVar[int] = 100  #: its place among the others, cheapest first
     gradient: ClassVar[bool] = False  #: whether it needs the gradient on the probe
     previous: ClassVar[bool] = False  #: whether it needs the weights of one update before

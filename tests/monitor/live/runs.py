@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+from normscope.monitor.quantities import charts
 from normscope.monitor.sinks.folder import RunFolder
 
 METRICS: list[dict[str, Any]] = [
@@ -25,6 +27,7 @@ CONFIG: dict[str, Any] = {
     "normalizers": [],
     "notes": ["the probe is small"],
     "metrics": METRICS,
+    "charts": [asdict(chart) for chart in charts()],
     "started": "2025-01-01T00:00:00+00:00",
 }
 

@@ -2,12 +2,19 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict
+from functools import partial
+
 import pytest
 
-from normscope.monitor.live.groups import CHARTS, described, grouped
-from normscope.monitor.quantities import descriptions
+from normscope.monitor.chart import on_page
+from normscope.monitor.live.groups import described
+from normscope.monitor.live.groups import grouped as grouped_in
+from normscope.monitor.quantities import charts, descriptions
 
 SAID = [d.to_dict() for d in descriptions()]
+CHARTS = on_page(asdict(chart) for chart in charts())
+grouped = partial(grouped_in, charts=CHARTS)
 NAMES = [d.pattern.replace("*", "blocks.0.conv1") for d in descriptions()]
 
 

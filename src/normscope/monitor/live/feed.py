@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 
 from normscope.core.errors import InputError
+from normscope.monitor.chart import on_page
 from normscope.monitor.live.groups import Group, grouped
 from normscope.monitor.live.store import RunStore
 from normscope.monitor.live.thinning import limit_for, thinned
@@ -162,7 +163,8 @@ class Feed:
             if self._groups[0] != known:
                 names = dict.fromkeys(name for run in self.runs for name in run.tracks)
                 said = [d for run in self.runs for d in run.listed("metrics") if isinstance(d, dict)]
-                self._groups = known, grouped(names, said)
+                charts = on_page(chart for run in self.runs for chart in run.listed("charts"))
+                self._groups = known, grouped(names, said, charts)
             return self._groups[1]
 
     def numbers(self) -> int:

@@ -1,8 +1,8 @@
 """The quantities of the monitor, one a file: pure functions, and twins that remember what saves work."""
 
 from normscope.core.lazy import modules_in
-from normscope.monitor.quantities.certified import DESCRIPTIONS
-from normscope.monitor.quantity import Description, Quantity
+from normscope.monitor.quantities.certified import CHARTS, DESCRIPTIONS
+from normscope.monitor.quantity import Chart, Description, Quantity
 
 _MEMBERS = [member for module in modules_in(__name__) for member in vars(module).values() if isinstance(member, type)]
 _KINDS = {kind for kind in _MEMBERS if issubclass(kind, Quantity) and kind.name}
@@ -17,3 +17,8 @@ def descriptions() -> tuple[Description, ...]:
     ['lower']
     """
     return (*(d for kind in QUANTITIES.values() for d in kind.describes), *DESCRIPTIONS)
+
+
+def charts() -> tuple[Chart, ...]:
+    """Return the charts that quantities declare, those of certified constants included."""
+    return (*CHARTS, *(chart for kind in QUANTITIES.values() for chart in kind.charts))

@@ -5,7 +5,7 @@ import math
 import torch
 from torch import Tensor
 
-from normscope.monitor.quantity import Description, Kind, Quantity, Snapshot
+from normscope.monitor.quantity import Chart, Description, Kind, Quantity, Snapshot
 
 
 def angle_between(before: Tensor, after: Tensor) -> float:
@@ -30,6 +30,7 @@ class AngularUpdates(Quantity):
     name = "angle"
     cost = 7
     previous = True
+    charts = (Chart("angle", "Angle of the last update of each layer", "log", ("angle/*",), 230),)
     describes = (
         Description("angle/*", Kind.ESTIMATE, "angle by which the last update turned a layer's weight, in rad"),
     )

@@ -2,7 +2,7 @@
 
 from normscope.core.result import Result
 from normscope.core.value import ALL_INPUTS, Kind
-from normscope.monitor.quantity import Description
+from normscope.monitor.quantity import Chart, Description
 
 #: Metrics, and the end-to-end constants of a result they are the logarithms of.
 END_TO_END = {
@@ -11,6 +11,10 @@ END_TO_END = {
     "certified/without_normalizers_log10": "without_normalizers",
     "certified/lower_log10": "lower",
 }
+CHARTS = (
+    Chart("certified", "Bounds of the whole network, certified", "log", ("certified/*_log10",), 50, whole=True),
+    Chart("certified-norm", "Norm of each layer, certified", "log", ("certified/norm_log10/*",), 80),
+)
 DESCRIPTIONS = (
     Description(
         "certified/norm_log10/*", Kind.CERTIFIED, "norm of a layer, upper bound", "normscope norm", domain=ALL_INPUTS

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from normscope.linalg.recycled import Apply, Followed, Search
-from normscope.monitor.quantity import Description, Kind, Quantity, Snapshot
+from normscope.monitor.quantity import Chart, Description, Kind, Quantity, Snapshot
 from normscope.monitor.view import View, structure
 
 #: The most products with the Hessian in one update, and for one reading.
@@ -77,6 +77,7 @@ class LargestCurvature(Quantity):
     name = "curvature"
     cost = 15
     spreads = True
+    charts = (Chart("curvature", "Largest curvature of the loss", "log", ("curvature/*",), 260),)
     describes = (
         Description(
             "curvature/largest",

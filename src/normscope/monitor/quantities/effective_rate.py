@@ -4,7 +4,7 @@ import math
 
 from normscope.core.statement import statement
 from normscope.monitor.quantities.gradient import norm
-from normscope.monitor.quantity import Description, Kind, Quantity, Snapshot
+from normscope.monitor.quantity import Chart, Description, Kind, Quantity, Snapshot
 
 
 @statement("normscope", "Effective step", holds="L(c w) = L(w) for c > 0; one gradient step without momentum")
@@ -26,6 +26,7 @@ class EffectiveRates(Quantity):
 
     name = "effective_rate"
     cost = 6
+    charts = (Chart("effective-rate", "Effective learning rate of each layer", "log", ("effective_rate/*",), 220),)
     describes = (
         Description(
             "effective_rate/*",

@@ -2,7 +2,7 @@
 
 from normscope.core.value import ALL_INPUTS, Kind
 from normscope.monitor.quantities.spectral import lower_product
-from normscope.monitor.quantity import Description, Quantity, Snapshot
+from normscope.monitor.quantity import Chart, Description, Quantity, Snapshot
 
 
 class FoldedNorms(Quantity):
@@ -10,6 +10,7 @@ class FoldedNorms(Quantity):
 
     name = "folded"
     cost = 9
+    charts = (Chart("folded", "Norm of each layer folded with its normalizer", "log", ("folded/*",), 70),)
     describes = (
         Description(
             "folded/*",

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 import torch
 from torch import Tensor
 
-from normscope.monitor.quantity import Description, Kind, Quantity, Snapshot
+from normscope.monitor.quantity import Chart, Description, Kind, Quantity, Snapshot
 
 
 def norm(tensor: Tensor) -> float:
@@ -33,6 +33,11 @@ class Gradients(Quantity):
     name = "gradient"
     cost = 12
     gradient = True
+    charts = (
+        Chart("gradient-norm", "Gradient of each layer", "log", ("gradient/norm/*",), 190),
+        Chart("gradient-ratio", "Gradient of each layer over its weight", "log", ("gradient/ratio/*",), 200),
+        Chart("gradient", "Gradient of all parameters", "log", ("gradient/*",), 210, whole=True),
+    )
     describes = (
         Description("gradient/norm/*", Kind.ESTIMATE, "norm of the loss gradient of a layer's weight, on the probe"),
         Description("gradient/ratio/*", Kind.ESTIMATE, "the same divided by the norm of the weight"),

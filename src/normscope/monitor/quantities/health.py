@@ -5,7 +5,7 @@ from torch import Tensor, nn
 
 from normscope.doctor.modules import batch_norms, is_normalizer
 from normscope.doctor.rules.drifted_statistics import channel_drift
-from normscope.monitor.quantity import Description, Kind, Quantity, Snapshot
+from normscope.monitor.quantity import Chart, Description, Kind, Quantity, Snapshot
 
 _LAYER = "the layer"
 
@@ -15,6 +15,14 @@ class Health(Quantity):
 
     name = "health"
     cost = 3
+    charts = (
+        Chart("not-finite", "NaN and infinite entries", "linear", ("not_finite/*",), 90),
+        Chart("drift", "Distance of running statistics from those of the probe", "log", ("drift/*",), 100),
+        Chart("training", "Whether each BatchNorm is in train mode", "linear", ("training/*",), 110),
+        Chart("tracked", "Batches each BatchNorm has seen per step", "linear", ("tracked/*",), 120),
+        Chart("logit", "Largest attention logit", "log", ("logit/*",), 130),
+        Chart("scale-moved", "Distance of each scale from its initial value", "log", ("scale_moved/*",), 140),
+    )
     describes = (
         Description("drift/*", Kind.ESTIMATE, "distance of running statistics from those of the probe, middle channel"),
         Description("training/*", Kind.ESTIMATE, "whether a BatchNorm is in train mode", domain=_LAYER),

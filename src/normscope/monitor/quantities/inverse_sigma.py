@@ -1,7 +1,7 @@
 """What the normalizers multiply with: the papers' product of ``1/sigma`` as printed, and the constants as proved."""
 
 from normscope.core.value import Kind, Value, product
-from normscope.monitor.quantity import Description, Quantity, Snapshot
+from normscope.monitor.quantity import Chart, Description, Quantity, Snapshot
 from normscope.operators.normalizer import acts_on_weights
 
 #: With fixed statistics this is no restriction.
@@ -17,6 +17,10 @@ class InverseSigma(Quantity):
 
     name = "inverse_sigma"
     cost = 10
+    charts = (
+        Chart("printed", "1/sigma of each normalizer, as printed", "log", ("printed/*",), 170),
+        Chart("constant", "Lipschitz constant of each normalizer, proved", "log", ("constant/*",), 180),
+    )
     describes = (
         Description(
             "printed/*", Kind.PRINTED, "||1/sigma|| of a normalizer as the paper prints it", "than2025 Lemma 1"

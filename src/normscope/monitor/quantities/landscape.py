@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from normscope.monitor.quantities.gradient import total_norm
-from normscope.monitor.quantity import Description, Kind, Quantity, Snapshot
+from normscope.monitor.quantity import Chart, Description, Kind, Quantity, Snapshot
 
 #: Steps along the gradient in learning rates, as in the paper.
 MULTIPLES = (0.5, 1.0, 2.0, 4.0)
@@ -53,6 +53,10 @@ class GradientPredictiveness(Quantity):
     name = "landscape"
     cost = 14
     gradient = True
+    charts = (
+        Chart("landscape-loss", "Loss along the gradient", "linear", ("landscape/loss_*",), 280, whole=True),
+        Chart("landscape", "Change of the gradient along itself", "log", ("landscape/*",), 290, whole=True),
+    )
     describes = (
         Description("landscape/loss_low", Kind.ESTIMATE, "smallest loss along the gradient direction", signed=True),
         Description("landscape/loss_high", Kind.ESTIMATE, "largest loss along the gradient direction", signed=True),

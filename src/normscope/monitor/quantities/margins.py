@@ -4,7 +4,7 @@ import torch
 
 from normscope.generalization.margins import margins
 from normscope.graph.objective import class_scores
-from normscope.monitor.quantity import Description, Kind, Quantity, Snapshot
+from normscope.monitor.quantity import Chart, Description, Kind, Quantity, Snapshot
 
 
 class Margins(Quantity):
@@ -12,6 +12,7 @@ class Margins(Quantity):
 
     name = "margins"
     cost = 2
+    charts = (Chart("margin", "Margins on the probe", "linear", ("margin/*",), 300, whole=True),)
     describes = (
         Description(
             "margin/*", Kind.ESTIMATE, "margin of the correct class on the probe: minimum, 10 %, median", signed=True

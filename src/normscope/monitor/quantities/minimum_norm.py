@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from normscope.core.statement import statement
-from normscope.monitor.quantity import Description, Kind, Quantity, Snapshot
+from normscope.monitor.quantity import Chart, Description, Kind, Quantity, Snapshot
 
 
 @statement("cisneros2025", "Mechanism 3 (norm)", holds="a measurement; the paper's bounds shrink as it grows")
@@ -28,6 +28,15 @@ class MinimumNorms(Quantity):
 
     name = "minimum_norm"
     cost = 5
+    charts = (
+        Chart(
+            "minimum-norm",
+            "Smallest norm of a weight vector",
+            "log",
+            ("weight/minimum_norm", "weight/minimum_norm/*"),
+            240,
+        ),
+    )
     describes = (
         Description(
             "weight/minimum_norm/*",

@@ -4,7 +4,7 @@ import torch
 from torch import Tensor
 
 from normscope.core.statement import statement
-from normscope.monitor.quantity import Description, Kind, Quantity, Snapshot
+from normscope.monitor.quantity import Chart, Description, Kind, Quantity, Snapshot
 
 
 @statement(
@@ -34,6 +34,9 @@ class RadialUpdates(Quantity):
     name = "radial"
     cost = 7
     previous = True
+    charts = (
+        Chart("radial", "Part of the gradient along the weights of a scale-invariant layer", "log", ("radial/*",), 250),
+    )
     describes = (
         Description(
             "radial/*",

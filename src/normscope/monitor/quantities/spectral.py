@@ -3,7 +3,7 @@
 from collections.abc import Iterable
 
 from normscope.core.value import ALL_INPUTS, Kind, Value, product
-from normscope.monitor.quantity import Description, Quantity, Snapshot
+from normscope.monitor.quantity import Chart, Description, Quantity, Snapshot
 
 
 def lower_product(norms: Iterable[float]) -> Value:
@@ -20,6 +20,17 @@ class SpectralNorms(Quantity):
 
     name = "norms"
     cost = 8
+    charts = (
+        Chart(
+            "product",
+            "Products of norms, and of 1/sigma as printed and as proved",
+            "log",
+            ("product/*", "bound/*"),
+            40,
+            whole=True,
+        ),
+        Chart("norm", "Spectral norm of each layer", "log", ("norm/*",), 60),
+    )
     describes = (
         Description(
             "norm/*",

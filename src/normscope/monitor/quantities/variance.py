@@ -1,6 +1,6 @@
 """Variances before normalizers and activations, on the probe."""
 
-from normscope.monitor.quantity import Description, Kind, Quantity, Snapshot
+from normscope.monitor.quantity import Chart, Description, Kind, Quantity, Snapshot
 
 
 class Variances(Quantity):
@@ -8,6 +8,10 @@ class Variances(Quantity):
 
     name = "variance"
     cost = 4
+    charts = (
+        Chart("variance", "Variance before each normalizer and activation", "log", ("variance/*",), 150),
+        Chart("variance-min", "Smallest variance of a channel before each normalizer", "log", ("variance_min/*",), 160),
+    )
     describes = (
         Description("variance/*", Kind.ESTIMATE, "mean over channels of the variance before it, on the probe"),
         Description(

@@ -3,7 +3,7 @@
 import math
 
 from normscope.core.errors import InputError
-from normscope.monitor.quantity import Description, Kind, Quantity, Snapshot
+from normscope.monitor.quantity import Chart, Description, Kind, Quantity, Snapshot
 from normscope.weight_normalization.moment import Moment, certify_step
 
 _STEP = "a plain gradient step on the probe"
@@ -32,6 +32,15 @@ class WeightNormTheory(Quantity):
 
     name = "weight_norm_theory"
     cost = 16
+    charts = (
+        Chart(
+            "weight-norm",
+            "Proved statements about the next step with weight normalization",
+            "log",
+            ("weight_norm/*",),
+            270,
+        ),
+    )
     describes = (
         Description("weight_norm/smoothness", Kind.CERTIFIED, f"norm of the Hessian of the square loss, along {_STEP}",
                     "normscope Proposition WN-8"),
