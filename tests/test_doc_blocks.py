@@ -18,7 +18,7 @@ from typer.main import get_command
 
 import normscope
 from normscope.cli.main import app
-from normscope.core.result import from_plain
+from normscope.core.json_form import from_plain
 from normscope.core.value import Kind, Value
 from normscope.doctor.settings import read_settings
 

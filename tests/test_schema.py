@@ -16,7 +16,8 @@ from typer.testing import CliRunner
 from normscope.analysis import analyze
 from normscope.analysis.checkpoint import analyze_checkpoint
 from normscope.cli.main import app
-from normscope.core.result import SCHEMA_VERSION, Result
+from normscope.core.json_form import SCHEMA_VERSION
+from normscope.core.result import Result
 from normscope.zoo.catalogue import build, example_input
 
 SCHEMA = json.loads((Path(__file__).parents[1] / "docs" / "result.schema.json").read_text())

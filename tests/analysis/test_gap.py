@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from networks import Lambda, points, seeded
 from normscope.analysis import analyze
 from normscope.core.gap import Gap
+from normscope.core.json_form import read, to_plain
 from normscope.core.result import Result
 
 
@@ -33,7 +34,7 @@ def test_the_shares_add_up(seed: int) -> None:
     assert result.gap is not None
     assert result.gap.log10 == pytest.approx(_whole(result), abs=1e-6)
     assert result.gap.by_cause()["chains"] <= 0.0
-    assert Gap.from_dict(result.gap.to_dict()) == result.gap
+    assert read(Gap, to_plain(result.gap)) == result.gap
 
 
 def test_a_residual_path_adds_up_and_a_normalizer_is_named() -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -17,13 +16,12 @@ from curved import classifier, labelled
 from networks import points
 from normscope import analyze
 from normscope.analysis.checkpoint import analyze_checkpoint
-from normscope.analysis.stored_results import is_beside, nonconforming, read_beside, read_result
+from normscope.analysis.stored_results import is_beside, read_beside, read_result
 from normscope.cli.main import app
 from normscope.core.errors import InputError
-from normscope.core.result import Result
 from normscope.curvature.run import curvature
 from normscope.weight_normalization import WeightNormNetwork, verify
-from report.samples import deep, opaque, result
+from report.samples import result
 from report.test_bounds import bounds_result
 
 
@@ -113,24 +111,3 @@ def test_a_result_nested_without_end(tmp_path: Path) -> None:
     file.write_text("[" * 200_000 + "]" * 200_000, encoding="utf-8")
     with pytest.raises(InputError, match=r"r\.json"):
         read_result(file)
-
-
-@pytest.mark.parametrize("whole", [result(), deep(5), result(coverage=opaque())])
-def test_whole_results_conform(whole: Result) -> None:
-    """Every field of every row."""
-    assert nonconforming(whole, Result) == ""
-
-
-@pytest.mark.parametrize(
-    ("changes", "said"),
-    [
-        ({"end_to_end": {"global": {"log10": 1.0}}}, ".end_to_end['global'] is dict, not Value"),
-        ({"messages": ("a", 3)}, ".messages[1] is int, not str"),
-        ({"effect": []}, ".effect is list, not dict"),
-        ({"layers": (replace(result().layers[0], shape=("a",)),)}, ".layers[0].shape[0] is str, not int"),
-        ({"coverage": replace(result().coverage, ops=True)}, ".coverage.ops is bool, not int"),
-    ],
-)
-def test_the_first_fault_is_named(changes: dict[str, Any], said: str) -> None:
-    """With its place, what it is and what it should be."""
-    assert nonconforming(replace(result(), **changes), Result).endswith(said)

@@ -10,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from normscope.core.depth_curve import Curve, Depth
+from normscope.core.json_form import read, to_plain
 from normscope.core.value import LN10, Kind
 
 LOGS = st.floats(min_value=-1e4, max_value=1e4)
@@ -36,7 +37,7 @@ def test_json_round_trip() -> None:
     """Through strict JSON everything is as it was, and a value carries its curve's guarantee."""
     curve = Curve.of([0.0, 1.0, math.inf, None], Kind.CERTIFIED, domain="a ball", mode="running", statement="F10")
     depth = Depth(("input", "a", "b", "output"), ("input", "layer", "normalizer", "output"), {"global": curve})
-    again = Depth.from_dict(json.loads(json.dumps(depth.to_dict(), allow_nan=False)))
+    again = read(Depth, json.loads(json.dumps(to_plain(depth), allow_nan=False)))
     assert again == depth
     value = again.value("global", 1)
     assert value is not None

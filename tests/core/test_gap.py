@@ -7,6 +7,7 @@ import json
 import pytest
 
 from normscope.core.gap import CAUSES, Gap, Share
+from normscope.core.json_form import read, to_plain
 
 GAP = Gap("global", (Share("a", "attention", 1.0), Share("b", "chains", -0.25), Share("c", "attention", 0.5)))
 
@@ -18,5 +19,5 @@ def test_shares_add_up() -> None:
 
 
 def test_json_gives_it_back() -> None:
-    assert Gap.from_dict(json.loads(json.dumps(GAP.to_dict()))) == GAP
+    assert read(Gap, json.loads(json.dumps(to_plain(GAP)))) == GAP
     assert {share.cause for share in GAP.shares} <= set(CAUSES)

@@ -11,7 +11,8 @@ from typing import Any
 
 import pytest
 
-from normscope.core.result import SCHEMA_VERSION, Result, Rows, from_plain, to_plain
+from normscope.core.json_form import SCHEMA_VERSION
+from normscope.core.result import Result, Rows
 from normscope.core.value import Kind, Value
 from report.samples import deep, opaque, result
 
@@ -100,21 +101,6 @@ def test_it_is_saved_whole(tmp_path: Path) -> None:
     assert result().save(path) == path
     assert path.read_text() == result().to_json() + "\n"
     assert [p.name for p in tmp_path.iterdir()] == ["result.json"]
-
-
-def test_plain_data() -> None:
-    """Tuples become lists, keys become text, values and results their JSON forms; what is plain already stays."""
-    two = Value.of(2.0, Kind.CERTIFIED)
-    assert to_plain({1: (True, None, "a", 3)}) == {"1": [True, None, "a", 3]}
-    assert to_plain([-math.inf, two]) == ["-inf", two.to_dict()]
-    assert to_plain(result().coverage) == {
-        "ops": 5,
-        "understood": 5,
-        "parameters": 1.0,
-        "parameters_total": 40,
-        "opaque": [],
-    }
-    assert from_plain({"a": two.to_dict(), "b": 3, "c": {"d": 1}}) == {"a": two, "b": 3, "c": {"d": 1}}
 
 
 @dataclass(frozen=True)

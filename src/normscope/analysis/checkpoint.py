@@ -7,7 +7,7 @@ import math
 import os
 import re
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -16,8 +16,7 @@ from torch import Tensor
 
 from normscope.core.display import Shown
 from normscope.core.errors import InputError, NonFiniteError, WeightsError, listed
-from normscope.core.files import Saved, user_path
-from normscope.core.result import SCHEMA_VERSION, from_plain, to_plain
+from normscope.core.files import Stored, user_path
 from normscope.core.value import Kind, Value, product
 from normscope.graph.checkpoint import INDICES, Role, TensorEntry, checkpoint_files, iterate_tensors, read_header
 from normscope.graph.safe_load import PICKLED, SAFETENSORS, holds_tensors
@@ -59,7 +58,7 @@ class TensorResult:
 
 
 @dataclass(frozen=True, repr=False)
-class CheckpointResult(Saved, Shown):
+class CheckpointResult(Stored, Shown):
     """What the weights alone tell.
 
     Attributes:
@@ -70,6 +69,7 @@ class CheckpointResult(Saved, Shown):
         messages: notes on the numbers.
     """
 
+    _kind = "weights"
     _layout = ("normscope.report.checkpoint", "checkpoint_sections")
     _rows = "tensors"
 
@@ -77,27 +77,6 @@ class CheckpointResult(Saved, Shown):
     tensors: tuple[TensorResult, ...]
     products: dict[str, Value]
     messages: tuple[str, ...] = ()
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return the JSON form."""
-        body = {f.name: to_plain(getattr(self, f.name)) for f in fields(self)}
-        return {"schema_version": SCHEMA_VERSION, "kind": "weights", **body}
-
-    @classmethod
-    def from_dict(cls, data: dict[str, Any]) -> CheckpointResult:
-        """Read the JSON form back.
-
-        Raises:
-            ValueError: if it has another schema version.
-        """
-        if data.get("schema_version") != SCHEMA_VERSION:
-            raise ValueError(f"Expected schema version {SCHEMA_VERSION}, got {data.get('schema_version')!r}.")
-        return cls(
-            checkpoint=data["checkpoint"],
-            tensors=tuple(TensorResult(**{**from_plain(t), "shape": tuple(t["shape"])}) for t in data["tensors"]),
-            products=from_plain(data["products"]),
-            messages=tuple(data["messages"]),
-        )
 
 
 def analyze_checkpoint(path: str | Path, progress: Progress | None = None) -> CheckpointResult:

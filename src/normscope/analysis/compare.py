@@ -12,8 +12,9 @@ from normscope.core.display import Shown
 from normscope.core.errors import InputError
 from normscope.core.files import Saved
 from normscope.core.finding import Finding, order
-from normscope.core.result import SCHEMA_VERSION, Result
-from normscope.core.value import LN10, Value, json_number
+from normscope.core.json_form import fields_of, to_plain
+from normscope.core.result import Result
+from normscope.core.value import LN10, Value
 
 Comparable = Result | CheckpointResult
 
@@ -37,11 +38,7 @@ class Quantity:
 
     def to_dict(self) -> dict[str, Any]:
         """Return the JSON form."""
-        return {
-            "name": self.name,
-            "values": [None if v is None else v.to_dict() for v in self.values],
-            "changes_log10": [None if c is None else json_number(c) for c in self.changes],
-        }
+        return fields_of(self) | {"changes_log10": to_plain(self.changes)}
 
 
 def _change(first: Value | None, value: Value | None) -> float | None:
@@ -76,11 +73,6 @@ class Row:
         changes = [abs(c) for q in self.quantities for c in q.changes if c is not None and not math.isnan(c)]
         return max(changes, default=0.0)
 
-    def to_dict(self) -> dict[str, Any]:
-        """Return the JSON form."""
-        quantities = [q.to_dict() for q in self.quantities]
-        return {"names": list(self.names), "kinds": list(self.kinds), "quantities": quantities}
-
 
 @dataclass(frozen=True, repr=False)
 class Comparison(Saved, Shown):
@@ -96,6 +88,7 @@ class Comparison(Saved, Shown):
         messages: notes on the numbers.
     """
 
+    _kind = "comparison"
     _layout = ("normscope.report.comparison", "comparison_sections")
     _rows = "numbers"
 
@@ -134,17 +127,8 @@ class Comparison(Saved, Shown):
 
     def to_dict(self) -> dict[str, Any]:
         """Return the JSON form."""
-        return {
-            "schema_version": SCHEMA_VERSION,
-            "kind": "comparison",
-            "models": list(self.models),
-            "end_to_end": [q.to_dict() for q in self.end_to_end],
-            "layers": [row.to_dict() for row in self.layers],
-            "normalizers": [row.to_dict() for row in self.normalizers],
-            "findings": [{"finding": f.to_dict(), "present": list(p)} for f, p in self.findings],
-            "checked": list(self.checked),
-            "messages": list(self.messages),
-        }
+        found = [{"finding": f.to_dict(), "present": list(p)} for f, p in self.findings]
+        return super().to_dict() | {"findings": found}
 
 
 def compare(results: Mapping[str, Comparable], findings: Mapping[str, Sequence[Finding]] | None = None) -> Comparison:

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, fields
-from typing import Any
+from dataclasses import dataclass, field
 
-from normscope.core.value import Value, json_number
+from normscope.core.value import Value
 
 #: What a statement about most inputs rests on.
 ASSUMPTIONS = (
@@ -17,6 +16,8 @@ ASSUMPTIONS = (
 @dataclass(frozen=True)
 class Neighbourhood:
     """The constants on balls of one radius around the points."""
+
+    _derived = ("median", "largest", "unbounded")
 
     radius: float  #: of the balls, in the l2 norm of one input; zero is the points themselves
     #: the certified constant at each point, in the order the points were taken; infinite where there is none
@@ -77,35 +78,3 @@ class Around:
         0.5
         """
         return sum(r >= distance for r in self.radii) / len(self.radii) if self.radii else 0.0
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return the JSON form."""
-        rows = [
-            {
-                "radius": n.radius,
-                "bound": None if n.bound is None else n.bound.to_dict(),
-                "every_point": None if n.every_point is None else n.every_point.to_dict(),
-                "median": json_number(n.median),
-                "largest": json_number(n.largest),
-                "unbounded": n.unbounded,
-                "constants": [json_number(c) for c in n.constants],
-            }
-            for n in self.neighbourhoods
-        ]
-        plain = {f.name: getattr(self, f.name) for f in fields(self)}
-        return plain | {"neighbourhoods": rows, "radii": list(self.radii), "notes": list(self.notes)}
-
-    @classmethod
-    def from_dict(cls, data: dict[str, Any]) -> Around:
-        """Read the JSON form back.
-
-        >>> one = Around(0.95, 0.99, 1, 90, (Neighbourhood(0.1, (2.0,), None),))
-        >>> Around.from_dict(one.to_dict()) == one
-        True
-        """
-        rows = []
-        for n in data["neighbourhoods"]:
-            bounds = [None if n.get(key) is None else Value.from_dict(n[key]) for key in ("bound", "every_point")]
-            rows.append(Neighbourhood(n["radius"], tuple(map(float, n["constants"])), bounds[0], bounds[1]))
-        rest = {key: data[key] for key in ("share", "confidence", "points", "needed")}
-        return cls(**rest, neighbourhoods=tuple(rows), radii=tuple(data["radii"]), notes=tuple(data["notes"]))

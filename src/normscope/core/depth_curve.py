@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
-from normscope.core.value import ALL_INPUTS, Kind, Value, json_number, safe_side
+from normscope.core.json_form import to_plain
+from normscope.core.value import ALL_INPUTS, Kind, Value, safe_side
 
 #: Digits after the point that a decimal logarithm of a curve keeps; the rest is rounded to the safe side.
 DIGITS = 9
@@ -35,18 +36,6 @@ class Curve:
         side = safe_side(kind)
         decimal = [None if log is None else _rounded(Value(log, kind).log10, side) for log in logs]
         return cls(kind, tuple(decimal), **rest)
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return the JSON form; infinities become strings."""
-        log10 = [None if x is None else json_number(x) for x in self.log10]
-        return vars(self) | {"kind": self.kind.value, "assumptions": list(self.assumptions), "log10": log10}
-
-    @classmethod
-    def from_dict(cls, data: Mapping[str, Any]) -> Curve:
-        """Read the JSON form back."""
-        log10 = tuple(None if x is None else float(x) for x in data["log10"])
-        rest = {"kind": Kind(data["kind"]), "log10": log10, "assumptions": tuple(data["assumptions"])}
-        return cls(**{**data, **rest})
 
 
 def _rounded(x: float, side: float) -> float:
@@ -86,18 +75,4 @@ class Depth:
         decimal = found.log10[place]
         if decimal is None:
             return None
-        return Value.from_dict(found.to_dict() | {"log10": decimal})
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return the JSON form."""
-        return {
-            "names": list(self.names),
-            "kinds": list(self.kinds),
-            "curves": {name: curve.to_dict() for name, curve in self.curves.items()},
-        }
-
-    @classmethod
-    def from_dict(cls, data: Mapping[str, Any]) -> Depth:
-        """Read the JSON form back."""
-        curves = {name: Curve.from_dict(curve) for name, curve in data["curves"].items()}
-        return cls(tuple(data["names"]), tuple(data["kinds"]), curves)
+        return Value.from_dict(to_plain(found) | {"log10": decimal})

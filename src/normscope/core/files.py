@@ -7,10 +7,12 @@ import os
 import secrets
 import stat
 from collections.abc import Iterator
+from dataclasses import fields
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar, Self, cast
 
 from normscope.core.errors import InputError
+from normscope.core.json_form import SCHEMA_VERSION, fields_of, read_fields
 
 
 @contextlib.contextmanager
@@ -64,18 +66,14 @@ def write_text(path: str | os.PathLike[str], text: str) -> Path:
 
 
 class Saved:
-    r"""A result with a JSON form, which its ``to_dict`` gives.
+    """A data class with a JSON form: its kind, and its fields."""
 
-    >>> class One(Saved):
-    ...     def to_dict(self):
-    ...         return {"one": 1}
-    >>> One().to_json()
-    '{\n "one": 1\n}'
-    """
+    #: What kind of result it is in its JSON form.
+    _kind: ClassVar[str]
 
     def to_dict(self) -> dict[str, Any]:
         """Return the JSON form."""
-        raise NotImplementedError
+        return {"schema_version": SCHEMA_VERSION, "kind": self._kind, **fields_of(self)}
 
     def to_json(self) -> str:
         """Return the JSON text (strict: no NaN, infinities as strings)."""
@@ -84,6 +82,34 @@ class Saved:
     def save(self, path: str | os.PathLike[str]) -> Path:
         """Write the JSON text, whole or not at all."""
         return write_text(path, self.to_json() + "\n")
+
+
+class Stored(Saved):
+    """A data class that is read back from its JSON form.
+
+    >>> import dataclasses
+    >>> @dataclasses.dataclass
+    ... class One(Stored):
+    ...     _kind = "example"
+    ...     one: int
+    >>> One(1).to_dict(), One.from_dict(One(1).to_dict())
+    ({'schema_version': 1, 'kind': 'example', 'one': 1}, One(one=1))
+    """
+
+    @classmethod
+    def from_dict(cls, data: dict[str, Any]) -> Self:
+        """Read the JSON form back.
+
+        Raises:
+            ValueError: if it is of another kind or schema version, or was changed.
+        """
+        version, kind = data.get("schema_version"), data.get("kind")
+        if version != SCHEMA_VERSION or kind != cls._kind:
+            raise ValueError(
+                f"Expected schema version {SCHEMA_VERSION}, got {version!r}; expected kind {cls._kind!r}, got {kind!r}."
+            )
+        known: Any = fields(cls)  # type: ignore[arg-type]
+        return cast(Self, read_fields(cls, {f.name: data[f.name] for f in known if f.name in data}, "result"))
 
 
 def user_path(path: str | os.PathLike[str]) -> Path:

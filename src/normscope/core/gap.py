@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
 
 #: What may widen a bound; the last two belong to no place.
 CAUSES = ("normalization", "attention", "products", "activation patterns", "linear layers", "chains", "search")
@@ -22,6 +20,8 @@ class Share:
 @dataclass(frozen=True)
 class Gap:
     """How the decimal logarithm of bound over attained splits along the path that costs most."""
+
+    _derived = ("log10",)
 
     bound: str  #: the end-to-end constant that is looked at: ``global`` or ``variance_floor``
     shares: tuple[Share, ...]  #: from the input to the output; they add up to the whole
@@ -41,17 +41,3 @@ class Gap:
         for share in self.shares:
             found[share.cause] = found.get(share.cause, 0.0) + share.log10
         return dict(sorted(found.items(), key=lambda item: -item[1]))
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return the JSON form."""
-        return {"bound": self.bound, "log10": self.log10, "shares": [dict(vars(share)) for share in self.shares]}
-
-    @classmethod
-    def from_dict(cls, data: Mapping[str, Any]) -> Gap:
-        """Read the JSON form back.
-
-        >>> one = Gap("global", (Share("a", "attention", 1.0),))
-        >>> Gap.from_dict(one.to_dict()) == one
-        True
-        """
-        return cls(data["bound"], tuple(Share(**share) for share in data["shares"]))

@@ -4,18 +4,18 @@ from __future__ import annotations
 
 import difflib
 import math
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field
 from typing import Any, Protocol, SupportsIndex, TypeVar, overload
 
 from normscope.core.around import Around
 from normscope.core.depth_curve import Depth
 from normscope.core.display import Shown, frame
 from normscope.core.errors import listed
-from normscope.core.files import Saved
+from normscope.core.files import Stored
 from normscope.core.finding import Finding
 from normscope.core.gap import Gap
 from normscope.core.lazy import late
-from normscope.core.value import Value, json_number
+from normscope.core.value import Value
 
 
 class Row(Protocol):
@@ -57,9 +57,6 @@ class Rows(tuple[R, ...]):
         near = difflib.get_close_matches(key, names, n=3)
         hint = f"Did you mean {' or '.join(near)}?" if near else f"Known rows: {listed(names) or 'none'}."
         raise KeyError(f"No row named {key!r}. {hint}")
-
-
-SCHEMA_VERSION = 1
 
 
 @dataclass(frozen=True)
@@ -118,7 +115,7 @@ class LayerResult:
 
 
 @dataclass(frozen=True, repr=False)
-class Result(Saved, Shown):
+class Result(Stored, Shown):
     """What ``analyze`` found.
 
     ``print(result)`` shows the verdict and the constants, a notebook the same as a page, ``to_frame()`` the layers.
@@ -140,6 +137,7 @@ class Result(Saved, Shown):
         findings: what the doctor found, the most severe first; nothing if no checks were run.
     """
 
+    _kind = "capacity"
     _layout = ("normscope.report.text", "summary_sections")
     _rows = "layers"
 
@@ -175,12 +173,7 @@ class Result(Saved, Shown):
 
     def to_dict(self) -> dict[str, Any]:
         """Return the JSON form; it opens with the verdict, three sentences."""
-        return {
-            "schema_version": SCHEMA_VERSION,
-            "kind": "capacity",
-            "verdict": late("normscope.report.verdict", "verdict")(self).to_dict(),
-            **{f.name: to_plain(getattr(self, f.name)) for f in fields(self)},
-        }
+        return {"verdict": late("normscope.report.verdict", "verdict")(self).to_dict(), **super().to_dict()}
 
     def to_frame(self) -> Any:
         """Return layers and normalizers, in this order, as a pandas data frame.
@@ -198,70 +191,3 @@ class Result(Saved, Shown):
     def plot(self, kind: str = "depth", ax: Any = None) -> Any:
         """Draw one view with matplotlib and return the figure; see :func:`normscope.report.plot.plot`."""
         return late("normscope.report.plot", "plot")(self, kind, ax)
-
-    @classmethod
-    def from_dict(cls, data: dict[str, Any]) -> Result:
-        """Read the JSON form back.
-
-        Raises:
-            ValueError: if it has another schema version.
-        """
-        if data.get("schema_version") != SCHEMA_VERSION:
-            raise ValueError(f"Expected schema version {SCHEMA_VERSION}, got {data.get('schema_version')!r}.")
-        coverage = dict(data["coverage"])
-        coverage["opaque"] = tuple(OpaqueOperation(**o) for o in coverage["opaque"])
-        return cls(
-            model=data["model"],
-            input=data["input"],
-            coverage=Coverage(**coverage),
-            normalizers=Rows(NormalizerResult(**from_plain(n)) for n in data["normalizers"]),
-            layers=Rows(LayerResult(**{**from_plain(x), "shape": tuple(x["shape"])}) for x in data["layers"]),
-            end_to_end=from_plain(data["end_to_end"]),
-            statistics=from_plain(data["statistics"]),
-            effect=from_plain(data["effect"]),
-            messages=tuple(data["messages"]),
-            blocks=tuple(data["blocks"]),
-            depth=Depth.from_dict(data["depth"]) if "depth" in data else Depth(),
-            around=Around.from_dict(data["around"]) if data.get("around") else None,
-            gap=Gap.from_dict(data["gap"]) if data.get("gap") else None,
-            findings=None if data.get("findings") is None else tuple(map(Finding.from_dict, data["findings"])),
-        )
-
-
-#: Keys of plain text, also where it reads "inf".
-_TEXT = frozenset({"name", "node", "module", "kind", "note", "method", "reason", "op"})
-_INFINITIES = {"inf": math.inf, "-inf": -math.inf}
-
-
-def to_plain(value: Any) -> Any:
-    """Return plain JSON data; a number that is not one is not known.
-
-    >>> to_plain((1.0, {"a": float("inf"), "b": float("nan")}))
-    [1.0, {'a': 'inf', 'b': None}]
-    """
-    if isinstance(value, Value | Depth | Around | Gap | Finding):
-        return value.to_dict()
-    if isinstance(value, float):
-        return None if math.isnan(value) else json_number(value)
-    if isinstance(value, dict):
-        return {str(k): to_plain(v) for k, v in value.items()}
-    if isinstance(value, tuple | list):
-        return [to_plain(v) for v in value]
-    if hasattr(value, "__dataclass_fields__"):
-        return {f.name: to_plain(getattr(value, f.name)) for f in fields(value)}
-    return value
-
-
-def from_plain(data: Any) -> Any:
-    """Return JSON data with every value a :class:`Value` again, and every infinity a float.
-
-    >>> from_plain({"floor": "inf", "name": "inf", "details": {"low": "-inf"}})
-    {'floor': inf, 'name': 'inf', 'details': {'low': -inf}}
-    """
-    if isinstance(data, list):
-        return [from_plain(v) for v in data]
-    if not isinstance(data, dict):
-        return _INFINITIES.get(data, data) if isinstance(data, str) else data
-    if "log10" in data and "domain" in data:
-        return Value.from_dict(data)
-    return {k: v if k in _TEXT else from_plain(v) for k, v in data.items()}

@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field, fields
+from dataclasses import dataclass, field
 from typing import Any
 
 from normscope.core.display import Shown
-from normscope.core.files import Saved
-from normscope.core.result import Rows, from_plain, to_plain
-
-SCHEMA_VERSION = 1
+from normscope.core.files import Stored
+from normscope.core.result import Rows
 
 
 @dataclass(frozen=True)
@@ -35,7 +32,7 @@ class LayerCurvature:
 
 
 @dataclass(frozen=True, repr=False)
-class CurvatureResult(Saved, Shown):
+class CurvatureResult(Stored, Shown):
     """What ``curvature`` found.
 
     Attributes:
@@ -62,6 +59,7 @@ class CurvatureResult(Saved, Shown):
         stopped: whether the user stopped the work; what is missing was not computed.
     """
 
+    _kind = "curvature"
     _layout = ("normscope.report.curvature", "curvature_sections")
     _rows = "largest"
 
@@ -91,19 +89,3 @@ class CurvatureResult(Saved, Shown):
     def converged(self) -> bool:
         """Return whether every eigenvalue has converged."""
         return bool(self.largest) and all(e.converged for e in (*self.largest, *self.smallest))
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return the JSON form; every number in it is an estimate on these data, in this mode."""
-        rest: dict[str, Any] = to_plain(asdict(self))
-        return {"schema_version": SCHEMA_VERSION, "kind": "curvature", **rest}
-
-    @classmethod
-    def from_dict(cls, data: Mapping[str, Any]) -> CurvatureResult:
-        """Read the JSON form back."""
-        rest = {f.name: from_plain(data[f.name]) for f in fields(cls)}
-        return cls(**rest | {
-            "largest": tuple(Eigenvalue(**e) for e in rest["largest"]),
-            "smallest": tuple(Eigenvalue(**e) for e in rest["smallest"]),
-            "layers": Rows(LayerCurvature(**row) for row in rest["layers"]),
-            "messages": tuple(rest["messages"]),
-        })  # fmt: skip

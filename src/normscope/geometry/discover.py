@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -13,8 +13,7 @@ from torch import Tensor, nn
 
 from normscope.core.display import Shown
 from normscope.core.errors import InputError
-from normscope.core.files import Saved
-from normscope.core.result import to_plain
+from normscope.core.files import Stored
 from normscope.geometry.candidates.biases import Absorber, Biases, find_biases
 from normscope.geometry.candidates.columns import column_groups, offset_groups
 from normscope.geometry.candidates.gains import Gains
@@ -45,7 +44,6 @@ from normscope.graph.capture import capture, uncompiled
 from normscope.graph.guard import untouched
 from normscope.graph.inputs import ModelInputs, guess_inputs, iterate
 
-SCHEMA_VERSION = 1
 Progress = Callable[[str], None]
 
 
@@ -252,7 +250,7 @@ def _enters_by_joining(function: Function, name: str) -> bool:
 
 
 @dataclass(frozen=True, eq=False, repr=False)
-class Symmetries(Saved, Shown):
+class Symmetries(Stored, Shown):
     """The symmetries of a model.
 
     Attributes:
@@ -265,6 +263,8 @@ class Symmetries(Saved, Shown):
         orbits: how the outputs change along and across one orbit of each kind, if that was asked for.
     """
 
+    _kind = "symmetry"
+    _derived = ("dimension",)
     _layout = ("normscope.report.symmetry", "symmetry_sections")
     _rows = "groups"
 
@@ -273,7 +273,7 @@ class Symmetries(Saved, Shown):
     loss: str
     parameters: int
     groups: tuple[Group, ...]
-    measured_on: Function | None = field(repr=False)
+    measured_on: Function | None = field(default=None, repr=False, compare=False)
     orbits: tuple[Orbit, ...] = ()
 
     @property
@@ -296,28 +296,6 @@ class Symmetries(Saved, Shown):
     def scale_invariant(self) -> tuple[Group, ...]:
         """Return the groups of scales that a normalizer undoes."""
         return tuple(group for group in self.groups if group.kind == "scale")
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return the JSON form."""
-        return {
-            "schema_version": SCHEMA_VERSION,
-            "kind": "symmetry",
-            "model": self.model,
-            "mode": self.mode,
-            "loss": self.loss,
-            "parameters": self.parameters,
-            "dimension": self.dimension,
-            "groups": [to_plain(group.to_dict()) for group in self.groups],
-            "orbits": [to_plain(vars(orbit)) for orbit in self.orbits],
-        }
-
-    @classmethod
-    def from_dict(cls, data: Mapping[str, Any]) -> Symmetries:
-        """Return a result from its JSON form: what it says, without the means to measure on."""
-        groups = tuple(Group.from_dict(group) for group in data["groups"])
-        curves = ("times", "along", "stabilized", "across")
-        orbits = tuple(Orbit(**{**o, **{k: tuple(map(float, o[k])) for k in curves}}) for o in data.get("orbits", ()))
-        return cls(data["model"], data["mode"], data["loss"], data["parameters"], groups, None, orbits)
 
 
 def symmetry(

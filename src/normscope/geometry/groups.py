@@ -11,6 +11,8 @@ import torch
 import torch.autograd.forward_ad as forward
 from torch import Tensor
 
+from normscope.core.json_form import fields_of
+
 Point = Mapping[str, Tensor]
 
 
@@ -82,30 +84,17 @@ class Group:
     parameters: tuple[str, ...]  #: the names of what it moves
     dimension: int  #: of its orbit; 0 for a discrete group
     statement: str  #: what it says, in one line
-    family: Family | None = None  #: its directions and orbits; ``None`` for a discrete group
+    #: its directions and orbits, which are not stored; ``None`` for a discrete group
+    family: Family | None = field(default=None, compare=False)
     certificate: Certificate | None = None  #: how it was verified
     details: dict[str, Any] = field(default_factory=dict)  #: sizes, of heads or groups, for a discrete group its order
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the JSON form."""
-        found: dict[str, Any] = {
-            "kind": self.kind,
-            "parameters": list(self.parameters),
-            "dimension": self.dimension,
-            "statement": self.statement,
-            "details": self.details,
-        }
-        if self.certificate is not None:
-            found["certificate"] = {k: v for k, v in vars(self.certificate).items() if v is not None}
-        return found
-
-    @classmethod
-    def from_dict(cls, data: Mapping[str, Any]) -> Group:
-        """Return a group from its JSON form; its directions are not kept."""
-        proof = data.get("certificate")
-        certificate = None if proof is None else Certificate(**proof)
-        words = data["kind"], tuple(data["parameters"]), data["dimension"], data["statement"]
-        return cls(*words, None, certificate, data.get("details", {}))
+        """Return the JSON form, without what was not measured."""
+        found = fields_of(self)
+        proof = found.pop("certificate") or {}
+        measured = {k: v for k, v in proof.items() if v is not None}
+        return found | ({"certificate": measured} if measured else {})
 
 
 def length(direction: Point) -> float:

@@ -3,17 +3,14 @@ r"""Every guarantee of the theory for one network and its data, next to the quan
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from normscope.core.display import Shown
-from normscope.core.files import Saved
+from normscope.core.files import Stored
 from normscope.core.number_text import number_text
-from normscope.core.result import from_plain, to_plain
 from normscope.core.value import Kind, Value
 from normscope.weight_normalization.chain import Chain, in_float64, read_chain
 from normscope.weight_normalization.measure import (
@@ -24,7 +21,7 @@ from normscope.weight_normalization.measure import (
     prediction_hessian_norm,
     square_targets,
 )
-from normscope.weight_normalization.moment import Moment, StepCertificate, certify_step, smoothness_bound
+from normscope.weight_normalization.moment import Moment, certify_step, smoothness_bound
 from normscope.weight_normalization.predictor import (
     activation_norm_bounds,
     gradient_bound,
@@ -51,9 +48,10 @@ class Guarantee:
 
 
 @dataclass(frozen=True, repr=False)
-class Guarantees(Saved, Shown):
+class Guarantees(Stored, Shown):
     """What the theory proves about a weight-normalized network, beside what is measured."""
 
+    _kind = "weight-normalization"
     _layout = ("normscope.report.weight_normalization", "weight_normalization_sections")
     _rows = "rows"
 
@@ -64,19 +62,6 @@ class Guarantees(Saved, Shown):
     def __getitem__(self, name: str) -> Guarantee:
         """Return the guarantee of a name."""
         return next(row for row in self.rows if row.name == name)
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return the JSON form."""
-        rest = {name: to_plain(value) for name, value in vars(self).items()}
-        return {"schema_version": 1, "kind": "weight-normalization", **rest}
-
-    @classmethod
-    def from_dict(cls, data: Mapping[str, Any]) -> Guarantees:
-        """Read the JSON form back."""
-        rows = tuple(Guarantee(**from_plain(row)) for row in data["rows"])
-        moment = from_plain(data["moment"])
-        certificate = StepCertificate(**moment["certificate"])
-        return cls(rows, Moment(**(moment | {"certificate": certificate})), data["paper_form"])
 
     def step_lines(self) -> list[str]:
         """Return in words what is proved about the next step."""

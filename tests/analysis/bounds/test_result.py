@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import json
 
-from normscope.analysis.bounds.result import BoundRow, BoundsResult, row_from, shown
-from normscope.core.result import Rows, to_plain
+from normscope.analysis.bounds.result import BoundRow, BoundsResult, shown
+from normscope.core.json_form import read, to_plain
+from normscope.core.result import Rows
 from normscope.core.value import Kind, Value
 
 
@@ -35,7 +36,7 @@ def test_round_trip_and_best() -> None:
     again = BoundsResult.from_dict(json.loads(result.to_json()))
     assert again.to_json() == result.to_json()
     assert again.rows["good"] == result.rows["good"]
-    assert row_from(json.loads(json.dumps(to_plain(result.rows["huge"])))) == result.rows["huge"]
+    assert read(BoundRow, json.loads(json.dumps(to_plain(result.rows["huge"])))) == result.rows["huge"]
     assert result.best is not None
     assert result.best.name == "good"
     assert "a &lt;b&gt;" in result._repr_html_()

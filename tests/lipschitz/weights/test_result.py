@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from normscope.core.result import SCHEMA_VERSION
+from normscope.core.json_form import SCHEMA_VERSION
 from normscope.core.value import Kind, Value
 from normscope.lipschitz.weights.result import WeightResult, WeightRow
 
@@ -66,7 +66,7 @@ def test_the_best_is_the_least_proved() -> None:
 )
 def test_other_documents_are_refused(change: dict[str, object]) -> None:
     """Those of other kinds, and of other versions."""
-    with pytest.raises(ValueError, match="weights result of schema version"):
+    with pytest.raises(ValueError, match="Expected schema version"):
         WeightResult.from_dict(RESULT.to_dict() | change)
 
 

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any
 
 from normscope.core.display import Shown
-from normscope.core.files import Saved
+from normscope.core.files import Stored
 from normscope.core.lazy import late
 from normscope.core.number_text import number_text
-from normscope.core.result import Rows, from_plain, to_plain
+from normscope.core.result import Rows
 from normscope.core.value import Kind, Value
 
 #: What a row may be.
@@ -64,7 +64,7 @@ class BoundRow:
 
 
 @dataclass(frozen=True, repr=False)
-class BoundsResult(Saved, Shown):
+class BoundsResult(Stored, Shown):
     """Every bound on the error of a classifier, next to its true error.
 
     Attributes:
@@ -75,6 +75,7 @@ class BoundsResult(Saved, Shown):
         messages: notes on the numbers.
     """
 
+    _kind = "bounds"
     _layout = ("normscope.report.bounds", "bounds_sections")
     _rows = "rows"
 
@@ -90,27 +91,9 @@ class BoundsResult(Saved, Shown):
         found = [r for r in self.rows if r.status == "certificate" and r.of == "this network" and r.bound is not None]
         return min(found, key=lambda r: r.bound.log if r.bound is not None else 0.0, default=None)
 
-    def to_dict(self) -> dict[str, Any]:
-        """Return the JSON form."""
-        return {"schema_version": 1, "kind": "bounds", **{name: to_plain(v) for name, v in vars(self).items()}}
-
     def plot(self) -> Any:
         """Draw bounds and margins with matplotlib; see :func:`normscope.report.bounds.plot_bounds`."""
         return late("normscope.report.bounds", "plot_bounds")(self)
-
-    @classmethod
-    def from_dict(cls, data: Mapping[str, Any]) -> BoundsResult:
-        """Read the JSON form back."""
-        rows = (row_from(r) for r in data["rows"])
-        rest = {name: from_plain(data[name]) for name in ("truth", "margins")}
-        return cls(data["model"], rows=Rows(rows), messages=tuple(data["messages"]), **rest)
-
-
-def row_from(data: Mapping[str, Any]) -> BoundRow:
-    """Read a row back from its JSON form."""
-    bound = None if data["bound"] is None else Value.from_dict(data["bound"])
-    row = BoundRow(**{**data, "bound": bound, "details": from_plain(data["details"])})
-    return replace(row, assumptions=tuple(data["assumptions"]))
 
 
 def shown(value: Value | None) -> str:

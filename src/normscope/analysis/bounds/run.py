@@ -15,7 +15,7 @@ from normscope.analysis.bounds.cells import cells_in
 from normscope.analysis.bounds.chain import RefusedError
 from normscope.analysis.bounds.losses import LOSSES
 from normscope.analysis.bounds.measured import Network, gradient_norms, layer_margins
-from normscope.analysis.bounds.result import BoundRow, BoundsResult, row_from
+from normscope.analysis.bounds.result import BoundRow, BoundsResult
 from normscope.analysis.bounds.rows import ROWS
 from normscope.analysis.bounds.scores import (
     Scores,
@@ -31,8 +31,9 @@ from normscope.analysis.bounds.scores import (
 from normscope.analysis.bounds.setting import Setting
 from normscope.analysis.options import MODES
 from normscope.core.errors import InputError
+from normscope.core.json_form import read, to_plain
 from normscope.core.numbers import check_fraction
-from normscope.core.result import Rows, to_plain
+from normscope.core.result import Rows
 from normscope.generalization.margin_bounds import spectral_complexity
 from normscope.generalization.partition import Partition
 from normscope.graph.capture import Captured, capture, uncompiled
@@ -224,7 +225,7 @@ def _table(
                 kept[name] = [to_plain(row) for row in (found if isinstance(found, list) else [found])]
                 if file is not None:
                     file.write_text(json.dumps(kept))
-            rows += [row_from(data) for data in kept[name]]
+            rows += [read(BoundRow, data) for data in kept[name]]
     except KeyboardInterrupt:
         messages.append(f"stopped after {len(rows)} rows")
     return rows, messages

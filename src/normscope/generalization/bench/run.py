@@ -2,8 +2,7 @@
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass, fields
-from typing import Any
+from dataclasses import dataclass
 
 import numpy as np
 from scipy.stats import binomtest
@@ -12,7 +11,6 @@ from normscope.core.display import Shown
 from normscope.core.errors import InputError
 from normscope.core.files import Saved
 from normscope.core.numbers import check_count, check_fraction
-from normscope.core.result import to_plain
 from normscope.core.statement import statement
 from normscope.generalization.bench.contestants import CONTESTANTS, Bound, Contestant
 from normscope.generalization.bench.problems import PROBLEMS
@@ -38,6 +36,8 @@ class Trial:
 class BenchResult(Saved, Shown):
     """A bound on all problems."""
 
+    _kind = "bench"
+    _derived = ("broken",)
     _layout = ("normscope.report.bounds", "bench_sections")
     _rows = "trials"
 
@@ -50,14 +50,6 @@ class BenchResult(Saved, Shown):
     def broken(self) -> bool:
         """Return whether the bound failed too often somewhere."""
         return any(t.broken for t in self.trials)
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return the JSON form."""
-        return {
-            "kind": "bench",
-            "broken": self.broken,
-            **{f.name: to_plain(getattr(self, f.name)) for f in fields(self)},
-        }
 
 
 @statement("normscope", "Proposition GEN-19", holds="a valid bound is called broken with probability 1e-3")

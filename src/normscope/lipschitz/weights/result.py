@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field
 from typing import Any
 
 from normscope.core.display import Shown
-from normscope.core.files import Saved
-from normscope.core.result import SCHEMA_VERSION, from_plain, to_plain
+from normscope.core.files import Stored
 from normscope.core.value import Value
 
 
@@ -46,9 +45,10 @@ class WeightRow:
 
 
 @dataclass(frozen=True, repr=False)
-class WeightResult(Saved, Shown):
+class WeightResult(Stored, Shown):
     """What ``weight_lipschitz`` found."""
 
+    _kind = "weight-lipschitz"
     _layout = ("normscope.report.weight_lipschitz", "weight_sections")
     _rows = "weights"
 
@@ -59,27 +59,3 @@ class WeightResult(Saved, Shown):
     samples: dict[str, int]  #: data points used, and at how many the Jacobian was measured
     residual: float | None = None  #: largest relative residual of a singular pair behind the attained values
     messages: tuple[str, ...] = ()  #: notes on the numbers
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return the JSON form."""
-        return {
-            "schema_version": SCHEMA_VERSION,
-            "kind": "weight-lipschitz",
-            **{f.name: to_plain(getattr(self, f.name)) for f in fields(self)},
-        }
-
-    @classmethod
-    def from_dict(cls, data: dict[str, Any]) -> WeightResult:
-        """Read the JSON form back.
-
-        Raises:
-            ValueError: if it is of another kind or schema version.
-        """
-        if data.get("schema_version") != SCHEMA_VERSION or data.get("kind") != "weight-lipschitz":
-            raise ValueError(
-                f"Expected a weights result of schema version {SCHEMA_VERSION}, got {data.get('kind')!r} "
-                f"of version {data.get('schema_version')!r}."
-            )
-        rest = {f.name: from_plain(data[f.name]) for f in fields(cls)}
-        rows = (WeightRow(**w | {"shape": tuple(w["shape"]), "notes": tuple(w["notes"])}) for w in rest["weights"])
-        return cls(**rest | {"weights": tuple(rows), "messages": tuple(rest["messages"])})
