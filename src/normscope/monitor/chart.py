@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from fnmatch import fnmatchcase
 from typing import Any
 
@@ -25,6 +25,10 @@ class Chart:
         True
         """
         return any(fnmatchcase(name, pattern) for pattern in self.patterns)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the form kept in a run's configuration."""
+        return asdict(self) | {"patterns": list(self.patterns)}
 
 
 #: Charts that numbers of the training loop share with the monitor's own, and of what the monitor costs.

@@ -9,7 +9,7 @@ import platform
 import subprocess
 import time
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import asdict, replace
+from dataclasses import replace
 from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
@@ -477,7 +477,7 @@ def run_facts(model: nn.Module, view: View, name: str) -> dict[str, Any]:
         "normalizers": [{"name": n.name, "kind": n.site.kind} for n in view.normalizers()],
         "notes": list(view.notes),
         "metrics": [d.to_dict() for d in descriptions()],
-        "charts": [asdict(chart) for chart in charts()],
+        "charts": [chart.to_dict() for chart in charts()],
         "versions": {"normscope": __version__, "torch": torch.__version__, "python": platform.python_version()},
         "commit": commit(),
         "started": datetime.now(UTC).isoformat(timespec="seconds"),

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -27,7 +26,7 @@ CONFIG: dict[str, Any] = {
     "normalizers": [],
     "notes": ["the probe is small"],
     "metrics": METRICS,
-    "charts": [asdict(chart) for chart in charts()],
+    "charts": [chart.to_dict() for chart in charts()],
     "started": "2025-01-01T00:00:00+00:00",
 }
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict
 from functools import partial
 
 import pytest
@@ -13,7 +12,7 @@ from normscope.monitor.live.groups import grouped as grouped_in
 from normscope.monitor.quantities import charts, descriptions
 
 SAID = [d.to_dict() for d in descriptions()]
-CHARTS = on_page(asdict(chart) for chart in charts())
+CHARTS = on_page(chart.to_dict() for chart in charts())
 grouped = partial(grouped_in, charts=CHARTS)
 NAMES = [d.pattern.replace("*", "blocks.0.conv1") for d in descriptions()]
 
