@@ -10,8 +10,8 @@ from torch import Tensor
 from normscope.core.errors import InputError
 from normscope.operators.arithmetic import Maximum, Product
 from normscope.operators.expression import Expr, as_expr
-from normscope.operators.joining import _piece
-from normscope.operators.layout import _first, broadcast, scaled
+from normscope.operators.joining import piece
+from normscope.operators.layout import broadcast, scaled
 from normscope.operators.nonlinear import INF, Context, Pointwise, Range, outward
 from normscope.operators.registry import Call, rule
 from normscope.operators.scalar.activations import ACTIVATIONS, image, slope
@@ -48,7 +48,7 @@ def pointwise(call: Call) -> Any:
         if call.get("training", False):
             return call.opaque("rrelu in training is random")
         name, parameters = "leaky_relu", {"negative_slope": (parameters["lower"] + parameters["upper"]) / 2}
-    return call.with_rest(function(call, _first(call), name, parameters), "kept for the derivative")
+    return call.with_rest(function(call, call.first, name, parameters), "kept for the derivative")
 
 
 def function(
@@ -101,7 +101,7 @@ def on_tensors(name: str, parameters: dict[str, Any]) -> Callable[[Tensor], Tens
 @rule("prelu", "_prelu_kernel")
 def prelu(call: Call) -> Expr:
     """``max(x, 0) + a min(x, 0)`` with a slope per channel: the least and the largest slope bound all."""
-    x, weight = _first(call), call["weight"]
+    x, weight = call.first, call["weight"]
     if isinstance(weight, Expr) or not isinstance(x, Expr) or weight.numel() == 0:
         return call.opaque("prelu with an input-dependent slope")
     weight = weight.detach().double()
@@ -113,7 +113,7 @@ def prelu(call: Call) -> Expr:
 @rule("clamp", "clamp_min", "clamp_max", "clip")
 def clamp(call: Call) -> Expr:
     """Cut off below and above: 1-Lipschitz in the tensor and in limits that depend on the input."""
-    x, low, high = _first(call), call.arguments.get("min"), call.arguments.get("max")
+    x, low, high = call.first, call.arguments.get("min"), call.arguments.get("max")
     if not any(isinstance(part, Expr) for part in (low, high)):
         return clamped(call, broadcast(x, call.shape, call), low, high)
     for limit, largest in ((low, True), (high, False)):  # torch takes the maximum first
@@ -187,10 +187,10 @@ def _exponential(call: Call, base: Any, exponent: Expr) -> Expr:
 @rule("glu")
 def glu(call: Call) -> Expr:
     """``a * sigmoid(b)`` of the two halves."""
-    x = _first(call)
+    x = call.first
     dim = int(call.get("dim", -1)) % len(x.shape)
     half = x.shape[dim] // 2
-    a, b = (_piece(call, x, dim, start, half, call.shape, False) for start in (0, half))
+    a, b = (piece(call, x, dim, start, call.shape) for start in (0, half))
     return call.atom(Product(a, function(call, b, "sigmoid")))
 
 
@@ -207,7 +207,7 @@ def nan_to_num(call: Call) -> Expr:
         met = [nan, *([below] if a == -INF else ()), *([above] if b == INF else ())]
         return min(a, *met), max(b, *met)
 
-    x = _first(call)
+    x = call.first
     return call.atom(Pointwise(x, lambda a, b: 1.0, enclosure, needs_range=False, vanishing=nan == 0.0), x.shape)
 
 

@@ -7,7 +7,7 @@ from torch import Tensor
 
 from normscope.core.value import log_of
 from normscope.operators.expression import Expr
-from normscope.operators.layout import _first, add_terms, broadcast, scaled
+from normscope.operators.layout import add_terms, broadcast, scaled
 from normscope.operators.nonlinear import INF, Context, Lip, Nonlinear, Range, outward, product
 from normscope.operators.registry import Call, rule
 
@@ -40,8 +40,6 @@ def total(call: Call, parts: Any) -> Expr:
         else:
             constant = _constant(part) * factor
             bias = constant if bias is None else bias + constant
-    if bias is not None and not bool((bias != 0).any()):
-        bias = None
     if len(terms) == 2 and terms[0].id == terms[1].id:
         terms = [scaled(call, terms[0], _constant(2.0))]
     return add_terms(call, terms, bias)
@@ -50,7 +48,7 @@ def total(call: Call, parts: Any) -> Expr:
 @rule("neg", "negative")
 def negative(call: Call) -> Expr:
     """Change the sign."""
-    return scaled(call, _first(call), _constant(-1.0))
+    return scaled(call, call.first, _constant(-1.0))
 
 
 @rule("mul", "multiply")

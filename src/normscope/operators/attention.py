@@ -9,7 +9,7 @@ from torch import Tensor
 from normscope.core.statement import statement
 from normscope.operators.expression import Expr, as_expr
 from normscope.operators.indexing import repeats_heads
-from normscope.operators.layout import _first, broadcast
+from normscope.operators.layout import broadcast
 from normscope.operators.nonlinear import INF, Context, Lip, Nonlinear, Opaque, Range, Stretch, outward, product
 from normscope.operators.reduction import Contraction
 from normscope.operators.registry import Call, rule
@@ -61,19 +61,19 @@ class LogSumExp(Contraction):
 @rule("softmax", "_softmax", "_safe_softmax", "special_softmax")
 def softmax(call: Call) -> Expr:
     """Softmax along ``dim``."""
-    return call.atom(Softmax(_first(call), int(call["dim"])))
+    return call.atom(Softmax(call.first, int(call["dim"])))
 
 
 @rule("log_softmax", "_log_softmax", "special_log_softmax")
 def log_softmax(call: Call) -> Expr:
     """Log-softmax along ``dim``."""
-    return call.atom(LogSoftmax(_first(call), int(call["dim"])))
+    return call.atom(LogSoftmax(call.first, int(call["dim"])))
 
 
 @rule("logsumexp", "special_logsumexp")
 def logsumexp(call: Call) -> Expr:
     """Log-sum-exp along ``dim``."""
-    return call.atom(LogSumExp(_first(call)))
+    return call.atom(LogSumExp(call.first))
 
 
 @statement("normscope", "F11", holds="rows of q, k, v bounded; any fixed mask and additive bias")
@@ -165,13 +165,12 @@ def attention(call: Call) -> Any:
     mask = call.get("attn_mask", call.get("attn_bias"))
     moving = isinstance(mask, Expr)
     if moving and isinstance(mask.atom, Opaque):
-        reason = "attention whose mask changes with the input is discontinuous"
-        return call.with_rest(call.opaque(reason, known=True), "unused")
+        return call.opaque("attention whose mask changes with the input is discontinuous", known=True)
     if float(call.get("dropout_p", 0.0)) > 0:
-        return call.with_rest(call.opaque("attention with active dropout is random"), "unused")
+        return call.opaque("attention with active dropout is random")
     q, k, v = map(as_expr, (q, k, v))
     if 0 in (q.numel, k.numel, v.numel):
-        return call.with_rest(call.opaque("attention over nothing"), "unused")
+        return call.opaque("attention over nothing")
     scale = call.arguments.get("scale")
     scale = 1.0 / math.sqrt(q.shape[-1]) * (1 + 1e-15) if scale is None else float(scale)
     if len(q.shape) > 2:  # grouped queries: fewer heads of keys; one of either is broadcast as any batch axis is

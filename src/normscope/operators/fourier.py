@@ -10,9 +10,9 @@ from torch import Tensor
 from normscope.core.statement import statement
 from normscope.graph.interpreter import literals, resolve
 from normscope.operators.expression import Expr
-from normscope.operators.layout import _call_named, add_terms, broadcast, of_norm
+from normscope.operators.layout import add_terms, broadcast, of_norm, scaled
 from normscope.operators.reduction import VectorNorm
-from normscope.operators.registry import Call, expressions
+from normscope.operators.registry import Call, call_by_name, expressions
 
 #: Operations that are linear in one tensor, all others being constant.
 _LINEAR = ("mul", "div", "einsum", "bmm", "mm", "matmul")
@@ -78,7 +78,7 @@ def paired_linear(call: Call, read: Sequence[Any]) -> Expr | None:
         call.linear("generic", lambda v, f=f: f(v) - constant.to(v), [e], shape=shape)
         for e, f in zip(parts, isolated, strict=True)
     ]
-    return add_terms(call.shaped(shape), terms, constant if bool((constant != 0).any()) else None)
+    return add_terms(call.shaped(shape), terms, constant)
 
 
 def pair_shape(value: Tensor) -> tuple[int, ...]:
@@ -104,8 +104,7 @@ def _isolated(call: Call, parts: Sequence[Expr], is_complex: Sequence[bool], pla
 
     def run(values: dict[int, Tensor], part: Callable[[Tensor], Tensor]) -> Tensor:
         given = {key: filled(value, values, part) for key, value in call.arguments.items()}
-        first = next(iter(given))
-        return _call_named(function, first, given[first], given)
+        return call_by_name(function, given)
 
     def apply(v: Tensor) -> Tensor:
         values = {}
@@ -186,4 +185,4 @@ def _product(call: Call, z: Expr, factor: Tensor, shape: tuple[int, ...]) -> Exp
         return torch.stack((a * c - b * s, a * s + b * c), -1)
 
     turned = call.linear("contraction", turn, [broadcast(z, shape, call)], shape=shape, rowwise=True)
-    return call.linear("diagonal", lambda v: v * scale.to(v), [turned], scale=scale, shape=shape)
+    return scaled(call.shaped(shape), turned, scale)

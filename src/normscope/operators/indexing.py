@@ -1,27 +1,15 @@
 """Operations that choose, drop or overwrite entries at places that do not depend on the input."""
 
-from collections.abc import Callable
 from typing import Any
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from normscope.graph.interpreter import literals, resolve
 from normscope.operators.expression import Expr
-from normscope.operators.layout import (
-    _bound,
-    _call_named,
-    _first,
-    _kept,
-    add_terms,
-    broadcast,
-    only_first,
-    reshaped,
-    scaled,
-)
+from normscope.operators.layout import add_terms, broadcast, kept_axes, reshaped, scaled
 from normscope.operators.nonlinear import Context, Lip, Nonlinear, Range
-from normscope.operators.registry import Call, rule
+from normscope.operators.registry import Call, expressions, rule
 
 _MOVING = "an index that depends on the input is discontinuous"
 
@@ -29,43 +17,36 @@ _MOVING = "an index that depends on the input is discontinuous"
 @rule("slice", "narrow", "index_select", "slice_copy")
 def slices(call: Call) -> Expr:
     """Take some entries along one axis."""
-    x = _first(call)
-    if not only_first(call):
+    x = call.first
+    if not call.only_first_depends:
         return call.opaque(_MOVING, known=True)
     kind = "nonnegative" if "index_select" in call.node.op else "contraction"
-    return call.linear(kind, _bound(call), [x], axes=_kept(x, [call.get("dim", 0)]), coordinate=True)
+    return call.linear(kind, call.bound(), [x], axes=kept_axes(x, [call.get("dim", 0)]), coordinate=True)
 
 
 @rule("select", "select_copy")
 def select(call: Call) -> Expr:
     """Take one index along one axis."""
-    x = _first(call)
-    if not only_first(call):
+    x = call.first
+    if not call.only_first_depends:
         return call.opaque(_MOVING, known=True)
-    dim = call["dim"] % len(x.shape)
-    return call.linear(
-        "contraction",
-        _bound(call),
-        [x],
-        axes=lambda axis: None if axis == dim else axis - (axis > dim),
-        coordinate=True,
-    )
+    return call.linear("contraction", call.bound(), [x], axes=kept_axes(x, [call["dim"]], drop=True), coordinate=True)
 
 
 @rule("gather", "take", "take_along_dim", "index", "_unsafe_index", "diagonal", "linalg_diagonal", "unfold", "im2col",
       "masked_select", "embedding", "diag_embed", "diagflat", "diag", "unfold_copy", "diagonal_copy")  # fmt: skip
 def copies(call: Call) -> Expr:
     """Copy entries to other places, some perhaps several times, among zeros perhaps."""
-    if not only_first(call):
+    if not call.only_first_depends:
         return call.opaque(_MOVING, known=True)
-    return call.linear("nonnegative", _bound(call), [_first(call)], coordinate=True)
+    return call.linear("nonnegative", call.bound(), [call.first], coordinate=True)
 
 
 @rule("constant_pad_nd", "pad", "reflection_pad1d", "reflection_pad2d", "reflection_pad3d", "replication_pad1d",
       "replication_pad2d", "replication_pad3d", "_pad_circular", "_pad_enum")  # fmt: skip
 def pad(call: Call) -> Expr:
     """Extend a tensor by zeros, a constant, or copies of its entries."""
-    x = _first(call)
+    x = call.first
     modes = {"reflection": "reflect", "replication": "replicate", "_pad_circular": "circular"}
     mode = next((word for part, word in modes.items() if part in call.name), call.get("mode", "constant"))
     if isinstance(mode, int):
@@ -88,7 +69,7 @@ def pad(call: Call) -> Expr:
         lambda z: F.pad(z, amounts, mode=mode),
         [x],
         bias=bias,
-        axes=_kept(x, list(dims)),
+        axes=kept_axes(x, list(dims)),
         coordinate=True,
         **extra,
     )
@@ -97,7 +78,7 @@ def pad(call: Call) -> Expr:
 @rule("tril", "triu")
 def triangle(call: Call) -> Expr:
     """Keep a triangle of the last two axes."""
-    x = _first(call)
+    x = call.first
     ones = torch.ones(x.shape[-2:], dtype=torch.float64)
     diagonal = int(call.get("diagonal", 0))
     mask = ones.tril(diagonal) if "tril" in call.node.op else ones.triu(diagonal)
@@ -124,7 +105,7 @@ def masked(call: Call) -> Expr:
         else:
             value = torch.as_tensor(part, dtype=torch.float64).detach()
             bias = torch.where(mask, value, bias)
-    return add_terms(call, terms, bias if bool((bias != 0).any()) else None)
+    return add_terms(call, terms, bias)
 
 
 @rule("slice_scatter", "select_scatter", "diagonal_scatter", "scatter", "scatter_add", "index_put", "index_copy",
@@ -140,29 +121,24 @@ def overwritten(call: Call) -> Expr:
     base, source, shape = call["self"], call[name], call.shape
     if _twice(call):
         return call.opaque("two values are written to one position, and which one stays is undefined", known=True)
-    apply = _writing(call, name)
-    kept = torch.zeros(shape, dtype=torch.float64) if isinstance(base, Expr) else base.detach().to(torch.float64)
-    what = torch.zeros(source.shape, dtype=torch.float64) if isinstance(source, Expr) else source
-    what = what.detach().to(torch.float64) if isinstance(what, Tensor) else what
-    terms, bias = [], None
+    apply, fixed = call.bound("self", name), [_fixed_part(part) for part in (base, source)]
+    terms = []
     if isinstance(base, Expr):
-        nothing = torch.zeros_like(what) if isinstance(what, Tensor) else 0.0
+        nothing = torch.zeros_like(fixed[1]) if isinstance(fixed[1], Tensor) else 0.0
         terms.append(scaled(call, base, apply(torch.ones(shape, dtype=torch.float64), nothing)))
     if isinstance(source, Expr):
         ones = apply(torch.zeros(shape, dtype=torch.float64), torch.ones(source.shape, dtype=torch.float64))
         once = float(ones.max()) == 1.0 and int(ones.sum()) == source.numel if ones.numel() else True
         kind = "embedding" if once else "nonnegative"
         terms.append(call.linear(kind, lambda z: apply(z.new_zeros(shape), z), [source]))
-    if not (isinstance(base, Expr) and isinstance(source, Expr)):
-        bias = apply(kept, what)
-    return add_terms(call, terms, bias if bias is not None and bool((bias != 0).any()) else None)
+    return add_terms(call, terms, apply(*fixed))
 
 
-def _writing(call: Call, name: str) -> Callable[[Tensor, Any], Tensor]:
-    """Return the operation as a function of the tensor it writes into and of what it writes, the argument of a name."""
-    function = resolve(call.node.op)
-    rest = {k: literals(v) for k, v in call.arguments.items() if k not in ("self", name)}
-    return lambda into, what: _call_named(function, "self", into, rest | {name: what})
+def _fixed_part(part: Any) -> Any:
+    """Return a tensor in float64, zeros for one that depends on the input, and a number as it is."""
+    if isinstance(part, Expr):
+        return torch.zeros(part.shape, dtype=torch.float64)
+    return part.detach().to(torch.float64) if isinstance(part, Tensor) else part
 
 
 def _twice(call: Call) -> bool:
@@ -204,19 +180,16 @@ def scatter_reduce(call: Call) -> Expr:
     how = str(call["reduce"])
     if how not in ("sum", "mean", "amax", "amin"):
         return call.opaque(f"no rule for a reduction by {how}")
-    base, source, apply = call["self"], call[name], _writing(call, name)
-    zeros = [torch.zeros(tuple(t.shape), dtype=torch.float64) for t in (base, source)]
-    fixed = [z if isinstance(t, Expr) else t.detach().to(z) for t, z in zip((base, source), zeros, strict=True)]
-    parts = [t for t in (base, source) if isinstance(t, Expr)]
+    base, source, apply = call["self"], call[name], call.bound("self", name)
+    parts = expressions([base, source])
     if how in ("amax", "amin"):
         return call.atom(Extremes(tuple(parts), [t for t in (base, source) if isinstance(t, Tensor)]))
     terms = []
     if isinstance(base, Expr):
-        terms.append(call.linear("nonnegative", lambda z: apply(z, zeros[1].to(z)), [base]))
+        terms.append(call.linear("nonnegative", lambda z: apply(z, z.new_zeros(source.shape)), [base]))
     if isinstance(source, Expr):
-        terms.append(call.linear("nonnegative", lambda z: apply(zeros[0].to(z), z), [source]))
-    bias = apply(*fixed)
-    return add_terms(call, terms, bias if bool((bias != 0).any()) else None)
+        terms.append(call.linear("nonnegative", lambda z: apply(z.new_zeros(base.shape), z), [source]))
+    return add_terms(call, terms, apply(_fixed_part(base), _fixed_part(source)))
 
 
 class Extremes(Nonlinear):

@@ -1,44 +1,33 @@
 """Tensors put side by side, and cut into pieces."""
 
+import itertools
 from collections.abc import Sequence
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from normscope.operators.expression import Expr, LinearOp, linear
-from normscope.operators.layout import _first, reshaped
+from normscope.operators.expression import Expr
+from normscope.operators.layout import kept_axes, reshaped
 from normscope.operators.registry import Call, expressions, rule
 
-#: Joins along a fixed axis, and the least number of axes their parts are brought to.
-_FIXED = {"hstack": (1, 1), "vstack": (0, 2), "row_stack": (0, 2), "dstack": (2, 3), "column_stack": (1, 2)}
+#: Joins along a fixed axis.
+_FIXED = {"hstack": 1, "vstack": 0, "row_stack": 0, "dstack": 2, "column_stack": 1}
 
 
 @rule("cat", "concat", "concatenate", "stack", *_FIXED)
 def concat(call: Call) -> Expr:
     """Put tensors side by side."""
-    parts: list[Any] = list(_first(call))  # type: ignore[call-overload]
-    shape = call.shape
-    name = call.name
-    if name in _FIXED:
-        axis = min(_FIXED[name][0], len(shape) - 1)
-        parts = [_grown(call, p, name) for p in parts]
+    parts, shape, name = list(call.first), call.shape, call.name
+    if name in _FIXED:  # each part gets the axes that it would have alone
+        axis, join = min(_FIXED[name], len(shape) - 1), getattr(torch, name)
+        parts = [reshaped(call, p, join([torch.empty(p.shape, device="meta")]).shape) for p in parts]
     else:
         axis = int(call.get("dim", 0)) % len(shape)
     if name == "stack":
         parts = [reshaped(call, p, (*p.shape[:axis], 1, *p.shape[axis:])) for p in parts]
     parts = [p for p in parts if len(p.shape) == len(shape)]  # cat skips empty vectors
     return side_by_side(parts, axis, call)
-
-
-def _grown(call: Call, part: Any, name: str) -> Any:
-    """Return a part of a join along a fixed axis with the axes it needs."""
-    probe = torch.empty(tuple(part.shape), device="meta")
-    if name == "column_stack":
-        grown = probe.unsqueeze(-1) if probe.ndim == 1 else torch.atleast_2d(probe)
-    else:
-        grown = (torch.atleast_1d, torch.atleast_2d, torch.atleast_3d)[_FIXED[name][1] - 1](probe)
-    return reshaped(call, part, tuple(grown.shape))
 
 
 def side_by_side(parts: Sequence[Any], axis: int, call: Call) -> Expr:
@@ -59,36 +48,31 @@ def side_by_side(parts: Sequence[Any], axis: int, call: Call) -> Expr:
         return torch.cat(filled, axis)
 
     kind = "concat" if len(exprs) > 1 else "embedding"
-    op = LinearOp(
-        kind, apply, constant, {"axis": axis}, lambda a: None if a == axis else a, call.node.owner, call.weight_name
-    )
-    return linear(op, exprs, shape)
+    return call.linear(kind, apply, exprs, shape=shape, bias=constant, axes=kept_axes(exprs[0], [axis]), axis=axis)
 
 
 @rule("split", "split_with_sizes", "chunk", "unbind", "tensor_split", "unsafe_split", "unsafe_chunk", "hsplit",
       "vsplit", "dsplit", "unsafe_split_with_sizes", "split_copy", "split_with_sizes_copy", "unbind_copy")  # fmt: skip
 def split(call: Call) -> Any:
     """Cut a tensor into pieces along an axis."""
-    x = _first(call)
+    x = call.first
     name = call.name
     dim = {"hsplit": min(1, len(x.shape) - 1), "vsplit": 0, "dsplit": 2}.get(name, int(call.get("dim", 0)))
     dim %= len(x.shape)
-    drops = "unbind" in name
-    sizes = [1 if drops else value.shape[dim] for value in call.value]
-    if sum(sizes) != x.shape[dim] or call.tainted() != [next(iter(call.arguments))]:  # pieces that overlap
-        return call.opaque_all("overlapping pieces have no rule")
-    pieces, start = [], 0
-    for value, size in zip(call.value, sizes, strict=True):
-        pieces.append(_piece(call, x, dim, start, size, tuple(value.shape), drops))
-        start += size
-    return pieces
+    sizes = [1 if "unbind" in name else value.shape[dim] for value in call.value]
+    if sum(sizes) != x.shape[dim] or not call.only_first_depends:  # pieces that overlap
+        return call.opaque("overlapping pieces have no rule")
+    starts = itertools.accumulate(sizes, initial=0)
+    return [piece(call, x, dim, start, v.shape) for start, v in zip(starts, call.value, strict=False)]
 
 
-def _piece(call: Call, x: Expr, dim: int, start: int, size: int, shape: tuple[int, ...], drops: bool) -> Expr:
+def piece(call: Call, x: Expr, dim: int, start: int, shape: Sequence[int]) -> Expr:
+    """Return the entries of x from a place on along an axis, which is dropped if the shape has one axis less."""
+    shape, drop = tuple(shape), len(shape) < len(x.shape)
+    size = 1 if drop else shape[dim]
+
     def apply(z: Tensor) -> Tensor:
         return z.narrow(dim, start, size).reshape(shape)
 
-    def axes(axis: int) -> int | None:
-        return None if axis == dim else axis - (drops and axis > dim)
-
+    axes = kept_axes(x, [dim], drop=drop)
     return call.linear("contraction", apply, [x], shape=shape, axes=axes, coordinate=True)

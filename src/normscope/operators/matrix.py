@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from normscope.operators.arithmetic import Product, total
-from normscope.operators.expression import Expr, LinearOp, as_expr, linear
+from normscope.operators.expression import Expr, as_expr
 from normscope.operators.layout import broadcast, permuted, reshaped
 from normscope.operators.nonlinear import Context, Lip, Nonlinear, Range, outward, product
 from normscope.operators.normalization import Division, Spread
@@ -41,16 +41,8 @@ def matrix(call: Call, x: Expr, weight: Tensor, axis: int = -1, bias: Tensor | N
     def axes(a: int) -> int | None:
         return None if a == where or (batched and a < where) else a
 
-    op = LinearOp(
-        "matrix",
-        apply,
-        None if bias is None else bias.detach(),
-        {"weight": weight, "axis": axis},
-        axes,
-        call.node.owner,
-        call.weight_name,
-    )
-    return linear(op, [x], shape)
+    bias = None if bias is None else bias.detach()
+    return call.linear("matrix", apply, [x], shape=shape, bias=bias, axes=axes, weight=weight, axis=axis)
 
 
 @rule("linear")
@@ -113,16 +105,9 @@ def matmul_of(call: Call, left: Any, right: Any) -> Any:
 def _times_each(call: Call, x: Expr, constant: Tensor) -> Expr:
     """Return ``x @ C`` with one matrix per batch index: rows of x share C, which acts on the last axis."""
     shape = (*x.shape[:-1], constant.shape[-1])
-    op = LinearOp(
-        "matrix",
-        lambda z: torch.matmul(z, constant.to(z)),
-        None,
-        {"weight": constant.mT.detach(), "axis": -1},
-        lambda a: a if a == len(x.shape) - 2 else None,
-        call.node.owner,
-        call.weight_name,
-    )
-    return linear(op, [x], shape)
+    rows = len(x.shape) - 2
+    known: dict[str, Any] = {"axes": lambda a: a if a == rows else None, "weight": constant.mT.detach(), "axis": -1}
+    return call.linear("matrix", lambda z: torch.matmul(z, constant.to(z)), [x], shape=shape, **known)
 
 
 def _vector_product(call: Call, left: Any, right: Any) -> Expr:

@@ -15,7 +15,7 @@ from normscope.core.errors import InputError
 from normscope.core.statement import statement
 from normscope.operators.arithmetic import times, total
 from normscope.operators.expression import Expr, LinearOp, linear
-from normscope.operators.layout import add_terms, reshaped, scaled
+from normscope.operators.layout import add_terms, kept_axes, reshaped, scaled
 from normscope.operators.nonlinear import INF, Context, Lip, Nonlinear, Range
 from normscope.operators.registry import Call
 
@@ -159,13 +159,11 @@ def centered(call: Call, x: Expr, spread: Spread) -> Expr:
 
     kept: Any = None
     if view == shape:
-        kept = lambda a: None if a in axes else a  # noqa: E731
+        kept = kept_axes(x, axes)
     elif shape[0] == view[0] and 0 not in axes:
         kept = lambda a: a if a == 0 else None  # noqa: E731
-    within_rows = view == shape and axes == (len(shape) - 1,)
-    data = {"rowwise": within_rows, "projection": True, "centring": (view, axes, shape)}
-    op = LinearOp("contraction", apply, None, data, kept, call.node.owner)
-    return linear(op, [x], shape)
+    data: dict[str, Any] = {"rowwise": view == shape and axes == (len(shape) - 1,), "centring": (view, axes, shape)}
+    return call.linear("contraction", apply, [x], shape=shape, axes=kept, projection=True, **data)
 
 
 def normalizer(call: Call, x: Expr, spread: Spread, kind: str, gamma: Any = None, beta: Any = None) -> Expr:

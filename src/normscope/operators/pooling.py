@@ -13,7 +13,7 @@ from normscope.graph.ir import Graph, Node, Ref
 from normscope.graph.recognise import name_of
 from normscope.operators.convolution import _tuple
 from normscope.operators.expression import Expr
-from normscope.operators.layout import _bound, _first, of_norm
+from normscope.operators.layout import of_norm
 from normscope.operators.matrix import matrix
 from normscope.operators.nonlinear import Context, Range, Stretch, outward, product
 from normscope.operators.registry import Call, bind, rule
@@ -22,7 +22,7 @@ from normscope.operators.registry import Call, bind, rule
 def _channelwise(call: Call, x: Expr, kind: str, dims: int) -> Expr:
     """Return a linear operation on the last ``dims`` axes."""
     lead = len(x.shape) - dims
-    return call.linear(kind, _bound(call), [x], axes=lambda a: a if a < lead else None)
+    return call.linear(kind, call.bound(), [x], axes=lambda a: a if a < lead else None)
 
 
 @rule("avg_pool1d", "avg_pool2d", "avg_pool3d", "adaptive_avg_pool1d", "adaptive_avg_pool2d", "adaptive_avg_pool3d",
@@ -31,22 +31,22 @@ def average_pool(call: Call) -> Expr:
     """Average over windows."""
     dims = int(call.node.op.split("d.")[0][-1])
     kind = "generic" if int(call.get("divisor_override", 1)) < 0 else "nonnegative"
-    return _channelwise(call, _first(call), kind, dims)
+    return _channelwise(call, call.first, kind, dims)
 
 
 @rule("upsample_nearest1d", "upsample_nearest2d", "upsample_nearest3d", "_upsample_nearest_exact1d",
       "_upsample_nearest_exact2d", "upsample_linear1d", "upsample_bilinear2d", "upsample_trilinear3d")  # fmt: skip
 def interpolate(call: Call) -> Expr:
     """Interpolate with weights that are not negative."""
-    x = _first(call)
+    x = call.first
     return _channelwise(call, x, "nonnegative", len(x.shape) - 2)
 
 
 @rule("upsample_bicubic2d", "_upsample_bilinear2d_aa", "_upsample_bicubic2d_aa", "_upsample_lanczos2d_aa")
 def interpolate_cubic(call: Call) -> Expr:
     """Interpolate with weights of either sign: a matrix on rows, then one on columns."""
-    x = _first(call)
-    apply, (height, width) = _bound(call), x.shape[-2:]
+    x = call.first
+    apply, (height, width) = call.bound(), x.shape[-2:]
     lines = torch.eye(width, dtype=torch.float64).reshape(1, width, 1, width).expand(-1, -1, height, -1)
     columns = torch.eye(height, dtype=torch.float64).reshape(1, height, height, 1).expand(-1, -1, -1, width)
     room = 1 + 2e-13  # the coefficients are rounded
@@ -59,17 +59,17 @@ def interpolate_cubic(call: Call) -> Expr:
 @rule("grid_sampler", "grid_sampler_2d", "grid_sampler_3d", "_grid_sampler_2d_cpu_fallback")
 def grid_sample(call: Call) -> Expr:
     """Sample at fixed places: linear; at places that depend on the input it has no rule."""
-    x = _first(call)
-    if call.tainted() != [next(iter(call.arguments))]:
+    x = call.first
+    if not call.only_first_depends:
         return call.opaque("grid sampling at positions that depend on the input has no rule")
     if int(call.get("interpolation_mode", 0)) != 2:
-        return call.linear("nonnegative", _bound(call), [x])
-    return of_norm(call, _bound(call), x, _sampled_norm(call, x), call.shape)
+        return call.linear("nonnegative", call.bound(), [x])
+    return of_norm(call, call.bound(), x, _sampled_norm(call, x), call.shape)
 
 
 def _sampled_norm(call: Call, x: Expr) -> float:
     """Return the Schur bound of a bicubic sampling: the root of the largest absolute row sum times column sum."""
-    apply, (batch, _, *space) = _bound(Call(call.node, call.arguments, call.value)), x.shape
+    apply, (batch, _, *space) = call.bound(), x.shape
     size = math.prod(space)
     rows: Any = 0.0
     columns = 0.0
@@ -86,13 +86,13 @@ def _sampled_norm(call: Call, x: Expr) -> float:
 @rule("max_unpool2d", "max_unpool3d")
 def unpool(call: Call) -> Expr:
     """Put entries at given places among zeros: linear if the places are fixed, and each is used once."""
-    if call.tainted() != [next(iter(call.arguments))]:
+    if not call.only_first_depends:
         return call.opaque("the positions of the largest entries are discontinuous", known=True)
-    x, places = _first(call), call["indices"]
+    x, places = call.first, call["indices"]
     flat = places.reshape(*places.shape[: 2 if len(x.shape) > 3 else 1], -1).sort(-1).values
     if bool((flat[..., 1:] == flat[..., :-1]).any()):
         return call.opaque("two values are written to one position, and which one stays is undefined", known=True)
-    return call.linear("embedding", _bound(call), [x])
+    return call.linear("embedding", call.bound(), [x])
 
 
 class MaxPool(Stretch):
@@ -133,7 +133,7 @@ def adaptive_overlap(size: int, out: int) -> int:
       "max_pool1d_with_indices")  # fmt: skip
 def max_pool(call: Call) -> Any:
     """Take the largest entry of each window."""
-    x = _first(call)
+    x = call.first
     dims = int(call.node.op.split("max_pool")[1][0])
     kernel = _tuple(call["kernel_size"], dims)
     stride = _tuple(call.get("stride") or kernel, dims)
@@ -169,7 +169,7 @@ def window_taps(shape: Sequence[int], axes: Sequence[Tensor]) -> list[Tensor]:
 @rule("adaptive_max_pool1d", "adaptive_max_pool2d", "adaptive_max_pool3d")
 def adaptive_max_pool(call: Call) -> Any:
     """Take the largest entry of each adaptive window."""
-    x = _first(call)
+    x = call.first
     dims = int(call.node.op.split("max_pool")[1][0])
     sizes: Sequence[int] = x.shape[-dims:]
     overlap = math.prod(adaptive_overlap(s, o) for s, o in zip(sizes, call.shape[-dims:], strict=True))
@@ -178,10 +178,7 @@ def adaptive_max_pool(call: Call) -> Any:
 
 def _pooled(call: Call, x: Expr, overlap: int, taps: list[Tensor] | None = None) -> Any:
     """Return the atom, beside the indices if the operation gives them."""
-    atom = call.atom(MaxPool(x, overlap, taps), call.shape)
-    if isinstance(call.value, tuple | list):
-        return [atom, call.opaque("the position of a maximum is discontinuous", known=True)]
-    return atom
+    return call.with_rest(call.atom(MaxPool(x, overlap, taps)), "the position of a maximum is discontinuous")
 
 
 @statement("normscope", "LP-1", holds="p is an even whole number")

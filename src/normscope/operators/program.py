@@ -242,7 +242,7 @@ class Walk:
         call = Call(node, bind(node.op, args, kwargs) if not node.op.startswith("python.") else {}, value, weight)
         if node.op.startswith("aten.") and whole_arguments(resolve(node.op)) & set(call.tainted()):
             self.moving.add(node.name)
-            return call.opaque_all("a size, position or flag that depends on the input is discontinuous", known=True)
+            return call.opaque("a size, position or flag that depends on the input is discontinuous", known=True)
         found = self._written_out(call)
         if found is not None:
             return found
@@ -274,7 +274,7 @@ class Walk:
     def _size(self, node: Node, value: Any) -> Any:
         """Return what was read off a shape that depends on the input."""
         call = Call(node, {name: self.exprs[name] for name in node.inputs() if name in self.exprs}, value)
-        return call.opaque_all("a size that depends on the input is discontinuous", known=True)
+        return call.opaque("a size that depends on the input is discontinuous", known=True)
 
     def _is_step(self, node: Node, value: Any, found: Any) -> bool:
         """Return whether a rule took real numbers that became integers or very short, as when written among such."""
@@ -292,7 +292,7 @@ class Walk:
         reason = f"no rule for {call.node.op}: register one with normscope.register_rule({call.node.op!r}, rule)"
         if call.node.op.startswith("normscope."):
             reason = "what was done with this value outside torch, or with its memory, is unknown"
-        return call.opaque_all(reason)
+        return call.opaque(reason)
 
     def _argument(self, ref: Ref) -> Any:
         """Return what a reference stands for: an expression, or a plain value."""
@@ -357,7 +357,7 @@ class Walk:
         if isinstance(x, Expr) and moving and moving <= {"weight", "bias"}:
             return self._adaptive(call, kind, rule, x)
         if moving or not isinstance(x, Expr):
-            return call.opaque_all("a normalizer whose parameters depend on the input has no rule")
+            return call.opaque("a normalizer whose parameters depend on the input has no rule")
         result = rule(call)
         out = result[0] if isinstance(result, list) else result
         self._note(site_of(call, kind, x, out), x, out)

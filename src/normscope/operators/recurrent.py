@@ -8,7 +8,7 @@ from torch import Tensor
 from normscope.operators.activation import function
 from normscope.operators.arithmetic import Product
 from normscope.operators.expression import Expr, as_expr
-from normscope.operators.joining import _piece, side_by_side
+from normscope.operators.joining import piece, side_by_side
 from normscope.operators.layout import add_terms, permuted, reshaped, scaled
 from normscope.operators.matrix import matrix
 from normscope.operators.registry import Call, rule
@@ -34,7 +34,7 @@ def _complement(call: Call, z: Expr) -> Expr:
 def _gates(call: Call, x: Expr, count: int) -> list[Expr]:
     size = x.shape[-1] // count
     shape = (*x.shape[:-1], size)
-    return [_piece(call, x, len(x.shape) - 1, i * size, size, shape, False) for i in range(count)]
+    return [piece(call, x, len(x.shape) - 1, i * size, shape) for i in range(count)]
 
 
 def _lstm_step(call: Call, pre: Expr, h: Expr, c: Expr, weight: Tensor, bias: Tensor | None) -> tuple[Expr, Expr]:
@@ -82,8 +82,7 @@ def _direction(call: Call, x: Expr, state: list[Expr], params: list[Any], step: 
     outputs: list[Expr] = []
     steps = range(x.shape[0])
     for t in reversed(steps) if reverse else steps:
-        piece = _piece(call, pre, 0, t, 1, pre.shape[1:], True)
-        h, c = step(call, piece, h, c, w_h, b_h, *out)
+        h, c = step(call, piece(call, pre, 0, t, pre.shape[1:]), h, c, w_h, b_h, *out)
         outputs.append(h)
     return outputs[::-1] if reverse else outputs, h, c
 
@@ -97,7 +96,7 @@ def recurrent(call: Call) -> Any:
     name = call.name
     x = as_expr(call["input"])
     if len(x.shape) != 3 or x.shape[1 if call["batch_first"] else 0] > LONGEST:
-        return call.opaque_all(f"{name} without batch axis, or on more than {LONGEST} steps, is not unrolled")
+        return call.opaque(f"{name} without batch axis, or on more than {LONGEST} steps, is not unrolled")
     per_layer = 4 if call["has_biases"] else 2
     params = list(call["params"])
     directions = 2 if call["bidirectional"] else 1
@@ -105,9 +104,9 @@ def recurrent(call: Call) -> Any:
     step = _projected_step if projected else _STEPS[name]
     per_layer += projected
     if len(params) != per_layer * directions * call["num_layers"] or any(isinstance(p, Expr) for p in params):
-        return call.opaque_all(f"{name} whose weights depend on the input has no rule")
+        return call.opaque(f"{name} whose weights depend on the input has no rule")
     if call.get("train", False) and float(call.get("dropout", 0.0)) > 0:
-        return call.opaque_all(f"{name} with active dropout is random")
+        return call.opaque(f"{name} with active dropout is random")
     hidden = call["hx"]
     states = [as_expr(s) for s in (hidden if isinstance(hidden, list | tuple) else [hidden, hidden])]
     if call["batch_first"]:
@@ -119,7 +118,7 @@ def recurrent(call: Call) -> Any:
             index = layer * directions + d
             chosen = params[index * per_layer : (index + 1) * per_layer]
             chosen = chosen if call["has_biases"] else [*chosen[:2], None, None, *chosen[2:]]
-            state = [_piece(call, s, 0, index, 1, s.shape[1:], True) for s in states]
+            state = [piece(call, s, 0, index, s.shape[1:]) for s in states]
             outputs, h, c = _direction(call, x, state, chosen, step, reverse=d == 1)
             sides.append(_stack(call, outputs))
             last_h.append(h)
@@ -137,7 +136,7 @@ def cell(call: Call) -> Any:
     h, c = (as_expr(s) for s in (hidden if isinstance(hidden, list | tuple) else [hidden, hidden]))
     weights = [call[n] for n in ("w_ih", "w_hh", "b_ih", "b_hh")]
     if any(isinstance(w, Expr) for w in weights):
-        return call.with_rest(call.opaque("a recurrent cell whose weights depend on the input"), "its state")
+        return call.opaque("a recurrent cell whose weights depend on the input")
     pre = matrix(call, as_expr(call["input"]), weights[0], bias=weights[2])
     h, c = _STEPS[name](call, pre, h, c, weights[1], weights[3])
     return [h, c] if name == "lstm" else h

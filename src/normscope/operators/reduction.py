@@ -8,7 +8,7 @@ from torch import Tensor
 
 from normscope.operators.arithmetic import Square
 from normscope.operators.expression import Expr
-from normscope.operators.layout import _bound, _first, _kept, reshaped
+from normscope.operators.layout import kept_axes, reshaped, scaled
 from normscope.operators.nonlinear import Context, Range, Stretch, outward, product
 from normscope.operators.normalization import Spread, centered
 from normscope.operators.registry import Call, rule
@@ -27,7 +27,7 @@ def reduced_axes(call: Call, x: Expr) -> list[int]:
 @rule("mean", "sum", "cumsum")
 def reduce(call: Call) -> Expr:
     """Add up or average along axes."""
-    x = _first(call)
+    x = call.first
     if not call.value.dtype.is_floating_point:
         return call.opaque("a sum cast to integers", known=True)
     name = call.name
@@ -38,9 +38,6 @@ def summed(call: Call, x: Expr, dims: list[int], name: str, *, keep: bool) -> Ex
     """Return the ``sum``, ``mean`` or ``cumsum`` along axes."""
     shape = tuple(1 if i in dims else n for i, n in enumerate(x.shape) if keep or i not in dims)
 
-    def axes(axis: int) -> int | None:
-        return None if axis in dims else axis - (0 if keep else sum(d < axis for d in dims))
-
     def apply(z: Tensor) -> Tensor:
         if name == "cumsum":
             return z.cumsum(dims[0]) if dims else z
@@ -48,6 +45,7 @@ def summed(call: Call, x: Expr, dims: list[int], name: str, *, keep: bool) -> Ex
             return z
         return z.mean(dims, keepdim=keep) if name == "mean" else z.sum(dims, keepdim=keep)
 
+    axes = kept_axes(x, dims, drop=not keep)
     return call.linear("nonnegative", apply, [x], axes=axes, shape=x.shape if name == "cumsum" else shape)
 
 
@@ -56,7 +54,7 @@ def difference(call: Call) -> Expr:
     """Subtract neighbours."""
     if call.get("prepend") is not None or call.get("append") is not None:
         return call.opaque("differences with values prepended or appended have no rule")
-    return call.linear("generic", _bound(call), [_first(call)], axes=_kept(_first(call), [int(call.get("dim", -1))]))
+    return call.linear("generic", call.bound(), [call.first], axes=kept_axes(call.first, [int(call.get("dim", -1))]))
 
 
 class Contraction(Stretch):
@@ -79,17 +77,17 @@ class Contraction(Stretch):
 def extreme(call: Call) -> Any:
     """Take the largest, smallest or k-th entry along axes, or sort: 1-Lipschitz; where it stood is discontinuous."""
     if call.get("sorted") is False:
-        return call.with_rest(call.opaque("sorting without a fixed order has no rule"), "their places")
+        return call.opaque("sorting without a fixed order has no rule")
     if "aminmax" in call.node.op:
-        return [call.atom(Contraction(_first(call)), tuple(v.shape)) for v in call.value]
-    atom = call.atom(Contraction(_first(call)), call.shape)
+        return [call.atom(Contraction(call.first), tuple(v.shape)) for v in call.value]
+    atom = call.atom(Contraction(call.first), call.shape)
     return call.with_rest(atom, "the rank of an entry is discontinuous")
 
 
 @rule("linalg_vector_norm", "norm", "frobenius_norm", "linalg_norm")
 def vector_norm(call: Call) -> Expr:
     """Return the p-norm along axes."""
-    x = _first(call)
+    x = call.first
     order = call.get("ord", call.get("p", 2))
     dims = call.get("dim", range(len(x.shape)))
     matrix = "linalg_norm" in call.node.op and not isinstance(dims, int) and len(dims) == 2
@@ -113,17 +111,16 @@ class VectorNorm(Stretch):
 @rule("std", "var", "std_mean", "var_mean")
 def deviation(call: Call) -> Any:
     """Return the standard deviation ``||x - mean|| / sqrt(n - c)``, or its square."""
-    x = _first(call)
+    x = call.first
     dims = reduced_axes(call, x)
     n = math.prod(x.shape[d] for d in dims)
     unbiased = call.get("unbiased", True)
     correction = float(call.get("correction", 1 if unbiased else 0))
     if n <= correction:
-        return call.with_rest(call.opaque("a variance of too few entries"), "a variance of too few entries")
+        return call.opaque("a variance of too few entries")
     around = centered(call, x, Spread(x.shape, tuple(sorted(dims)), 0.0, True))
     norm = call.atom(VectorNorm(around, 2.0, n), call.shape)
-    scale = torch.tensor(1.0 / math.sqrt(n - correction), dtype=torch.float64)
-    std = call.linear("diagonal", lambda z: z * scale.to(z), [norm], shape=call.shape, scale=scale)
+    std = scaled(call, norm, torch.tensor(1.0 / math.sqrt(n - correction), dtype=torch.float64))
     out = std if "std" in call.node.op else call.atom(Square(std), call.shape)
     if not isinstance(call.value, tuple | list):
         return out
@@ -139,4 +136,4 @@ def deviation(call: Call) -> Any:
       "signbit", "mode", "is_nonzero", "unique_consecutive", "nonzero_numpy", "argwhere")  # fmt: skip
 def steps(call: Call) -> Any:
     """Name what is not Lipschitz: steps and choices."""
-    return call.opaque_all(f"{call.name} is discontinuous", known=True)
+    return call.opaque(f"{call.name} is discontinuous", known=True)

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from normscope.core.errors import RuleError
 from normscope.core.lazy import modules_in
-from normscope.graph.interpreter import resolve
+from normscope.graph.interpreter import as_floating, literals, resolve
 from normscope.graph.ir import Node
 from normscope.operators.expression import Expr, LinearOp, atom_expr, linear
 from normscope.operators.nonlinear import Nonlinear, Opaque
@@ -48,6 +48,11 @@ class Call:
         """Return the name of the operation, without namespace and overload."""
         return self.node.op.split(".")[1]
 
+    @property
+    def first(self) -> Any:
+        """Return the first argument."""
+        return next(iter(self.arguments.values()))
+
     def shaped(self, shape: tuple[int, ...]) -> Call:
         """Return the call with a result of another shape, for a part of what it computes."""
         return Call(self.node, self.arguments, torch.empty(shape, device="meta"), self.weight_name)
@@ -55,6 +60,22 @@ class Call:
     def tainted(self) -> list[str]:
         """Return the names of the arguments that depend on the network input."""
         return [name for name, value in self.arguments.items() if expressions(value)]
+
+    @property
+    def only_first_depends(self) -> bool:
+        """Return whether the first argument, and no other, depends on the network input."""
+        return self.tainted() == [next(iter(self.arguments))]
+
+    def bound(self, *names: str) -> Callable[..., Tensor]:
+        """Return the operation as a function of arguments, the first that depends on the input if none is named."""
+        function, names = resolve(self.node.op), names or (self.tainted()[0],)
+        rest = {k: literals(v) for k, v in self.arguments.items() if k not in (*names, *_OF_GRADIENTS)}
+
+        def apply(*given: Any) -> Tensor:
+            constants = as_floating(rest, getattr(given[0], "dtype", None))
+            return call_by_name(function, constants | dict(zip(names, given, strict=True)))
+
+        return apply
 
     def linear(
         self,
@@ -76,20 +97,18 @@ class Call:
         rule.name, rule.owner, rule.op = self.node.name, self.node.owner, self.node.op
         return atom_expr(rule, self.shape if shape is None else shape)
 
-    def opaque(self, reason: str, *, known: bool = False, shape: tuple[int, ...] | None = None) -> Expr:
-        """Return the result as opaque: listed, and infinite for every bound that passes it.
+    def opaque(self, reason: str, *, known: bool = False, shape: tuple[int, ...] | None = None) -> Any:
+        """Return the results as opaque: listed, and infinite for every bound that passes them.
 
         Args:
             reason: why.
             known: the operation is understood and has no finite constant, rather than unknown.
-            shape: the shape of the result, if it is not the first one.
+            shape: make one tensor of this shape, rather than all that the operation gives.
         """
+        if shape is None:
+            return self.with_rest(self.opaque(reason, known=known, shape=self.shape), reason, known=known)
         inputs = [e for name in self.tainted() for e in expressions(self.arguments[name])]
         return self.atom(Opaque(tuple(inputs), reason, known), shape)
-
-    def opaque_all(self, reason: str, *, known: bool = False) -> Any:
-        """Return all that an operation gives as opaque."""
-        return self.with_rest(self.opaque(reason, known=known), reason, known=known)
 
     def with_rest(self, first: Expr, reason: str, *, known: bool = True) -> Any:
         """Return the first result of an operation, and the others, if it has any, as opaque."""
@@ -99,6 +118,18 @@ class Call:
             self.opaque(reason, known=known, shape=tuple(v.shape)) if isinstance(v, Tensor) else None
             for v in self.value[1:]
         ]
+
+
+#: Arguments that change what torch calls a gradient and not what is computed: with them it is no adjoint.
+_OF_GRADIENTS = ("padding_idx", "scale_grad_by_freq", "sparse", "sparse_grad")
+
+
+def call_by_name(function: Any, given: dict[str, Any]) -> Tensor:
+    """Call an operation by the names that its schema gives its arguments."""
+    arguments = function._schema.arguments
+    args = [given.get(a.name, a.default_value) for a in arguments if not a.kwarg_only]
+    kwargs = {a.name: given[a.name] for a in arguments if a.kwarg_only and given.get(a.name) is not None}
+    return function(*args, **kwargs)
 
 
 Rule = Callable[[Call], Any]
