@@ -5,12 +5,16 @@ from __future__ import annotations
 import itertools
 import math
 import warnings
+from typing import Any
 
 import pytest
 import torch
 import torch.nn.functional as F
+from torch import Tensor
 
 from networks import points, upper_of
+from normscope.operators import convolution
+from normscope.operators.convolution import convolved_stack, stack_layout
 from operators.refute import linear, program, refuted
 
 SETTINGS = [
@@ -71,3 +75,41 @@ def test_a_kernel_that_depends_on_the_input() -> None:
 def test_a_box_kernel() -> None:
     """The closed form of the second difference on n points: 1 + 2 cos(pi / (n + 1))."""
     linear((lambda x: F.conv1d(x, torch.ones(1, 1, 3).double(), padding=1), (1, 9), 1 + 2 * math.cos(math.pi / 10)))
+
+
+def _normal(*shape: int, seed: int = 0) -> Tensor:
+    return torch.randn(shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
+
+
+def _settings(
+    weight: Tensor,
+    stride: tuple[int, ...] = (1, 1),
+    padding: tuple[tuple[int, int], ...] = ((0, 0), (0, 0)),
+    dilation: tuple[int, ...] = (1, 1),
+) -> dict[str, Any]:
+    rest = {"groups": 1, "transposed": False, "output_padding": (0, 0)}
+    return {"weight": weight, "stride": stride, "padding": padding, "dilation": dilation, **rest}
+
+
+@pytest.mark.parametrize("block", [1, 300, 2**16])
+def test_it_is_the_convolution_of_torch(block: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(convolution, "BLOCK", block)
+    monkeypatch.setattr(convolution, "WASTE", 10.0)
+    taken = 0
+    cases = itertools.product([(1, 1), (3, 2), (4, 3)], [(1, 1), (2, 1), (3, 2)], [0, 1, 2], [1, 2])
+    for kernel, stride, pad, dilation in cases:
+        z, w = _normal(11, 3, 7, 6), _normal(2, 3, *kernel, seed=1)
+        data = _settings(w, stride, ((pad, 1), (0, pad)), (dilation, dilation))
+        wide = torch.nn.functional.pad(z, (0, pad, pad, 1))
+        expected = torch.nn.functional.conv2d(wide, w, stride=stride, dilation=dilation)
+        if stack_layout(data, 11, (7, 6)) is not None:
+            taken += 1
+            torch.testing.assert_close(convolved_stack(data, z), expected, rtol=1e-13, atol=1e-13)
+    assert taken > 40
+
+
+def test_few_images_and_large_kernels_are_left_to_torch() -> None:
+    assert stack_layout(_settings(_normal(2, 1, 3, 3)), 9, (5, 5)) is not None
+    assert stack_layout(_settings(_normal(2, 1, 3, 3)), 7, (5, 5)) is None
+    assert stack_layout(_settings(_normal(2, 1, 9, 9)), 100, (5, 5)) is None
+    assert stack_layout(_settings(_normal(2, 1, 3)), 100, (5,)) is None

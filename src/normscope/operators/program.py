@@ -19,9 +19,9 @@ from normscope.operators.nonlinear import Input, Opaque
 from normscope.operators.normalization import rescaled
 from normscope.operators.normalizer import kinds_by_op, normalizers
 from normscope.operators.pooling import power_pool
+from normscope.operators.quadratic_form import root_of_form
 from normscope.operators.recognition import find_normalizer, weight_normalizer
 from normscope.operators.registry import Call, Rule, bind, expressions, find_rule
-from normscope.operators.root_of_form import root_of_form
 from normscope.operators.scalar.entrywise import Forms
 from normscope.operators.site import Site, site_of
 from normscope.operators.written_out import Place, Surroundings

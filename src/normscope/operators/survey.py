@@ -17,9 +17,8 @@ from normscope.graph.ir import Node, Ref
 from normscope.graph.weights_validation import all_finite
 from normscope.operators.arithmetic import Product, Quotient, Square
 from normscope.operators.attention import Attention
-from normscope.operators.bilinear import Bilinear
 from normscope.operators.expression import reached
-from normscope.operators.matrix import MatrixProduct
+from normscope.operators.matrix import Bilinear, MatrixProduct
 from normscope.operators.nonlinear import Pointwise, Range
 from normscope.operators.normalization import Spread
 from normscope.operators.normalizer import acts_on_weights

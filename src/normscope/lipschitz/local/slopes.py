@@ -15,7 +15,7 @@ from torch import Tensor
 
 from normscope.core.statement import statement
 from normscope.operators.nonlinear import Nonlinear, Pointwise
-from normscope.operators.root_of_form import RootOfForm
+from normscope.operators.quadratic_form import RootOfForm
 from normscope.operators.scalar.curve import Curve
 from normscope.operators.scalar.entrywise import Entrywise
 from normscope.operators.scalar.formula import Formula

@@ -6,8 +6,7 @@ mean square normalization of every channel. The threshold is a maximum with a co
 
 from normscope.graph.recognise import Match
 from normscope.operators.normalization import Spread
-from normscope.operators.normalizer import Normalizer, Symmetry
-from normscope.operators.spread_constants import spread_constants
+from normscope.operators.normalizer import Normalizer, Symmetry, spread_constants
 
 
 def _claims(match: Match, spread: Spread) -> bool:

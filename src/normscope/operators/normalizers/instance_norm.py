@@ -8,11 +8,10 @@ from typing import Any
 from torch import nn
 
 from normscope.operators.normalization import Spread, fixed_statistics, normalizer, per_channel
-from normscope.operators.normalizer import Normalizer, Symmetry
+from normscope.operators.normalizer import Normalizer, Symmetry, spread_constants
 from normscope.operators.normalizers.batch_norm import running_constants
 from normscope.operators.normalizers.group_norm import GROUP_PRINTED
 from normscope.operators.registry import Call, rule
-from normscope.operators.spread_constants import spread_constants
 
 
 def instance_spread(shape: tuple[int, ...], eps: float) -> Spread:

@@ -17,9 +17,8 @@ from torch import Tensor
 from normscope.core.errors import InputError
 from normscope.core.rounding import UNIT, as_float64, down, quotient_up, require_nonnegative, up
 from normscope.core.statement import statement
-from normscope.operators.normalizer import Normalizer, Symmetry
+from normscope.operators.normalizer import Normalizer, Symmetry, spread_constants
 from normscope.operators.normalizers.moments import root_mean_square
-from normscope.operators.spread_constants import spread_constants
 
 Form = Literal["max", "add", "square"]
 

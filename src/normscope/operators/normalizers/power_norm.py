@@ -11,11 +11,10 @@ from torch import Tensor
 from normscope.core.value import Kind, Value
 from normscope.graph.recognise import Match
 from normscope.operators.normalization import Spread
-from normscope.operators.normalizer import Constants, Normalizer, Symmetry
+from normscope.operators.normalizer import Constants, Normalizer, Symmetry, spread_constants
 from normscope.operators.normalizers.batch_norm import batch_norm_running
 from normscope.operators.normalizers.frozen_batch_norm import fixed_site, fixed_statistics_at
 from normscope.operators.site import Site
-from normscope.operators.spread_constants import spread_constants
 from normscope.operators.written_out import Place, Written
 
 
