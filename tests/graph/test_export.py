@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import logging
 from collections.abc import Callable
 from typing import Any
@@ -10,14 +9,9 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor, nn
-from torch._subclasses.fake_tensor import FakeTensorMode
-from torch.export import _trace, exported_program
-from torch.fx import GraphModule
-from torch.fx.experimental import proxy_tensor
 from torch.nn.utils import parametrizations
 
 from fingerprints import fingerprint
-from normscope.graph import export
 from normscope.graph.export import export_graph
 from normscope.graph.guard import same_bits, untouched
 from normscope.graph.interpreter import run
@@ -142,85 +136,6 @@ def test_a_failure_is_raised_and_nothing_is_printed(capfd: pytest.CaptureFixture
     assert fingerprint(model) == before
     assert capfd.readouterr() == ("", "")
     assert logger.level == level
-
-
-def test_memory_formats_are_left_out_and_change_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The graph is the same as with them, and torch afterwards as before, also after a failure."""
-    found, asked = proxy_tensor._extract_tensor_metadata, []
-    monkeypatch.setattr(proxy_tensor, "_extract_tensor_metadata", lambda x: asked.append(x) or found(x))
-    kept = proxy_tensor._extract_tensor_metadata
-    model = Tupled(lambda m, x: m.a(x).reshape(x.shape[0], -1).T.contiguous().T, a=nn.Linear(3, 3)).eval()
-    graph, _ = export_graph(model, (torch.ones(2, 3),), dynamic=True)
-    with pytest.raises(Exception, match="data-dependent"):
-        export_graph(Tupled(lambda m, x: x if x.sum() > 0 else -x), (torch.ones(2, 3),), dynamic=True)
-    assert asked == []
-    assert proxy_tensor._extract_tensor_metadata is kept
-    monkeypatch.setattr(export, "_without_memory_formats", contextlib.nullcontext)
-    assert export_graph(model, (torch.ones(2, 3),), dynamic=True)[0] == graph
-    assert asked
-
-
-def test_a_torch_without_memory_formats_is_left_as_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Nothing is put where nothing was."""
-    monkeypatch.delattr(proxy_tensor, "_extract_tensor_metadata")
-    with export._without_memory_formats():
-        assert not hasattr(proxy_tensor, "_extract_tensor_metadata")
-
-
-def test_shapes_inside_operations_are_not_remembered_which_changes_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Repeated layers are still found; the graph is the same, and torch afterwards as before, also after a failure."""
-    found = FakeTensorMode._make_cache_entry
-    made: list[str] = []
-
-    def counted(*arguments: Any) -> Any:
-        made.append(str(arguments[3]))
-        return found(*arguments)
-
-    monkeypatch.setattr(FakeTensorMode, "_make_cache_entry", counted)
-    kept = FakeTensorMode._cached_dispatch_impl
-    model = Tupled(lambda m, x: (m.a(m.b(m.a(m.b(x)))),), a=nn.Linear(3, 3), b=nn.LayerNorm(3)).eval()
-    graph, _ = export_graph(model, (torch.ones(2, 3),), dynamic=True)
-    assert made
-    assert len(made) == len(set(made))  # once each, although every layer comes twice
-    with pytest.raises(Exception, match="data-dependent"):
-        export_graph(Tupled(lambda m, x: x if x.sum() > 0 else -x), (torch.ones(2, 3),), dynamic=True)
-    assert FakeTensorMode._cached_dispatch_impl is kept
-    few = len(made)
-    monkeypatch.setattr(export, "_without_nested_caching", contextlib.nullcontext)
-    assert export_graph(model, (torch.ones(2, 3),), dynamic=True)[0] == graph
-    assert len(made) > 2 * few
-
-
-def test_a_torch_without_that_cache_is_left_as_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Nothing is put where nothing was."""
-    monkeypatch.delattr(FakeTensorMode, "_cached_dispatch_impl")
-    with export._without_nested_caching():
-        assert not hasattr(FakeTensorMode, "_cached_dispatch_impl")
-
-
-def test_no_code_is_generated_and_no_size_that_depends_on_data_looked_for(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Where nothing needs them; torch is afterwards as before, also after a failure."""
-    written: list[Any] = []
-    recompile = GraphModule.recompile
-    monkeypatch.setattr(GraphModule, "recompile", lambda module: (written.append(module), recompile(module))[1])
-    looked: list[Any] = []
-    replace = _trace._replace_unbacked_bindings
-    monkeypatch.setattr(
-        _trace, "_replace_unbacked_bindings", lambda module: (looked.append(module), replace(module))[1]
-    )
-    kept = exported_program._create_graph_module_for_export, _trace._replace_unbacked_bindings
-    graph, _ = export_graph(Tupled(a=nn.Linear(3, 3)), (torch.ones(2, 3),), dynamic=True)
-    assert not any(node.target == "aten.linear.default" for module in written for node in module.graph.nodes)
-    assert not looked
-    chosen = Tupled(lambda m, x: torch.masked_select(x, x > 0).sum())
-    assert "aten.masked_select.default" in [n.op for n in export_graph(chosen, (torch.ones(2, 3),), dynamic=True)[0]]
-    assert looked
-    with pytest.raises(Exception, match="data-dependent"):
-        export_graph(Tupled(lambda m, x: x if x.sum() > 0 else -x), (torch.ones(2, 3),), dynamic=True)
-    assert kept == (exported_program._create_graph_module_for_export, _trace._replace_unbacked_bindings)
-    for part in ("_without_generated_code", "_without_unknown_sizes"):
-        monkeypatch.setattr(export, part, contextlib.nullcontext)
-    assert graph == export_graph(Tupled(a=nn.Linear(3, 3)), (torch.ones(2, 3),), dynamic=True)[0]
 
 
 def test_operations_in_place_need_no_second_trace() -> None:

@@ -14,8 +14,8 @@ import torch
 from torch import Tensor, nn
 
 from normscope.core.errors import CaptureError
+from normscope.graph.export_shortcuts import shortcuts
 from normscope.graph.ir import Graph, Named, Node, Ref
-from normscope.graph.repeated_operations import worked_out_once
 
 _INPUT_KINDS = {"PARAMETER": "parameter", "BUFFER": "buffer", "CONSTANT_TENSOR": "constant"}
 #: Sizes of a batch from which on torch means any.
@@ -36,132 +36,12 @@ _CHECKS = ("_assert_", "sym_constrain_range", "_guards_fn")
 def export_graph(model: nn.Module, inputs: tuple[Any, ...], *, dynamic: bool) -> tuple[Graph, dict[str, Tensor]]:
     """Capture ``model(*inputs)`` with ``torch.export``."""
     shapes = tuple({0: torch.export.Dim.AUTO} if t.ndim else None for t in inputs) if dynamic else None
-    with (
-        without_torch_output(),
-        torch.no_grad(),
-        _without_stack_traces(),
-        _without_memory_formats(),
-        _without_generated_code(),
-        _without_unknown_sizes(),
-        _without_nested_caching(),
-        worked_out_once(),
-    ):
+    with without_torch_output(), torch.no_grad(), shortcuts():
         # The model takes *inputs, so the specification of its one variadic argument is a tuple of tuples.
         program = torch.export.export(model, inputs, strict=False, dynamic_shapes=None if shapes is None else (shapes,))
         if _needs_functionalization(program.graph):
             program = program.run_decompositions({})
     return _translate(program, inputs, dynamic)
-
-
-@contextlib.contextmanager
-def _without_stack_traces() -> Iterator[None]:
-    """Keep torch from noting for every operation which lines of code led to it: that takes a fifth of the time."""
-    settings: Any = getattr(torch.fx, "config", None)
-    before = getattr(settings, "do_not_emit_stack_traces", None)
-    if before is None:  # an older torch
-        yield
-        return
-    settings.do_not_emit_stack_traces = True
-    try:
-        yield
-    finally:
-        settings.do_not_emit_stack_traces = before
-
-
-@contextlib.contextmanager
-def _without_memory_formats() -> Iterator[None]:
-    """Keep torch from working out the memory format of every value it traces: that takes a seventh of the time.
-
-    With a free batch size it asks a solver whether strides are contiguous. What it notes, ``meta["tensor_meta"]``, is
-    there for others: export and we read ``meta["val"]``, which is noted as ever.
-    """
-    from torch.fx.experimental import proxy_tensor
-
-    holder: Any = proxy_tensor
-    before = getattr(holder, "_extract_tensor_metadata", None)
-    if before is None:  # another torch
-        yield
-        return
-    holder._extract_tensor_metadata = lambda *value, **options: None
-    try:
-        yield
-    finally:
-        holder._extract_tensor_metadata = before
-
-
-@contextlib.contextmanager
-def _without_generated_code() -> Iterator[None]:
-    """Keep torch from writing every stage of the graph as Python code, which we never run: a tenth of the time."""
-    try:
-        from torch.export import exported_program
-        from torch.fx._lazy_graph_module import _make_graph_module, _use_lazy_graph_module
-
-        holder: Any = exported_program
-        before = holder._create_graph_module_for_export
-    except (ImportError, AttributeError):  # another torch
-        yield
-        return
-    holder._create_graph_module_for_export = _make_graph_module
-    try:
-        with _use_lazy_graph_module(True):
-            yield
-    finally:
-        holder._create_graph_module_for_export = before
-
-
-@contextlib.contextmanager
-def _without_unknown_sizes() -> Iterator[None]:
-    """Keep torch from looking for sizes that depend on data in every value of a graph that has none."""
-    from torch.export import _trace
-
-    holder: Any = _trace
-    before = getattr(holder, "_replace_unbacked_bindings", None)
-    if before is None:  # another torch
-        yield
-        return
-
-    def where_there_are_some(module: Any) -> None:
-        if any("unbacked_bindings" in node.meta for node in module.graph.nodes):
-            before(module)
-
-    holder._replace_unbacked_bindings = where_there_are_some
-    try:
-        yield
-    finally:
-        holder._replace_unbacked_bindings = before
-
-
-@contextlib.contextmanager
-def _without_nested_caching() -> Iterator[None]:
-    """Keep torch from remembering the shapes of every step inside an operation: a sixth of the time.
-
-    Torch works out the shapes of an operation by running others, and remembers each of them. Where the same layer comes
-    again, what it remembers of the operation itself is found; what it remembers of the steps inside is not asked for.
-    """
-    from torch._subclasses.fake_tensor import FakeTensorMode
-
-    holder: Any = FakeTensorMode
-    before = getattr(holder, "_cached_dispatch_impl", None)
-    if before is None or not hasattr(holder, "_dispatch_impl"):  # another torch
-        yield
-        return
-    inside = False
-
-    def outermost(mode: Any, *call: Any) -> Any:
-        nonlocal inside
-        if inside:
-            return mode._dispatch_impl(*call)
-        inside = True
-        try:
-            return before(mode, *call)
-        finally:
-            inside = False
-
-    holder._cached_dispatch_impl = outermost
-    try:
-        yield
-    finally:
-        holder._cached_dispatch_impl = before
 
 
 @contextlib.contextmanager

@@ -1,20 +1,22 @@
-"""Operations that come again: the graph is the one torch traces by itself, and torch is afterwards as before."""
+"""Shortcuts of the export: the graph is the one torch traces by itself, and torch is afterwards as before."""
 
 from __future__ import annotations
 
-import contextlib
 import re
 from typing import Any
 
 import pytest
 import torch
 from torch import Tensor, nn
+from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.export import _trace, exported_program
+from torch.fx import GraphModule
 from torch.fx.experimental import proxy_tensor
 
-from normscope.graph import export
+from graph.test_export import Tupled
 from normscope.graph.export import export_graph
+from normscope.graph.export_shortcuts import SHORTCUTS, RepeatedOperations, shortcuts
 from normscope.graph.interpreter import run
-from normscope.graph.repeated_operations import RepeatedOperations, worked_out_once
 
 
 class Blocks(nn.Module):
@@ -104,7 +106,7 @@ def test_the_graph_is_that_of_torch(kind: type[Blocks], dynamic: bool, monkeypat
     x = torch.randn(5 if dynamic else 3, 4)
     with torch.no_grad():
         torch.testing.assert_close(run(graph, tensors, [x.clone()]), list(model(x.clone())))
-    monkeypatch.setattr(export, "worked_out_once", contextlib.nullcontext)
+    monkeypatch.delitem(SHORTCUTS, "repeated operations")
     assert text == _graph(model, dynamic)[0]
 
 
@@ -123,7 +125,7 @@ def test_torch_works_out_what_comes_again_once(monkeypatch: pytest.MonkeyPatch) 
     assert len(asked) == 2 * few
     assert sorted(set(asked)) == ["aten.add.Tensor", "aten.layer_norm.default", "aten.linear.default",
                                   "aten.relu.default"]  # fmt: skip
-    with pytest.raises(RuntimeError, match="stop"), worked_out_once():
+    with pytest.raises(RuntimeError, match="stop"), shortcuts():
         raise RuntimeError("stop")
     assert proxy_tensor.proxy_call is counted
 
@@ -131,7 +133,76 @@ def test_torch_works_out_what_comes_again_once(monkeypatch: pytest.MonkeyPatch) 
 def test_another_torch_is_left_as_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
     """Where what we stand in for has another name, nothing is put."""
     monkeypatch.delattr(proxy_tensor, "proxy_call")
-    with worked_out_once():
+    monkeypatch.delattr(proxy_tensor, "_extract_tensor_metadata")
+    monkeypatch.delattr(FakeTensorMode, "_cached_dispatch_impl")
+    with shortcuts():
         assert not hasattr(proxy_tensor, "proxy_call")
+        assert not hasattr(proxy_tensor, "_extract_tensor_metadata")
+        assert not hasattr(FakeTensorMode, "_cached_dispatch_impl")
     with pytest.raises(AttributeError):
         RepeatedOperations(proxy_tensor)
+
+
+def test_memory_formats_are_left_out_and_change_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The graph is the same as with them, and torch afterwards as before, also after a failure."""
+    found, asked = proxy_tensor._extract_tensor_metadata, []
+    monkeypatch.setattr(proxy_tensor, "_extract_tensor_metadata", lambda x: asked.append(x) or found(x))
+    kept = proxy_tensor._extract_tensor_metadata
+    model = Tupled(lambda m, x: m.a(x).reshape(x.shape[0], -1).T.contiguous().T, a=nn.Linear(3, 3)).eval()
+    graph, _ = export_graph(model, (torch.ones(2, 3),), dynamic=True)
+    with pytest.raises(Exception, match="data-dependent"):
+        export_graph(Tupled(lambda m, x: x if x.sum() > 0 else -x), (torch.ones(2, 3),), dynamic=True)
+    assert asked == []
+    assert proxy_tensor._extract_tensor_metadata is kept
+    monkeypatch.delitem(SHORTCUTS, "memory formats")
+    assert export_graph(model, (torch.ones(2, 3),), dynamic=True)[0] == graph
+    assert asked
+
+
+def test_shapes_inside_operations_are_not_remembered_which_changes_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Repeated layers are still found; the graph is the same, and torch afterwards as before, also after a failure."""
+    found = FakeTensorMode._make_cache_entry
+    made: list[str] = []
+
+    def counted(*arguments: Any) -> Any:
+        made.append(str(arguments[3]))
+        return found(*arguments)
+
+    monkeypatch.setattr(FakeTensorMode, "_make_cache_entry", counted)
+    kept = FakeTensorMode._cached_dispatch_impl
+    model = Tupled(lambda m, x: (m.a(m.b(m.a(m.b(x)))),), a=nn.Linear(3, 3), b=nn.LayerNorm(3)).eval()
+    graph, _ = export_graph(model, (torch.ones(2, 3),), dynamic=True)
+    assert made
+    assert len(made) == len(set(made))  # once each, although every layer comes twice
+    with pytest.raises(Exception, match="data-dependent"):
+        export_graph(Tupled(lambda m, x: x if x.sum() > 0 else -x), (torch.ones(2, 3),), dynamic=True)
+    assert FakeTensorMode._cached_dispatch_impl is kept
+    few = len(made)
+    monkeypatch.delitem(SHORTCUTS, "nested caching")
+    assert export_graph(model, (torch.ones(2, 3),), dynamic=True)[0] == graph
+    assert len(made) > 2 * few
+
+
+def test_no_code_is_generated_and_no_size_that_depends_on_data_looked_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where nothing needs them; torch is afterwards as before, also after a failure."""
+    written: list[Any] = []
+    recompile = GraphModule.recompile
+    monkeypatch.setattr(GraphModule, "recompile", lambda module: (written.append(module), recompile(module))[1])
+    looked: list[Any] = []
+    replace = _trace._replace_unbacked_bindings
+    monkeypatch.setattr(
+        _trace, "_replace_unbacked_bindings", lambda module: (looked.append(module), replace(module))[1]
+    )
+    kept = exported_program._create_graph_module_for_export, _trace._replace_unbacked_bindings
+    graph, _ = export_graph(Tupled(a=nn.Linear(3, 3)), (torch.ones(2, 3),), dynamic=True)
+    assert not any(node.target == "aten.linear.default" for module in written for node in module.graph.nodes)
+    assert not looked
+    chosen = Tupled(lambda m, x: torch.masked_select(x, x > 0).sum())
+    assert "aten.masked_select.default" in [n.op for n in export_graph(chosen, (torch.ones(2, 3),), dynamic=True)[0]]
+    assert looked
+    with pytest.raises(Exception, match="data-dependent"):
+        export_graph(Tupled(lambda m, x: x if x.sum() > 0 else -x), (torch.ones(2, 3),), dynamic=True)
+    assert kept == (exported_program._create_graph_module_for_export, _trace._replace_unbacked_bindings)
+    for part in ("generated code", "code of modules", "unknown sizes"):
+        monkeypatch.delitem(SHORTCUTS, part)
+    assert graph == export_graph(Tupled(a=nn.Linear(3, 3)), (torch.ones(2, 3),), dynamic=True)[0]

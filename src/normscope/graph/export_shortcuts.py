@@ -1,8 +1,9 @@
-"""Operations that come again on values of the same kind: what torch works out for them is worked out once."""
+"""Work that torch does in an export and nobody reads here: left out, which takes most of the time away."""
 
 import contextlib
 import functools
-from collections.abc import Iterator
+import pkgutil
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
@@ -114,24 +115,6 @@ class RepeatedOperations:
         return value
 
 
-@contextlib.contextmanager
-def worked_out_once() -> Iterator[None]:
-    """Let torch work out the result of an operation once for all operands of the same kind: half of the time."""
-    try:
-        from torch.fx.experimental import proxy_tensor
-
-        tracing: Any = proxy_tensor
-        repeated, usual = RepeatedOperations(tracing), tracing.proxy_call
-    except (ImportError, AttributeError):  # another torch
-        yield
-        return
-    tracing.proxy_call = repeated.call
-    try:
-        yield
-    finally:
-        tracing.proxy_call = usual
-
-
 @functools.cache
 def _depends_on_kinds(function: Any) -> bool:
     """Return whether the result of an operation is a new tensor whose kind follows from those of its arguments.
@@ -157,3 +140,86 @@ def _tensors(value: Any) -> Iterator[Tensor]:
 def _same_memory(a: Tensor, b: Tensor) -> bool:
     """Return whether two tensors lie in the same memory."""
     return a.untyped_storage()._cdata == b.untyped_storage()._cdata
+
+
+def _where_there_are_some(usual: Callable[[Any], None]) -> Callable[[Any], None]:
+    """Return what looks for sizes that depend on data, in graphs that have them only."""
+
+    def replaced(module: Any) -> None:
+        if any("unbacked_bindings" in node.meta for node in module.graph.nodes):
+            usual(module)
+
+    return replaced
+
+
+def _outermost(usual: Callable[..., Any]) -> Callable[..., Any]:
+    """Return what works out the result of an operation from what is remembered, of outermost operations only."""
+    from torch._subclasses.fake_tensor import FakeTensorMode
+
+    nested, inside = FakeTensorMode._dispatch_impl, False
+
+    def replaced(mode: Any, *call: Any) -> Any:
+        nonlocal inside
+        if inside:
+            return nested(mode, *call)
+        inside = True
+        try:
+            return usual(mode, *call)
+        finally:
+            inside = False
+
+    return replaced
+
+
+_TRACING = "torch.fx.experimental.proxy_tensor"
+#: What is left out: where torch does it, under what name, and what takes its place.
+SHORTCUTS: dict[str, tuple[str, str, Callable[[Any], Any]]] = {
+    # Torch notes for every operation which lines of code led to it: a fifth of the time.
+    "stack traces": ("torch.fx.config", "do_not_emit_stack_traces", lambda usual: True),
+    # With a free batch size it asks a solver whether strides are contiguous: a seventh of the time. What it notes,
+    # meta["tensor_meta"], is there for others: export and we read meta["val"], which is noted as ever.
+    "memory formats": (_TRACING, "_extract_tensor_metadata", lambda usual: lambda *value, **options: None),
+    # Every stage of the graph is written as Python code, which we never run: a tenth of the time.
+    "generated code": (
+        "torch.export.exported_program",
+        "_create_graph_module_for_export",
+        lambda usual: pkgutil.resolve_name("torch.fx._lazy_graph_module:_make_graph_module"),
+    ),
+    "code of modules": ("torch.fx._lazy_graph_module", "_use_lazy_graph_module_flag", lambda usual: True),
+    "unknown sizes": ("torch.export._trace", "_replace_unbacked_bindings", _where_there_are_some),
+    # Torch works out the shapes of an operation by running others, and remembers each of them: a sixth of the time.
+    # Where the same layer comes again, what it remembers of the operation itself is found; the steps are not asked for.
+    "nested caching": ("torch._subclasses.fake_tensor:FakeTensorMode", "_cached_dispatch_impl", _outermost),
+    # The result of an operation is worked out again for operands of the same kind: half of the time.
+    "repeated operations": (
+        _TRACING,
+        "proxy_call",
+        lambda usual: RepeatedOperations(pkgutil.resolve_name(_TRACING)).call,
+    ),
+}
+
+
+@contextlib.contextmanager
+def shortcuts() -> Iterator[None]:
+    """Take every shortcut that this torch allows, and leave torch afterwards as it was.
+
+    >>> from torch.fx.experimental import proxy_tensor
+    >>> usual = proxy_tensor.proxy_call
+    >>> with shortcuts():
+    ...     proxy_tensor.proxy_call is usual
+    False
+    >>> proxy_tensor.proxy_call is usual
+    True
+    """
+    replaced: list[tuple[Any, str, Any]] = []
+    try:
+        for place, name, replacement in SHORTCUTS.values():
+            with contextlib.suppress(ImportError, AttributeError):  # another torch
+                holder = pkgutil.resolve_name(place)
+                usual = getattr(holder, name)
+                setattr(holder, name, replacement(usual))
+                replaced.append((holder, name, usual))
+        yield
+    finally:
+        for holder, name, usual in reversed(replaced):
+            setattr(holder, name, usual)
