@@ -10,7 +10,7 @@ from torch import nn
 
 import normscope
 from networks import Lambda, points, seeded, spectral_norm
-from normscope.analysis.weight_rows import _both, _decided
+from normscope.analysis.weight_lipschitz import _both, _decided
 from normscope.core.value import Kind, Value
 from normscope.lipschitz.weights.result import WeightRow
 

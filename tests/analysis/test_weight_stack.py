@@ -11,9 +11,7 @@ from torch import Tensor, nn
 
 import normscope
 from networks import Lambda, points, seeded, spectral_norm
-from normscope.analysis.weight_stack import Stacked
-from normscope.core.value import Kind, Value
-from normscope.lipschitz.weights.pointwise import Norms
+from normscope.core.value import Kind
 from normscope.lipschitz.weights.result import WeightResult
 
 X = points(6, 4)
@@ -103,16 +101,3 @@ def test_at_most_sixteen_samples_are_stacked() -> None:
     (row,) = normscope.weight_lipschitz(seeded(nn.Linear(4, 3, bias=False)), data, points=1, stacked=True).weights
     assert row.stacked["certified"].value == pytest.approx(spectral_norm(data[:16]), rel=1e-9)
     assert "first 16 samples" in row.stacked["certified"].domain
-
-
-def test_values_are_found_by_name() -> None:
-    """Those of a weight that the batch does not have are none; an unknown constant makes the sum infinite."""
-    norms = Norms((2.0, 3.0), (None, None), None, 0.0)
-    found = Stacked(4, "batch", ["a", "b"], [1.0, 2.0], [0.5, 0.25], norms)
-    assert found.values("c") == {}
-    assert found.values("b")["certified"].log == 2.0
-    assert found.values("b")["attained"].value == pytest.approx(3.0)
-    assert set(found.jointly([Value.of(3.0, Kind.CERTIFIED), Value.of(4.0, Kind.CERTIFIED)])) == {"stacked_certified"}
-    five = found.jointly([Value.of(3.0, Kind.CERTIFIED), Value.of(4.0, Kind.CERTIFIED)])["stacked_certified"]
-    assert five.value == pytest.approx(5.0)
-    assert found.jointly([None])["stacked_certified"].log == math.inf

@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from normscope.analysis.context import Work, one_at_a_time
 from normscope.core.around import ASSUMPTIONS, Around, Neighbourhood
@@ -42,13 +42,13 @@ UNENCLOSED = (
 )
 
 
-def around_data(work: Work, model: nn.Module, data: Any, limit: int | None, ceiling: Value | None) -> Around | None:
+def around_data(work: Work, ceiling: Value | None) -> Around | None:
     """Return what holds around the data, or nothing where nothing was asked or can be said.
 
     No local constant exceeds the ceiling, a certified constant on all inputs.
     """
     options = work.options
-    if data is None or not work.program.blocks or not work.program.outputs:
+    if work.data is None or not work.program.blocks or not work.program.outputs:
         return None
     if (work.stacked or 1) > 1 or work.captured.graph.batch not in ("dynamic", "1"):
         return None
@@ -58,7 +58,7 @@ def around_data(work: Work, model: nn.Module, data: Any, limit: int | None, ceil
     asked = options.radius is not None or timed
     cost = forward_cost(work.program) * (1 + sum(math.prod(b.shape) for b in work.program.blocks))
     cost += AGAIN * overhead(work.program)
-    found = one_at_a_time(work, model, data, DRAWN_FROM if limit is None else min(limit, DRAWN_FROM))
+    found = one_at_a_time(work, work.at_most(DRAWN_FROM))
     order = torch.randperm(len(found), generator=torch.Generator().manual_seed(options.seed))
     points = [found[i] for i in order.tolist()]
     if not points:
@@ -202,7 +202,7 @@ def _value(work: Work, number: float | None, radius: float, also: tuple[str, ...
         log_of(number) if number < math.inf else math.inf,
         Kind.PROBABILISTIC,
         domain=f"{where} {100 * options.share:g} % of inputs like the data",
-        mode=_mode(work),
+        mode=work.mode,
         statement="normscope LOCAL-4",
         assumptions=(*ASSUMPTIONS, *also),
         delta=1.0 - options.confidence,
@@ -216,11 +216,6 @@ def _of_points(work: Work, number: float, radius: float, count: int, delta: floa
         log_of(number) if number < math.inf else math.inf,
         Kind.PROBABILISTIC if delta else Kind.CERTIFIED,
         domain=f"{f'within {radius:g} of' if radius else 'at'} {points}",
-        mode=_mode(work),
+        mode=work.mode,
         delta=min(1.0, count * delta),
     )
-
-
-def _mode(work: Work) -> str | None:
-    """Return the mode that the numbers depend on, if they do."""
-    return work.options.mode if any(s.kind == "batch_norm" for s in work.program.sites) else None

@@ -1,5 +1,6 @@
 """``analyze``: from a model and some data to a capacity report, one function per step."""
 
+import functools
 import math
 from collections.abc import Callable, Iterable
 from dataclasses import replace
@@ -10,6 +11,7 @@ from torch import Tensor, nn
 
 from normscope.analysis.around import around_data
 from normscope.analysis.context import (
+    CANDIDATES,
     Prepared,
     Progress,
     Work,
@@ -20,12 +22,12 @@ from normscope.analysis.context import (
     prepare,
     refuse_single_values,
     walk_coupled,
+    walk_one,
 )
 from normscope.analysis.contradiction import uncontradicted, uncontradicted_row
 from normscope.analysis.depth_curve import depth
 from normscope.analysis.end_to_end import end_to_end
-from normscope.analysis.facts import gathered, messages
-from normscope.analysis.first_look import completed, first_look
+from normscope.analysis.facts import gathered
 from normscope.analysis.gap import gap
 from normscope.analysis.layers import layers, normalizers
 from normscope.analysis.options import Options
@@ -33,7 +35,8 @@ from normscope.core.depth_curve import Depth
 from normscope.core.environment import few_threads, rarely_collected
 from normscope.core.errors import STOPPED, InputError, attempt, unless_stopped
 from normscope.core.memory import held, readable, require
-from normscope.core.result import Result
+from normscope.core.result import Result, Rows
+from normscope.core.value import Kind
 from normscope.graph.capture import Captured, uncompiled
 from normscope.graph.guard import COPY_LIMIT, untouched
 from normscope.graph.ir import Graph
@@ -41,7 +44,10 @@ from normscope.graph.model_state import ModelState
 from normscope.graph.repeatable_data import repeatable
 from normscope.graph.weights_validation import check_model
 from normscope.linalg.streamed import BLOCK_NUMBERS
-from normscope.lipschitz.cost import is_large
+from normscope.lipschitz.composition import Composition
+from normscope.lipschitz.cost import forward_cost, is_large
+from normscope.lipschitz.quick_lower import glance
+from normscope.lipschitz.quick_norms import QuickNorms, Roughly, affordable
 from normscope.lipschitz.segments import LARGEST_COPIED, Effort, SegmentNorms
 from normscope.lipschitz.tokens import KEPT_BYTES
 
@@ -50,6 +56,13 @@ from normscope.lipschitz.tokens import KEPT_BYTES
 BIG, MANY, TOO_MANY = 500_000, 60, 1_000
 #: Relative widths aimed at for the norms of large networks, and of all others.
 COARSE, FINE = 1e-2, 1e-4
+#: Samples of the data that a first look takes: so many multiplications, and at most so many.
+WORK, SAMPLES = 1e10, 256
+#: Multiplications that norms of weights may take then, and those of a forward pass; above either, less is looked at.
+NORMS, HEAVY = 6e9, 1e9
+#: What the bounds of a first look take for granted.
+ASSUMPTION = "graph and model were compared at one sample only"
+NOTE = "first look: bounds are valid but loose; " + ASSUMPTION
 
 
 def analyze(
@@ -109,7 +122,7 @@ def analyze(
             if prepared is None:
                 say("first look: capturing the graph")
                 prepared = prepare(model, data, input_shape, device, limit)
-            look = first_look(prepared, model, data, limit, name, options, say)
+            look = first_look(prepared, name, options, say, model, data, limit)
         if look is not None and (fast or STOPPED in look.messages):
             return look
         try:
@@ -121,7 +134,7 @@ def analyze(
                 known.kept_run.clear()  # what follows runs on other inputs and needs the memory
             captured = captured_on(model, data, input_shape, device, limit, known=known)
             say(announced(tensors, "This analysis", held_before, captured.graph))
-            result = _analyze(captured, model, data, name, options, say, limit)
+            result = _analyze(captured, name, options, say, model, data, limit)
         except KeyboardInterrupt:
             if look is None:
                 raise
@@ -145,24 +158,28 @@ def checked(model: nn.Module, data: Any, options: Options, limit: int | None) ->
     return model, data
 
 
-def begin(captured: Captured, model: nn.Module, data: Any, options: Options, say: Progress, limit: int | None) -> Work:
+def begin(
+    captured: Captured, options: Options, say: Progress, model: nn.Module, data: Any = None, limit: int | None = None
+) -> Work:
     """Walk the graph in its mode and look at the data: what every analysis starts from."""
     captured = in_mode(captured, options)
     program, coupled = walk_coupled(captured, options)
-    if coupled:
-        refuse_single_values(program)
-    tolerance = options.tolerance
-    if tolerance is None:
-        tolerance = COARSE if is_large(program) else FINE
-        options = replace(options, tolerance=tolerance)
-    effort = Effort(tolerance, options.delta, options.seed)
-    work = Work(captured, program, options, SegmentNorms(effort, say), say, coupled=coupled)
-    work = replace(work, candidates=candidates(work, model, data, limit))
-    if data is None:
-        return work
-    say("statistics of the data")
-    seen, left_out = look(work, model, data, limit)
-    return replace(work, seen=seen, left_out=left_out)
+    tolerance = options.tolerance or (COARSE if is_large(program) else FINE)
+    norms = SegmentNorms(Effort(tolerance, options.delta, options.seed), say)
+    options = replace(options, tolerance=tolerance)
+    work = Work(captured, program, options, norms, say, model, data, limit, coupled)
+    return _with_data(work, work.at_most(CANDIDATES), limit)
+
+
+def _with_data(work: Work, points: int, samples: int | None, *, exact: bool = True) -> Work:
+    """Look at the data, and choose the points at which the network may be differentiated."""
+    if work.coupled:
+        refuse_single_values(work.program)
+    work.candidates = candidates(work, points)
+    if work.data is not None:
+        work.say("statistics of the data")
+        look(work, samples, exact=exact)
+    return work
 
 
 def is_big(model: nn.Module) -> bool:
@@ -176,24 +193,76 @@ def is_big(model: nn.Module) -> bool:
 
 
 def _analyze(
-    captured: Captured, model: nn.Module, data: Any, name: str, options: Options, say: Progress, limit: int | None
+    captured: Captured, name: str, options: Options, say: Progress, model: nn.Module, data: Any, limit: int | None
 ) -> Result:
     """Carry out the steps on a captured model."""
-    work = begin(captured, model, data, options, say, limit)
-    rows = layers(work)
-    sites = normalizers(work, rows)
+    work = begin(captured, options, say, model, data, limit)
+    work.layers = layers(work)
+    work.normalizers = normalizers(work)
     told = work.messages
-    whole = uncontradicted(end_to_end(work, rows, sites, model, data, limit), told)
-    constants = whole.constants
-    rows = [uncontradicted_row(row, told) for row in rows]
-    around = unless_stopped(
-        "what holds around the data", lambda: around_data(work, model, data, limit, constants["global"]), None, told
+    whole = uncontradicted(end_to_end(work), told)
+    ceiling = whole.constants["global"]
+    work.layers = [uncontradicted_row(row, told) for row in work.layers]
+    around = unless_stopped("what holds around the data", lambda: around_data(work, ceiling), None, told)
+    curves = unless_stopped("the table along depth", lambda: depth(work, whole), Depth(), told)
+    parts = unless_stopped("the shares of the gap", lambda: gap(work, whole, curves), None, told)
+    return gathered(work, name, whole.constants, depth=curves, gap=parts, around=around)
+
+
+def first_look(
+    prepared: Prepared, name: str, options: Options, say: Progress, model: nn.Module, data: Any, limit: int | None
+) -> Result:
+    """Return what can be told of a network within seconds.
+
+    Norms of layers are products of those of reshaped weights, nothing is searched for, and one pair of inputs shows
+    what is attained.
+    """
+    captured = in_mode(prepared.captured, options)
+    program, coupled = prepared.program, prepared.coupled
+    if captured is not prepared.captured:
+        program, coupled = walk_one(captured, options)
+    cost = forward_cost(program)
+    most = affordable((t for t in captured.tensors.values() if t.ndim > 1), NORMS)
+    heavy = cost > HEAVY or most < math.inf
+    bare = options.without_normalizers and not heavy
+    options = replace(options, time=0.0, stacked=False, tolerance=options.tolerance or 1e-2, without_normalizers=bare)
+    norms = QuickNorms(Effort(1e-2, options.delta, options.seed), most)
+    composition = Roughly if heavy else Composition
+    work = Work(captured, program, options, norms, say, model, data, limit, coupled, composition)
+    work.messages.append(NOTE)
+    samples = max(1, int(min(SAMPLES, WORK / max(1.0, cost))))
+    _with_data(work, 1, work.at_most(samples), exact=False)
+    say("first look: bounds")
+    work.layers = layers(work)
+    work.normalizers = normalizers(work)
+    whole = end_to_end(work, functools.partial(glance, captured, program, work.candidates[0], options.seed))
+    curves = attempt("the table along depth", lambda: depth(work, whole), Depth(), work.messages)
+    constants = dict(whole.constants)
+    for key, value in whole.constants.items():
+        if value is not None and value.kind is Kind.CERTIFIED:
+            constants[key] = replace(value, assumptions=(*value.assumptions, ASSUMPTION))
+        elif value is not None and value.kind is Kind.PRINTED and most < math.inf:
+            constants[key] = None  # what papers print is about norms, not about what bounds them
+    result = gathered(work, name, constants, depth=curves)
+    return replace(result, model=result.model | {"fast": True})
+
+
+def completed(result: Result, first: Result) -> Result:
+    """Return a result that was stopped, with what the first look knows where nothing better was computed."""
+    rows = {row.name: row for row in first.layers}
+    constants = {
+        key: first.end_to_end.get(key) if value is None or value.log == math.inf else value
+        for key, value in result.end_to_end.items()
+    }
+    same = constants["global"] is first.end_to_end.get("global")
+    return replace(
+        result,
+        layers=Rows(rows.get(x.name, x) if x.upper.log == math.inf else x for x in result.layers),
+        end_to_end=constants,
+        effect=first.effect if same else result.effect,
+        depth=first.depth if same else result.depth,
+        messages=tuple(dict.fromkeys((*result.messages, *((NOTE,) if same else ()), STOPPED))),
     )
-    curves = unless_stopped("the table along depth", lambda: depth(work, rows, sites, whole), Depth(), told)
-    parts = unless_stopped("the shares of the gap", lambda: gap(work, rows, sites, whole, curves), None, told)
-    result = gathered(work, model, name, data is not None, rows, sites, constants)
-    said = attempt("a part of these messages", lambda: tuple(messages(work)), (), told) or tuple(told)
-    return replace(result, depth=curves, gap=parts, around=around, messages=said)
 
 
 #: What the libraries that capture a graph take when they are first used.

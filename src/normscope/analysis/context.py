@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from normscope.analysis.fixed_inputs import FixedInputs, fixed_inputs, same_values, values_of
 from normscope.analysis.options import Options
 from normscope.core.errors import InputError
+from normscope.core.result import LayerResult, NormalizerResult
 from normscope.graph.capture import Captured, capture
 from normscope.graph.inputs import first_samples, guess_inputs, iterate
 from normscope.graph.modes import running_statistics, with_batch_statistics, with_statistics
@@ -21,6 +22,7 @@ from normscope.lipschitz.composition import Composition
 from normscope.lipschitz.cost import is_large
 from normscope.lipschitz.search import number_of_points
 from normscope.lipschitz.segments import SegmentNorms
+from normscope.operators.normalizer import couples_samples
 from normscope.operators.program import Program, build_program
 from normscope.operators.survey import Survey, activation_inputs, survey
 
@@ -39,21 +41,35 @@ class LeftOut:
     uneven: int = 0  #: how many are left over because their batch is smaller than the stacked one
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(eq=False)
 class Work:
-    """What an analysis starts from, and hands to each of its steps."""
+    """What an analysis starts from and hands to each of its steps, and what several of them use of the results."""
 
-    captured: Captured  #: the model
+    captured: Captured  #: the model as it was captured
     program: Program  #: its program
     options: Options  #: how to work
     norms: SegmentNorms  #: cache of segment norms
     say: Progress  #: progress
+    model: nn.Module = field(default_factory=nn.Identity)  #: the model itself, which knows the names of its inputs
+    data: Any = None  #: the data, if there is any
+    limit: int | None = None  #: the most samples of the data to use
     coupled: str = ""  #: where samples meet, so that the stacked batch is the input; empty if they never do
+    composition: type[Composition] = Composition  #: composes bounds
     candidates: list[list[Tensor]] = field(default_factory=list)  #: inputs at which the network may be differentiated
     seen: Survey | None = None  #: what the data showed
     left_out: LeftOut = field(default_factory=LeftOut)  #: what of the data is not used
+    layers: list[LayerResult] = field(default_factory=list)  #: the norm of every linear layer
+    normalizers: list[NormalizerResult] = field(default_factory=list)  #: the constants of every normalizer
     messages: list[str] = field(default_factory=list)  #: what a reader must know; steps add to it
-    composition: type[Composition] = Composition  #: composes bounds
+
+    def at_most(self, samples: int) -> int:
+        """Return a number of samples, or the limit if that is less."""
+        return samples if self.limit is None else min(self.limit, samples)
+
+    @property
+    def mode(self) -> str | None:
+        """Return what BatchNorm does, if there is one."""
+        return self.options.mode if any(couples_samples(s.kind) for s in self.program.sites) else None
 
     @property
     def stacked(self) -> int | None:
@@ -186,66 +202,57 @@ def frozen(captured: Captured) -> Captured:
     return replace(captured, graph=with_statistics(captured.graph, statistics), tensors=tensors)
 
 
-def look(work: Work, model: nn.Module, data: Any, limit: int | None, *, exact: bool = True) -> tuple[Survey, LeftOut]:
-    """Run over the data once, and return what it shows and what of it is not used.
+def look(work: Work, limit: int | None, *, exact: bool = True) -> None:
+    """Run over the data once, and keep what it shows and what of it is not used.
 
     If it is to be exact, candidates lie on the variance floor in float64, too: they will be differentiated there.
     """
-    left_out = LeftOut()
-    activations = activation_inputs(work.captured, work.program)
     found = survey(
         work.captured,
         work.program,
-        batches(work, model, data, limit, left_out),
-        activations=activations,
+        batches(work, limit, work.left_out),
+        activations=activation_inputs(work.captured, work.program),
         progress=lambda n: work.say(f"statistics of the data: {n} samples"),
     )
     if found.samples == 0:
         raise InputError("The data is empty. Pass at least one sample, or no data.")
-    if not exact:
-        return found, left_out
-    # In exact arithmetic a sample may lie below the floor its own rounding gave: what is differentiated must not.
-    heavy = is_large(work.program)
-    some = work.candidates[: number_of_points(work.program, work.options.points)] if heavy else work.candidates
-    found.include(survey(work.captured, work.program, some, activations={}, dtype=torch.float64))
-    return found, left_out
+    if exact:  # in exact arithmetic a sample may lie below the floor its own rounding gave
+        large = is_large(work.program)
+        points = work.candidates[: number_of_points(work.program, work.options.points)] if large else work.candidates
+        found.include(survey(work.captured, work.program, points, activations={}, dtype=torch.float64))
+    work.seen = found
 
 
-def candidates(work: Work, model: nn.Module, data: Any, limit: int | None) -> list[list[Tensor]]:
+def candidates(work: Work, most: int) -> list[list[Tensor]]:
     """Return inputs at which the network may be differentiated: of the data if there is any, else the example.
 
     They hold what the program holds: the masks and places of the reference.
     """
-    if data is None or (work.stacked or 1) > 1:
+    if work.data is None or (work.stacked or 1) > 1:
         return [work.reference]
-    return one_at_a_time(work, model, data, CANDIDATES if limit is None else min(limit, CANDIDATES))
+    return one_at_a_time(work, most)
 
 
-def one_at_a_time(work: Work, model: nn.Module, data: Any, limit: int) -> list[list[Tensor]]:
+def one_at_a_time(work: Work, limit: int) -> list[list[Tensor]]:
     """Return the data one input of the program at a time, those that hold what the reference holds."""
     fixed = work.captured.graph.batch != "dynamic"
     size = int(work.captured.graph.batch) if fixed else work.stacked or 1  # zero: whatever there is
     names = work.fixed_inputs.names
     wanted = values_of(work.captured, names, work.reference) if names else []
     inputs: list[list[Tensor]] = []
-    for batch in batches(work, model, data, limit):
-        length = batch[0].shape[0] if batch and batch[0].ndim else 1
-        for i in range(0, length - size + 1, size or length):
-            one = _piece(batch, i, size or length)
-            if not names or same_values(wanted, values_of(work.captured, names, one)):
-                inputs.append(one)
+    for batch in batches(work, limit):
+        length = _length(batch)
+        pieces = (_piece(batch, i, size or length) for i in range(0, length - size + 1, size or length))
+        inputs += [p for p in pieces if not names or same_values(wanted, values_of(work.captured, names, p))]
     return inputs
 
 
-def batches(
-    work: Work, model: nn.Module, data: Any, limit: int | None, left_out: LeftOut | None = None
-) -> Iterator[list[Tensor]]:
+def batches(work: Work, limit: int | None, left_out: LeftOut | None = None) -> Iterator[list[Tensor]]:
     """Yield the tensor inputs of each batch: those of the example's shape, in its size where that is part of the input.
 
     What is not used is counted in ``left_out``.
     """
-    captured = work.captured
-    left_out = left_out or LeftOut()
+    captured, left_out = work.captured, left_out or LeftOut()
     left = math.inf if limit is None else limit
     reference = next(iter(captured.tensors.values()), torch.zeros(0))
     dynamic = captured.graph.batch == "dynamic"
@@ -253,23 +260,21 @@ def batches(
     first = True
     batched = len({t.shape[0] for t in captured.example if t.ndim}) <= 1
     wanted = [t.shape[batched:] for t in captured.example]  # up to the number of samples, if there is such an axis
-    for inputs in iterate(data, model):
+    for inputs in iterate(work.data, work.model):
         tensors = [v.to(reference.device) for v in (*inputs.args, *inputs.kwargs.values()) if isinstance(v, Tensor)]
-        size = tensors[0].shape[0] if tensors and tensors[0].ndim else 1
+        size = _length(tensors)
+        pieces: list[int] = []
         if [t.shape[batched:] for t in tensors] != wanted:
             left_out.other_shapes[shapes_of(tensors)] += size
             left -= size  # what is read counts, so that an endless stream ends
-            if left <= 0:
-                return
-            continue
-        if step is None:
+        elif step is None:
             pieces = [int(min(size, left))]
         else:
             step = min(step, size) if first and dynamic else step or size
             pieces = [step] * (size // step)
             left_out.uneven += size % step
             left -= size % step
-        first = False
+        first = first and not pieces
         start = 0
         for take in pieces:
             yield _piece(tensors, start, take)
@@ -288,9 +293,14 @@ def where_fixed(work: Work) -> str:
     return "the first sample" if work.stacked is None and work.captured.graph.batch == "dynamic" else "the first batch"
 
 
+def _length(tensors: list[Tensor]) -> int:
+    """Return how many samples a batch has, by its first tensor."""
+    return tensors[0].shape[0] if tensors and tensors[0].ndim else 1
+
+
 def _piece(tensors: list[Tensor], start: int, size: int) -> list[Tensor]:
     """Return some samples of a batch; what has another first axis than the first tensor belongs to all of them."""
-    length = tensors[0].shape[0] if tensors and tensors[0].ndim else 1
+    length = _length(tensors)
     return [t[start : start + size] if t.ndim and t.shape[0] == length else t for t in tensors]
 
 

@@ -17,7 +17,6 @@ from normscope.analysis.context import Work
 from normscope.analysis.end_to_end import Whole, rounded_up
 from normscope.analysis.layers import layer_names
 from normscope.core.depth_curve import Curve, Depth
-from normscope.core.result import LayerResult, NormalizerResult
 from normscope.core.value import Kind, Value, log_of
 from normscope.graph.ir import Node
 from normscope.lipschitz.composition import Composition
@@ -52,7 +51,7 @@ class Place:
     key: str  #: what it is found by in another walk of the same graph: its name, or its graph node
 
 
-def depth(work: Work, layers: Sequence[LayerResult], normalizers: Sequence[NormalizerResult], whole: Whole) -> Depth:
+def depth(work: Work, whole: Whole) -> Depth:
     """Return the curves of the bounds along depth, from the input to the end-to-end constants at the output.
 
     There is one number per place and curve; curves whose constant was not computed are left out.
@@ -60,7 +59,7 @@ def depth(work: Work, layers: Sequence[LayerResult], normalizers: Sequence[Norma
     if not work.program.outputs:
         return Depth()
     work.say("the bounds along depth")
-    found = places(work.program, layers, normalizers)
+    found = places(work)
     curves: dict[str, Curve] = {}
     constants, best = whole.constants, whole.best
     for name in UPPER:
@@ -78,13 +77,13 @@ def depth(work: Work, layers: Sequence[LayerResult], normalizers: Sequence[Norma
     return Depth(names, ("input", *(p.kind for p in found), "output"), curves)
 
 
-def places(program: Program, layers: Sequence[LayerResult], normalizers: Sequence[NormalizerResult]) -> list[Place]:
+def places(work: Work) -> list[Place]:
     """Return the layers and normalizers of activations in the order of the network."""
-    found = [
-        Place(row.name, "layer", expr, row.upper, row.name) for expr, row in zip(program.layers, layers, strict=True)
-    ]
+    program = work.program
+    layers = zip(program.layers, work.layers, strict=True)
+    found = [Place(row.name, "layer", expr, row.upper, row.name) for expr, row in layers]
     reached, atoms = {a.id for a in program.atoms}, {a.atom.name: a for a in reversed(program.atoms)}
-    for site, row in zip(program.sites, normalizers, strict=True):
+    for site, row in zip(program.sites, work.normalizers, strict=True):
         if acts_on_weights(site):
             continue
         atom = atoms.get(site.node)

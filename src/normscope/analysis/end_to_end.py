@@ -4,15 +4,13 @@ import functools
 import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
-from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from normscope.analysis.context import Work, batches, shapes_of, walk_coupled, where_fixed
 from normscope.analysis.fixed_inputs import fixed_inputs
 from normscope.core.errors import InputError, attempt, unless_stopped
-from normscope.core.result import LayerResult, NormalizerResult
 from normscope.core.value import ALL_INPUTS, Kind, Value
 from normscope.graph.export import CONDITION_NOTE, LIMIT_NOTE
 from normscope.graph.modes import has_batch_norm, with_batch_statistics
@@ -25,7 +23,7 @@ from normscope.lipschitz.search import Best, Search
 from normscope.lipschitz.search import search as search_inputs
 from normscope.lipschitz.theorem_9 import corollary_10, corollary_11, lemma_5, theorem_9
 from normscope.operators.nonlinear import Opaque
-from normscope.operators.normalizer import acts_on_weights, couples_samples
+from normscope.operators.normalizer import acts_on_weights
 from normscope.operators.program import Program, build_program
 from normscope.operators.survey import survey
 
@@ -59,81 +57,75 @@ class Bound:
     composition: Composition
 
 
-def end_to_end(
-    work: Work, layers: list[LayerResult], normalizers: list[NormalizerResult], model: nn.Module, data: Any,
-    limit: int | None = None, search: Callable[[], Search] | None = None,
-) -> Whole:  # fmt: skip
+def end_to_end(work: Work, search: Callable[[], Search] | None = None) -> Whole:
     """Return the end-to-end constants, printed and proved, on every domain.
 
     What is attained is found by ``search``, by default among the data and from its best points.
     """
-    mode = work.options.mode if any(couples_samples(s.kind) for s in work.program.sites) else None
-    told, whole = work.messages, everywhere_of(work)
+    mode, told, whole = work.mode, work.messages, everywhere_of(work)
     step = functools.partial(unless_stopped, told=told)
-    nothing = Value(math.inf, Kind.CERTIFIED, whole, mode, "normscope F10")
-    bounds: dict[str, Bound | None] = {}
-    out: dict[str, Value | None] = attempt("what papers print", lambda: _printed(layers, normalizers), {}, told)
+    out: dict[str, Value | None] = attempt("what papers print", lambda: _printed(work), {}, told)
+    compositions: dict[str, Composition] = {}
+
+    def keep(name: str, bound: Bound | None) -> None:
+        out[name] = None if bound is None else bound.value
+        out[f"{name}_probabilistic"] = None if bound is None else bound.probable
+        if bound is not None:
+            compositions[name] = bound.composition
+
     work.say("composing the bound on all inputs")
-    plain = step("the bound by composition", lambda: _bound(work, Domain(whole), mode, None), None)
+    plain = step("the bound by composition", lambda: _bound(work, Domain(whole), None), None)
     chains = step("the multiplier chains", lambda: _chains(work, work.program), None)
-    first = bounds["global"] = plain
+    first = plain
     if chains is not None:
-        first = step("the bound on all inputs", lambda: _bound(work, Domain(whole), mode, chains), plain)
-        bounds["global"] = first
-    out["global"] = nothing if first is None else first.value
-    out["global_probabilistic"] = None if first is None else first.probable
+        first = step("the bound on all inputs", lambda: _bound(work, Domain(whole), chains), plain)
+    keep("global", first)
+    if first is None:
+        out["global"] = Value(math.inf, Kind.CERTIFIED, whole, mode, "normscope F10")
     out["global_composition"] = plain.value if plain is not None and chains is not None and chains.used else None
     told += [] if first is None else _why_infinite(first.composition)
-    out["global_floor"] = step("the floor of free patterns", lambda: _floor(work, mode, chains), None)
+    out["global_floor"] = step("the floor of free patterns", lambda: _floor(work, chains), None)
     on_floor: Bound | None = None
     if work.seen is not None:
         work.say("composing the bound on the variance-floor domain")
-        on_floor = step("the bound on the variance-floor domain", lambda: _on_floor(work, mode, chains), None)
-        bounds["variance_floor"] = on_floor
-    out["variance_floor"] = None if on_floor is None else on_floor.value
-    out["variance_floor_probabilistic"] = None if on_floor is None else on_floor.probable
-    bare: Bound | None = None
-    if work.options.without_normalizers:
-        bare = bounds["without_normalizers"] = step("the bound without normalizers", lambda: _without(work), None)
-    out["without_normalizers"] = None if bare is None else bare.value
+        on_floor = step("the bound on the variance-floor domain", lambda: _on_floor(work, chains), None)
+    keep("variance_floor", on_floor)
+    keep("without_normalizers", step("the bound without normalizers", lambda: _without(work), None))
+    del out["without_normalizers_probabilistic"]  # it is for comparison only
     domain = None if on_floor is None else on_floor.composition.domain
     work.say("lower bounds")
-    search = search or (lambda: _search(work, domain, model, data, limit))
-    attained = step("the lower bound", search, Search(None, None, None))
+    attained = step("the lower bound", search or (lambda: _search(work, domain)), Search(None, None, None))
     if attained.failure:
         told.append(f"no attained value: {attained.failure}")
-    floor = out["variance_floor"]
     out["lower"] = out["lower_everywhere"] = _lower(attained.everywhere, whole, mode)
-    if floor is not None:
-        out["lower"] = _lower(attained.on_floor, floor.domain, mode)
-    out["jacobian"] = _lower(attained.jacobian, "these data points" if data is not None else "random points", mode)
-    stacked = step("the bound on a stacked batch", lambda: _stacked(work, model, data), (None, None))
+    if on_floor is not None:
+        out["lower"] = _lower(attained.on_floor, on_floor.value.domain, mode)
+    out["jacobian"] = _lower(attained.jacobian, "random points" if work.data is None else "these data points", mode)
+    stacked = step("the bound on a stacked batch", lambda: _stacked(work), (None, None))
     out["stacked_batch"], out["stacked_batch_lower"] = stacked
-    compositions = {name: bound.composition for name, bound in bounds.items() if bound is not None}
     return Whole(out, compositions, attained.best)
 
 
-def _printed(layers: list[LayerResult], normalizers: list[NormalizerResult]) -> dict[str, Value | None]:
+def _printed(work: Work) -> dict[str, Value | None]:
     """Return what the paper prints for the network."""
-    weights = [x.upper for x in layers]
-    by_kind = {k: [n.printed for n in normalizers if n.kind == k and n.printed is not None] for k in KINDS_PRINTED}
-    first, second = corollary_10(weights, by_kind["batch_norm"]) if by_kind["batch_norm"] else (None, None)
+    weights = [x.upper for x in work.layers]
+    printed = [(n.kind, n.printed) for n in work.normalizers if n.printed is not None]
+    batch, layer = ([value for kind, value in printed if kind == wanted] for wanted in KINDS_PRINTED)
+    first, second = corollary_10(weights, batch) if batch else (None, None)
     return {
-        "printed": theorem_9(weights, [n.printed for n in normalizers if n.printed is not None]),
+        "printed": theorem_9(weights, [value for _, value in printed]),
         "printed_weights": lemma_5(weights),
         "corollary_10": first,
         "corollary_10_power": second,
-        "corollary_11": corollary_11(weights, by_kind["layer_norm"]) if by_kind["layer_norm"] else None,
+        "corollary_11": corollary_11(weights, layer) if layer else None,
     }
 
 
-def _bound(
-    work: Work, domain: Domain, mode: str | None, chains: Chains | None, program: Program | None = None
-) -> Bound:
-    """Return the bound of a program on a domain; another program than the network's is there for comparison only."""
-    thorough = program is None or not is_large(program)
-    composition = work.composition(program or work.program, domain, work.norms, chains, distributed=thorough)
-    return Bound(*_values(composition, domain.name, mode), composition)
+def _bound(work: Work, domain: Domain, chains: Chains | None, other: Program | None = None) -> Bound:
+    """Return the bound of the network on a domain, or that of another program, which is there for comparison only."""
+    thorough = other is None or not is_large(other)
+    composition = work.composition(other or work.program, domain, work.norms, chains, distributed=thorough)
+    return Bound(*_values(composition, domain.name, work.mode if other is None else None), composition)
 
 
 def everywhere_of(work: Work) -> str:
@@ -180,14 +172,14 @@ def _values(composition: Composition, domain: str, mode: str | None) -> tuple[Va
     return value, Value(rounded_up(probable), Kind.PROBABILISTIC, delta=delta, **rest)  # type: ignore[arg-type]
 
 
-def _floor(work: Work, mode: str | None, chains: Chains | None) -> Value | None:
+def _floor(work: Work, chains: Chains | None) -> Value | None:
     """Return what no bound can go below that lets every activation choose its slope by itself."""
     if chains is None or not chains.used or len(work.program.outputs) != 1:
         return None
     log = chains.floor(work.program.outputs[0][1])
     if log is None:
         return None
-    return Value(log, Kind.LOWER, "activation patterns chosen freely", mode, "normscope Pattern floor")
+    return Value(log, Kind.LOWER, "activation patterns chosen freely", work.mode, "normscope Pattern floor")
 
 
 def _chains(work: Work, program: Program, share: float = 1.0) -> Chains | None:
@@ -202,7 +194,7 @@ def rounded_up(log: float) -> float:
     return log if math.isinf(log) else log + LOG_ROUNDING * max(1.0, abs(log))
 
 
-def _on_floor(work: Work, mode: str | None, chains: Chains | None) -> Bound:
+def _on_floor(work: Work, chains: Chains | None) -> Bound:
     """Return the bound where every normalizer's spread stays above what the data showed.
 
     Where that is infinite (gates, attention without a normalizer) the inputs are also kept in the range of the data.
@@ -213,39 +205,38 @@ def _on_floor(work: Work, mode: str | None, chains: Chains | None) -> Bound:
     floors = seen.floors()
     whole = everywhere_of(work)
     name = _restricted(whole, "whose normalizer stds stay above those seen in the data") if floors else whole
-    found = _bound(work, Domain(name, floors), mode, chains)
+    found = _bound(work, Domain(name, floors), chains)
     if found.value.log == math.inf:
         name = _restricted(name, "within the data's range and norms, also at the factors of products")
-        found = _bound(work, Domain(name, floors, tuple(seen.inputs), seen.factors), mode, chains)
+        found = _bound(work, Domain(name, floors, tuple(seen.inputs), seen.factors), chains)
     return found
 
 
 def _without(work: Work) -> Bound | None:
-    """Return the bound of the same network with its normalizers of activations removed."""
-    if not any(not acts_on_weights(s) for s in work.program.sites):
+    """Return the bound of the same network with its normalizers of activations removed, if that was asked for."""
+    if not work.options.without_normalizers or all(acts_on_weights(s) for s in work.program.sites):
         return None
     work.say("composing the bound without normalizers")
     program, _ = walk_coupled(work.captured, work.options, without=True, coupled=work.coupled)
     whole = everywhere_of(work)
     chains = _chains(work, program, share=0.25)  # for comparison only
-    found = _bound(work, Domain(whole), None, chains, program)
+    found = _bound(work, Domain(whole), chains, program)
     if found.value.log == math.inf and work.seen is not None:
         name = _restricted(whole, "within the data's range and norms")
-        found = _bound(work, Domain(name, {}, tuple(work.seen.inputs)), None, chains, program)
+        found = _bound(work, Domain(name, {}, tuple(work.seen.inputs)), chains, program)
     return found
 
 
-def _search(work: Work, domain: Domain | None, model: nn.Module, data: Any, limit: int | None) -> Search:
+def _search(work: Work, domain: Domain | None) -> Search:
     """Search for inputs with a large Jacobian or quotient, among all of the data where that is cheap."""
     cost, outputs = forward_cost(work.program), sum(e.numel for _, e in work.program.outputs)
     norms = None
     look: Iterator[Tensor] = iter(())
-    if data is not None and work.stacked is None and outputs and work.options.points is None:
+    if work.data is not None and work.stacked is None and outputs and work.options.points is None:
         # A climb follows rounding, so less of it is better.
         precise = torch.float64 if cost < PRECISE else torch.float32
         norms = batched_norms(work.captured, work.program, precise)
-        most = limit_for(cost, outputs)
-        given = batches(work, model, data, most if limit is None else min(most, limit))
+        given = batches(work, work.at_most(limit_for(cost, outputs)))
         look = (piece for batch in given for piece in batch[0].split(BATCH))
     return search_inputs(
         work.captured,
@@ -270,17 +261,17 @@ def _lower(log: float | None, domain: str, mode: str | None) -> Value | None:
     return Value(log, Kind.LOWER, domain=domain, mode=mode, statement="normscope Jacobian")
 
 
-def _stacked(work: Work, model: nn.Module, data: Any) -> tuple[Value | None, Value | None]:
+def _stacked(work: Work) -> tuple[Value | None, Value | None]:
     """Return the bound of a batch as one stacked input, BatchNorm using its statistics, near that batch."""
     options = work.options
     wanted = options.stacked
     if wanted is None:
         wanted = sum(t.numel() for t in work.captured.tensors.values()) < 2_000_000
-    if data is None or not wanted or options.mode == "batch" or not has_batch_norm(work.captured.graph):
+    if work.data is None or not wanted or options.mode == "batch" or not has_batch_norm(work.captured.graph):
         return None, None
     if work.captured.graph.batch != "dynamic" or work.stacked is not None:
         return None, None
-    batch = next(batches(work, model, data, STACKED))
+    batch = next(batches(work, STACKED))
     if batch[0].shape[0] < 2:
         return None, None
     work.say("composing the bound on a stacked batch")

@@ -6,10 +6,8 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 import torch
-from torch import nn
 
 from normscope.analysis.context import Work, shapes_of, where_fixed
-from normscope.analysis.options import Options
 from normscope.core.errors import attempt
 from normscope.core.result import Coverage, LayerResult, NormalizerResult, OpaqueOperation, Result, Rows
 from normscope.core.value import Kind, Value, product
@@ -18,22 +16,21 @@ from normscope.graph.module_tree import fold
 from normscope.operators.program import Program
 
 
-def gathered(
-    work: Work, model: nn.Module, name: str, with_data: bool, layers: list[LayerResult],
-    normalizers: list[NormalizerResult], constants: dict[str, Value | None],
-) -> Result:  # fmt: skip
-    """Return a result with everything but what is said along depth, around the data and in messages."""
-    told = work.messages  # each table by itself: one that fails takes no other along
+def gathered(work: Work, name: str, constants: dict[str, Value | None], **rest: Any) -> Result:
+    """Return the result of an analysis, each table by itself: one that fails takes no other along."""
+    told, graph = work.messages, work.captured.graph
     return Result(
-        model=model_facts(work.captured, model, name, work.options),
-        input=input_facts(work, with_data),
+        model=model_facts(work, name),
+        input=input_facts(work),
         coverage=coverage(work.program, work.captured),
-        normalizers=Rows(normalizers),
-        layers=Rows(layers),
+        normalizers=Rows(work.normalizers),
+        layers=Rows(work.layers),
         end_to_end=constants,
-        effect=attempt("what normalizers change", lambda: effect(normalizers, layers, constants), {}, told),
+        effect=attempt("what normalizers change", lambda: effect(work.normalizers, work.layers, constants), {}, told),
         statistics=attempt("the statistics of the data", lambda: statistics(work), {}, told),
-        blocks=attempt("the tree of modules", lambda: tuple(b.to_dict() for b in fold(work.captured.graph)), (), told),
+        blocks=attempt("the tree of modules", lambda: tuple(b.to_dict() for b in fold(graph)), (), told),
+        messages=attempt("a part of these messages", lambda: tuple(messages(work)), (), told) or tuple(told),
+        **rest,
     )
 
 
@@ -50,33 +47,34 @@ def coverage(program: Program, captured: Captured) -> Coverage:
     return Coverage(program.total, program.total - len(unknown), share, total, tuple(opaque))
 
 
-def model_facts(captured: Captured, model: nn.Module, name: str, options: Options) -> dict[str, Any]:
+def model_facts(work: Work, name: str) -> dict[str, Any]:
     """Return facts about the model and how it was looked at."""
     from normscope import __version__
 
+    graph, model, options = work.captured.graph, work.model, work.options
     return {
         "name": name,
         "class": type(model).__name__,
         "parameters": sum(p.numel() for p in model.parameters()),
-        "front_end": captured.graph.front_end,
-        "batch": captured.graph.batch,
+        "front_end": graph.front_end,
+        "batch": graph.batch,
         "mode": options.mode,
         "norm": "l2",
         "normscope": __version__,
         "torch": torch.__version__,
-        "notes": list(captured.graph.notes),
+        "notes": list(graph.notes),
         "options": {k: getattr(options, k) for k in ("tolerance", "delta", "seed")},
     }
 
 
-def input_facts(work: Work, with_data: bool) -> dict[str, Any]:
+def input_facts(work: Work) -> dict[str, Any]:
     """Return what counts as the network input."""
     program = work.program
     return {
         "blocks": [{"name": b.name, "shape": list(b.shape), "kind": b.kind} for b in program.blocks],
         "held_fixed": [*work.fixed_inputs.inputs, *work.fixed_inputs.tokens],
         "outputs": [name for name, _ in program.outputs],
-        "data": with_data,
+        "data": work.data is not None,
     }
 
 

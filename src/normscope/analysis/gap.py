@@ -14,7 +14,6 @@ from normscope.analysis.depth_curve import Place, places
 from normscope.analysis.end_to_end import Whole
 from normscope.core.depth_curve import Depth
 from normscope.core.gap import Gap, Share
-from normscope.core.result import LayerResult, NormalizerResult
 from normscope.operators.arithmetic import Product, Quotient
 from normscope.operators.attention import Attention, LogSoftmax, Softmax
 from normscope.operators.expression import Expr
@@ -22,9 +21,7 @@ from normscope.operators.matrix import MatrixProduct
 from normscope.operators.normalization import Division
 
 
-def gap(
-    work: Work, layers: Sequence[LayerResult], normalizers: Sequence[NormalizerResult], whole: Whole, depth: Depth
-) -> Gap | None:
+def gap(work: Work, whole: Whole, depth: Depth) -> Gap | None:
     """Return the shares of the gap, or nothing where a bound is infinite or nothing was measured along depth."""
     floor, everywhere = depth.curves.get("variance_floor"), depth.curves.get("global")
     same = floor is None or (everywhere is not None and floor.domain == everywhere.domain)
@@ -39,12 +36,8 @@ def gap(
     output = work.program.outputs[0][1]
     product = composition.lipschitz(output).total()[0] / math.log(10.0)
     known = {}
-    for place, high, low in zip(
-        places(work.program, layers, normalizers),
-        depth.curves[bound].log10[1:-1],
-        depth.curves["lower"].log10[1:-1],
-        strict=True,
-    ):
+    upper_curve, lower_curve = (depth.curves[name].log10[1:-1] for name in (bound, "lower"))
+    for place, high, low in zip(places(work), upper_curve, lower_curve, strict=True):
         if high is not None and low is not None and not math.isinf(high) and not math.isinf(low):
             known[place.expr.id] = (place, high - low)
     name = known[output.id][0].name if output.id in known else "output"

@@ -2,7 +2,6 @@
 
 import functools
 import math
-from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -86,15 +85,14 @@ def layer_names(program: Program) -> list[str]:
     return numbered([e.op.owner or e.op.weight_name for e in program.layers])  # type: ignore[union-attr]
 
 
-def normalizers(work: Work, layers: Sequence[LayerResult]) -> list[NormalizerResult]:
+def normalizers(work: Work) -> list[NormalizerResult]:
     """Return every normalizer with its printed and proved constants; one of weights has those of its layer."""
     sites = work.program.sites
     results = []
     for site, name in zip(sites, numbered([s.owner or s.node for s in sites]), strict=True):
         unknown = NormalizerResult(name, site.kind, _NOT_PRINTED, None, _NO_BOUND, details={"eps": site.eps})
         of_weight = acts_on_weights(site) and not site.of_array
-        make = functools.partial(_of_weight, layers=layers) if of_weight else _normalizer
-        step = functools.partial(make, work, unknown, site)
+        step = functools.partial(_of_weight if of_weight else _normalizer, work, unknown, site)
         results.append(attempt(f"the constant of {name}", step, unknown, work.messages))
     return results
 
@@ -121,12 +119,12 @@ def _normalizer(work: Work, row: NormalizerResult, site: Site) -> NormalizerResu
     )
 
 
-def _of_weight(work: Work, row: NormalizerResult, site: Site, layers: Sequence[LayerResult]) -> NormalizerResult:
+def _of_weight(work: Work, row: NormalizerResult, site: Site) -> NormalizerResult:
     """Return the row of a normalizer of weights: the norm of its layer as it acts, the largest over its uses.
 
     What it leaves of the weight says nothing of the layer: a convolution is not its reshaped kernel.
     """
-    pairs = [(e.op, x.upper) for e, x in zip(work.program.layers, layers, strict=True) if e.op is not None]
+    pairs = [(e.op, x.upper) for e, x in zip(work.program.layers, work.layers, strict=True) if e.op is not None]
     found = [v for op, v in pairs if op.weight_name == site.source] or [v for op, v in pairs if op.owner == site.owner]
     details = describe(site)
     if not found:

@@ -370,9 +370,9 @@ def _fill(subject: Subject, prepared: Prepared, data: Any, limit: int | None, se
     if data is None:
         return
     say("statistics of the data")
-    work = Work(captured, program, options, subject.norms, say)
+    work = Work(captured, program, options, subject.norms, say, subject.model, data)
     most = samples_of(program) if limit is None else limit
-    seen = list(batches(work, subject.model, data, most))
+    seen = list(batches(work, most))
     probed = max(PROBED, int(MORE / max(1.0, forward_cost(program))))
     subject.batch = _joined(seen[: max(1, probed // max(1, len(seen[0][0])))]) if seen else None
     activations = activation_inputs(captured, program)

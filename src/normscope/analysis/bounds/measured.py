@@ -47,7 +47,7 @@ class Network:
     def work(self) -> Work:
         """Return the walk of its graph."""
         self.say("walking the graph")
-        return begin(self.captured, torch.nn.Identity(), None, Options(tolerance=TOLERANCE), self.say, None)
+        return begin(self.captured, Options(tolerance=TOLERANCE), self.say, torch.nn.Identity())
 
     @functools.cached_property
     def steps(self) -> Steps:
@@ -62,7 +62,8 @@ class Network:
     @functools.cached_property
     def normalizers(self) -> list[NormalizerResult]:
         """Return the constants of every normalizer."""
-        return normalizers(self.work, self.layers)
+        self.work.layers = self.layers
+        return normalizers(self.work)
 
     @functools.cached_property
     def constant(self) -> Value:
