@@ -11,7 +11,7 @@ from torch import nn
 
 from normscope.analysis.bounds.cells import CENTRES, cells_in, cells_of, local_constants
 from normscope.analysis.bounds.chain import RefusedError
-from normscope.analysis.bounds.losses import bounded_losses
+from normscope.analysis.bounds.cells import bounded_losses
 from normscope.analysis.bounds.measured import Network
 from normscope.analysis.bounds.scores import scored
 from normscope.generalization import Partition, grid

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from normscope.analysis.bounds.chain import RefusedError
-from normscope.analysis.bounds.losses import bounded_losses
+from normscope.analysis.bounds.cells import bounded_losses
 from normscope.core.errors import InputError
 
 

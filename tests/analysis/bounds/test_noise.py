@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 import torch
 
+from normscope.analysis.bounds.folded import Folded
 from normscope.analysis.bounds.noise import LEVELS, posterior
 
 from .conftest import captured_of
@@ -17,8 +18,8 @@ def test_posterior(trained: Any) -> None:
     """Deterministic by the seed; the noisy error is a share; a rescaled twin has the same divergence."""
     model, (x, y), _ = trained
     before = copy.deepcopy(model.state_dict())
-    first = posterior(captured_of(model, 4, 2), x, y, 0.0, 0)
-    assert first == posterior(captured_of(model, 4, 2), x, y, 0.0, 0)
+    first = posterior(Folded(captured_of(model, 4, 2)), x, y, 0.0, 0)
+    assert first == posterior(Folded(captured_of(model, 4, 2)), x, y, 0.0, 0)
     assert first.level in LEVELS
     assert 0 <= first.loss <= 1
     assert first.divergence > 0
@@ -29,7 +30,7 @@ def test_posterior(trained: Any) -> None:
         twin[1].running_mean *= 64
         twin[1].running_var.copy_((twin[1].running_var + twin[1].eps) * 64**2 - twin[1].eps)
         twin[1].weight.mul_(1.0)
-    folded = posterior(captured_of(twin, 4, 2), x, y, 0.0, 0)
+    folded = posterior(Folded(captured_of(twin, 4, 2)), x, y, 0.0, 0)
     assert folded.level == first.level
     assert folded.divergence == pytest.approx(first.divergence, rel=0.05)
     assert all(torch.equal(before[k], v) for k, v in model.state_dict().items())

@@ -1,15 +1,14 @@
 """The rows of Theorem 20 of than2025, its corollaries and the bound of Hou et al.: what happens within cells."""
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any
 
 import torch
 
-from normscope.analysis.bounds.cells import Cells
+from normscope.analysis.bounds.cells import BoundedLoss, bounded_losses
 from normscope.analysis.bounds.chain import RefusedError
-from normscope.analysis.bounds.losses import BoundedLoss, bounded_losses
 from normscope.analysis.bounds.measured import Network, gradient_norms
 from normscope.analysis.bounds.result import BoundRow
 from normscope.analysis.bounds.setting import Row, Setting, plus, row_of
@@ -34,26 +33,26 @@ _LARGEST = 1.0
 
 def theorem_20(s: Setting) -> BoundRow:
     """Repaired: fixed cells with one label each, diameters, certified constants on cells, the least of three terms."""
-    cells, local = s.cells, s.local
-    terms = _terms(s, cells, s.delta)
-    least = min((terms[n] for n in _VALID), key=lambda v: v.log)
-    found = []
-    for loss in _losses(s):
+    cells, local, terms = s.cells, s.local, _terms(s, s.delta)
+
+    def within(loss: BoundedLoss) -> Value:
         moves = (local.of_loss(loss) * cells.diameters).clamp_max(_LARGEST)
-        term = Value.of(up(cells.mean(moves), 16.0), Kind.CERTIFIED)
-        found.append((total((_risk(s, loss), term, least)), loss, term))
-    value, loss, term = min(found, key=lambda each: each[0].log)
+        return Value.of(up(cells.mean(moves), 16.0), Kind.CERTIFIED)
+
+    least = _least_term(terms)
+    value, loss, term = _best(s, within, least)
     value = replace(value, statement="normscope Proposition GEN-4", kind=Kind.PROBABILISTIC, delta=s.delta)
     whole = total((_risk(s, loss), term))
     shown: dict[str, Any] = {"local term": term.value, "loss": loss.name}
     shown |= {name: g.value for name, g in terms.items()}
-    for name, g in _terms(s, cells, s.delta, parts=1).items():
+    for name, g in _terms(s, s.delta, parts=1).items():
         shown[f"error with {name} alone"] = total((whole, g)).value
     shown |= {"flat cells": int(((local.of_loss(loss) == 0) & (cells.counts > 0)).sum()), "balls": local.balls}
     shown |= {"diameter": cells.diameter, "cells": cells.cells, "occupied": cells.occupied}
     if s.network.constant.log < math.inf:
         far = Value.of(cells.mean(cells.diameters), Kind.CERTIFIED)
-        shown["log10 with one constant for all inputs, uncut"] = _best_loss(s, s.network.constant, far, least)[1].log10
+        uncut = _with_constant(s, s.network.constant, far, least)[0]
+        shown["log10 with one constant for all inputs, uncut"] = uncut.log10
     return row_of("Theorem 20, repaired", value, s, of=loss.of, note=local.note, details=shown)
 
 
@@ -61,18 +60,18 @@ def theorem_20_held_out(s: Setting) -> BoundRow:
     """Repaired, with distances that test samples bound: half of delta for them, shared by the losses that are tried."""
     if s.tuned:
         raise RefusedError(s.tuned)
-    cells, local, losses = s.cells, s.local, _losses(s)
-    terms = _terms(s, cells, s.delta / 2)
-    least = min((terms[n] for n in _VALID), key=lambda v: v.log)
+    cells, local = s.cells, s.local
+    least = _least_term(_terms(s, s.delta / 2))
     ours, theirs = cells.places
-    found = []
-    for loss in losses:
+    part = s.delta / (2 * len(_losses(s)))
+
+    def within(loss: BoundedLoss) -> Value:
         steep = local.of_loss(loss)
         most = (steep * cells.diameters).clamp_max(_LARGEST)
         moves = torch.minimum((steep[ours][:, None] * cells.apart).nan_to_num(_LARGEST), most[ours][:, None])
-        term = held_out_local_term(moves, ours, theirs, cells.counts, most, s.delta / (2 * len(losses)))
-        found.append((total((_risk(s, loss), term, least)), loss, term))
-    value, loss, term = min(found, key=lambda each: each[0].log)
+        return held_out_local_term(moves, ours, theirs, cells.counts, most, part)
+
+    value, loss, term = _best(s, within, least)
     value = replace(value, statement="normscope Proposition GEN-21", kind=Kind.PROBABILISTIC, delta=s.delta)
     shown = {"local term": term.value, "g": least.value, "loss": loss.name, "mean distance": cells.mean_distance}
     return row_of("Theorem 20, held-out distances", value, s, of=loss.of, note=local.note, details=shown)
@@ -82,9 +81,9 @@ def theorem_20_held_out(s: Setting) -> BoundRow:
 _VALID = ("g tight", "g total variation", "g multinomial")
 
 
-def _terms(s: Setting, cells: Cells, delta: float, parts: int = len(_VALID)) -> dict[str, Value]:
+def _terms(s: Setting, delta: float, parts: int = len(_VALID)) -> dict[str, Value]:
     """Return the terms of the counts, each with a part of delta; the printed one with all of it."""
-    m, part = s.train.samples, delta / parts
+    cells, m, part = s.cells, s.train.samples, delta / parts
     return {
         "g printed": g_paper(1.0, cells.occupied, cells.cells, m, delta),
         "g tight": g_tight(1.0, cells.occupied, cells.cells, m, part),
@@ -93,28 +92,31 @@ def _terms(s: Setting, cells: Cells, delta: float, parts: int = len(_VALID)) -> 
     }
 
 
+def _least_term(terms: Mapping[str, Value]) -> Value:
+    return min((terms[name] for name in _VALID), key=lambda v: v.log)
+
+
 def theorem_20_as_printed(s: Setting) -> BoundRow:
     """With average distances, which test inputs show only roughly, and the printed term."""
-    loss, value, cells = _printed(s, s.network.constant)
-    return row_of("Theorem 20, printed", value, s, of=loss.of, loss=loss.name, distance=cells.mean_distance)
+    loss, value = _printed(s)
+    return row_of("Theorem 20, printed", value, s, of=loss.of, loss=loss.name, distance=s.cells.mean_distance)
 
 
 def theorem_20_estimated(s: Setting) -> BoundRow:
     """With gradients at samples in place of constants of cells: no bound, but what the theorem could say at best."""
-    cells, m = s.cells, s.train.samples
     slopes = gradient_norms(s.network, s.train)[1]
     sampled = Value.of(float(slopes.mean()) / math.sqrt(2), Kind.ESTIMATE)  # of the scores, from that of the margin
-    g = g_total_variation(1.0, cells.cells, m, s.delta)
-    loss, value = _best_loss(s, sampled, Value.of(cells.mean_distance, Kind.ESTIMATE), g)
+    g = g_total_variation(1.0, s.cells.cells, s.train.samples, s.delta)
+    value, loss, _ = _with_constant(s, sampled, _distance(s), g)
     value = replace(value, statement="than2025 Theorem 20")
     return row_of("Theorem 20, sampled gradients", value, s, of=loss.of, loss=loss.name, gradient=float(slopes.mean()))
 
 
 def corollary_21_row(s: Setting) -> BoundRow:
     """Discontinuities on a null set: the same number, if they were fixed before the data as the cells were."""
-    loss, value, _ = _printed(s, s.network.constant)
-    value = corollary_21(value)
-    return row_of("Corollary 21, printed", value, s, of=loss.of, note="a Lipschitz network: the same as Theorem 20")
+    loss, value = _printed(s)
+    note = "a Lipschitz network: the same as Theorem 20"
+    return row_of("Corollary 21, printed", corollary_21(value), s, of=loss.of, note=note)
 
 
 def product_of_weights(s: Setting) -> Value:
@@ -165,24 +167,36 @@ def _risk(s: Setting, loss: BoundedLoss) -> Value:
     return Value.of(float(loss.values(s.train.outputs.double(), s.train.labels).mean()), Kind.CERTIFIED)
 
 
-def _best_loss(s: Setting, constant: Value, distance: Value, g: Value) -> tuple[BoundedLoss, Value]:
-    """Return the loss for which the training loss, local term and statistical term are least together."""
-    if constant.log == math.inf:
-        raise RefusedError("the network has no finite Lipschitz constant on all inputs")
+def _best(s: Setting, local: Callable[[BoundedLoss], Value], g: Value) -> tuple[Value, BoundedLoss, Value]:
+    """Return the least sum of training loss, local term and statistical term, its loss, and its local term."""
     found = []
     for loss in _losses(s):
-        local = product((Value.of(loss.constant, Kind.CERTIFIED), constant, distance))
-        found.append((loss, total((_risk(s, loss), local, g))))
-    return min(found, key=lambda pair: pair[1].log)
+        term = local(loss)
+        found.append((total((_risk(s, loss), term, g)), loss, term))
+    return min(found, key=lambda each: each[0].log)
 
 
-def _printed(s: Setting, constant: Value) -> tuple[BoundedLoss, Value, Cells]:
-    """Return the printed Theorem 20 with a constant for all cells."""
-    cells = s.cells
-    g = g_paper(1.0, cells.occupied, cells.cells, s.train.samples, s.delta)
-    loss, _ = _best_loss(s, constant, Value.of(cells.mean_distance, Kind.PRINTED), g)
-    local = product((Value.of(loss.constant, Kind.CERTIFIED), constant, Value.of(cells.mean_distance, Kind.ESTIMATE)))
-    return loss, plus(_risk(s, loss), theorem_20_printed(local, g)), cells
+def _with_constant(s: Setting, constant: Value, distance: Value, g: Value) -> tuple[Value, BoundedLoss, Value]:
+    """Return the same with one constant of the network for all cells, times a distance."""
+    if constant.log == math.inf:
+        raise RefusedError("the network has no finite Lipschitz constant on all inputs")
+    return _best(s, lambda loss: product((Value.of(loss.constant, Kind.CERTIFIED), constant, distance)), g)
+
+
+def _distance(s: Setting) -> Value:
+    """Return the mean distance of a training sample from test inputs in its cell."""
+    return Value.of(s.cells.mean_distance, Kind.ESTIMATE)
+
+
+def _g_printed(s: Setting) -> Value:
+    return g_paper(1.0, s.cells.occupied, s.cells.cells, s.train.samples, s.delta)
+
+
+def _printed(s: Setting) -> tuple[BoundedLoss, Value]:
+    """Return the printed Theorem 20 with one constant for all cells, and the loss for which it is least."""
+    g = _g_printed(s)
+    _, loss, local = _with_constant(s, s.network.constant, _distance(s), g)
+    return loss, plus(_risk(s, loss), theorem_20_printed(local, g))
 
 
 def corollary_22_row(of: str, constant: Callable[[Setting], Value]) -> Row:
@@ -190,11 +204,9 @@ def corollary_22_row(of: str, constant: Callable[[Setting], Value]) -> Row:
     name = f"Corollary 22, {of}"
 
     def make(s: Setting) -> BoundRow:
-        network, cells = constant(s), s.cells
-        distance = Value.of(cells.mean_distance, Kind.ESTIMATE)
-        g = g_paper(1.0, cells.occupied, cells.cells, s.train.samples, s.delta)
-        loss, _ = _best_loss(s, network, distance, g)
-        value = corollary_22(Value.of(loss.constant, Kind.CERTIFIED), network, distance, g)
+        network, g = constant(s), _g_printed(s)
+        _, loss, _ = _with_constant(s, network, _distance(s), g)
+        value = corollary_22(Value.of(loss.constant, Kind.CERTIFIED), network, _distance(s), g)
         residual = "" if _is_plain(s.network) else "the network is no plain chain: the product is not a bound for it"
         return row_of(name, plus(_risk(s, loss), value), s, of=loss.of, note=residual, log10_network=network.log10)
 

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from normscope.analysis.bounds.chain import chain_of, has_biases
+from normscope.analysis.bounds.folded import Folded
 from normscope.analysis.bounds.scores import Scores
 from normscope.analysis.capacity import begin
 from normscope.analysis.context import Progress, Work
@@ -48,6 +49,11 @@ class Network:
         """Return the walk of its graph."""
         self.say("walking the graph")
         return begin(self.captured, Options(tolerance=TOLERANCE), self.say, torch.nn.Identity())
+
+    @functools.cached_property
+    def folded(self) -> Folded:
+        """Return it with BatchNorm folded into its weights."""
+        return Folded(self.captured)
 
     @functools.cached_property
     def steps(self) -> Steps:

@@ -8,12 +8,11 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.nn import functional as F
 
 from normscope.analysis.bounds.chain import RefusedError
+from normscope.analysis.bounds.folded import Folded, log_path_norm
 from normscope.analysis.bounds.measured import Network
 from normscope.analysis.bounds.noise import error_at_worst, error_with_noise
-from normscope.analysis.bounds.paths import folded_tensors, log_path_norm
 from normscope.analysis.bounds.run import captured_on
 from normscope.analysis.bounds.scores import Scores, scored
 from normscope.core.errors import InputError
@@ -21,7 +20,6 @@ from normscope.core.statement import statement
 from normscope.generalization.margin_bounds import spectral_complexity
 from normscope.graph.capture import Captured
 from normscope.graph.guard import untouched
-from normscope.graph.interpreter import run
 
 #: Share of the margins below the one that measures divide by, the drop of accuracy that noise may cost, bisections.
 QUANTILE, DROP, BISECTIONS = 0.1, 0.1, 8
@@ -80,9 +78,8 @@ def measures(
     with untouched(model):
         scores = scored(captured, train, "train", None, seed, lambda text: None)
         network = Network(captured, lambda text: None)
-        folded, statistics = folded_tensors(captured)
-        named = {n: t for n, t in folded.items() if t.is_floating_point() and n not in statistics}
-        weights = list(named.values())
+        folded = Folded(captured)
+        named, weights = folded.weights, list(folded.weights.values())
         margin = float(torch.quantile(scores.margins, QUANTILE))
         found = Measures()
         found |= {
@@ -92,8 +89,8 @@ def measures(
             **_of_outputs(scores),
         }
         found.add("norms of layers", lambda: _of_chain(network, margin))
-        found.add("path norm", lambda: _over_margin({"log path norm": log_path_norm(captured)}, margin))
-        flat = _of_noise(network, scores, seed)
+        found.add("path norm", lambda: _over_margin({"log path norm": log_path_norm(folded)}, margin))
+        flat = _of_noise(folded, scores, seed)
         found |= {name: -2 * math.log(level) for name, level in flat.items()}
         zero = {name: torch.zeros_like(t) for name, t in named.items()}
         found |= _of_priors(named, zero, "zero", scores.samples, flat)
@@ -135,7 +132,7 @@ def _of_start(
     named: Mapping[str, Tensor], start: nn.Module | None, train: Any, samples: int, flat: Mapping[str, float]
 ) -> dict[str, float]:
     """Return distances and PAC-Bayes measures from the start."""
-    first = folded_tensors(captured_on(_given(start, "start"), train))[0]
+    first = Folded(captured_on(_given(start, "start"), train)).tensors
     return _of_distance(named, first) | _of_priors(named, first, "the start", samples, flat)
 
 
@@ -205,7 +202,7 @@ def _over_margin(found: dict[str, float], margin: float) -> dict[str, float]:
     return found | {f"{k} over margin": v - math.log(margin) for k, v in found.items() if k.startswith("log")}
 
 
-def _of_noise(network: Network, scores: Scores, seed: int) -> dict[str, float]:
+def _of_noise(folded: Folded, scores: Scores, seed: int) -> dict[str, float]:
     """Return the largest random noise, and the largest worst change, that cost a tenth of the accuracy."""
     labels = scores.labels[scores.chosen]
     allowed = scores.errors / scores.samples + DROP
@@ -215,7 +212,7 @@ def _of_noise(network: Network, scores: Scores, seed: int) -> dict[str, float]:
         low, high = 1e-4, 4.0
         for _ in range(BISECTIONS):
             middle = math.sqrt(low * high)
-            error = look(network.captured, scores.some, labels, middle, seed, relative=relative)
+            error = look(folded, scores.some, labels, middle, seed, relative=relative)
             low, high = (middle, high) if error <= allowed else (low, middle)
         found[f"log {name} (1/{symbol}^2)"] = low
     return found
@@ -253,19 +250,12 @@ def _pair(history: Any) -> tuple[Sequence[float], Sequence[float]]:
 @statement("jiang2020", "gradient noise", holds="an estimate from random batches of the training data")
 def log_gradient_noise(captured: Captured, scores: Scores, seed: int) -> float:
     r"""Return ``ln sum_j Var[g_j]`` for gradients ``g`` of the cross-entropy on random batches, BatchNorm folded."""
-    folded, constants = folded_tensors(captured)
-    dtype, source = captured.example[0].dtype, torch.Generator().manual_seed(seed)
-    fixed = {n: t.to(dtype) if t.is_floating_point() else t for n, t in folded.items()}
-    names = [n for n, t in fixed.items() if t.is_floating_point() and n not in constants]
+    folded, source = Folded(captured), torch.Generator().manual_seed(seed)
+    at = {n: folded.fixed[n] for n in folded.weights}
     labels = scores.labels[scores.chosen]
     found: list[Tensor] = []
     for _ in range(GRADIENTS):
         i = torch.randint(len(scores.some), (BATCH,), generator=source)
-        leaves = {n: fixed[n].detach().clone().requires_grad_(True) for n in names}
-        with torch.enable_grad():
-            outputs = run(captured.graph, fixed | leaves, [scores.some[i].to(dtype)])[0]
-            loss = F.cross_entropy(outputs, labels[i])
-        slopes = torch.autograd.grad(loss, list(leaves.values()), allow_unused=True, materialize_grads=True)
-        found.append(torch.cat([g.detach().flatten().double() for g in slopes]))
-    spread = float(torch.stack(found).var(0).sum())
-    return _log(spread)
+        slopes = folded.gradient(scores.some[i], labels[i], at)
+        found.append(torch.cat([g.flatten().double() for g in slopes.values()]))
+    return _log(float(torch.stack(found).var(0).sum()))

@@ -12,7 +12,7 @@ from torch.nn import functional as F
 
 from normscope.analysis.around import RATE
 from normscope.analysis.bounds.chain import RefusedError
-from normscope.analysis.bounds.paths import folded_tensors
+from normscope.analysis.bounds.folded import Folded
 from normscope.analysis.bounds.scores import labelled
 from normscope.generalization.pac_bayes import relative_divergence
 from normscope.graph.capture import Captured, capture, uncompiled
@@ -185,13 +185,10 @@ class _Noisy:
     """
 
     def __init__(self, captured: Captured, names: list[str]) -> None:
-        self.captured, self.dtype = captured, captured.example[0].dtype
-        folded, statistics = folded_tensors(captured)
-        self.fixed = {n: t.to(self.dtype) if t.is_floating_point() else t for n, t in folded.items()}
-        self.names = [n for n in names if n in self.fixed and n not in statistics]
-        self.spread = {n: max(float(folded[n].square().mean()) ** 0.5, 1e-3) for n in self.names}
-        self.moved = {n: torch.zeros_like(self.fixed[n]) for n in self.names}
-        self.log_noise = {n: torch.zeros_like(self.fixed[n]) for n in self.names}
+        self.folded = Folded(captured)
+        self.means = {n: self.folded.fixed[n] for n in names if n in self.folded.weights}
+        self.spread = {n: max(float(self.folded.weights[n].square().mean()) ** 0.5, 1e-3) for n in self.means}
+        self.moved, self.log_noise = ({n: torch.zeros_like(t) for n, t in self.means.items()} for _ in range(2))
 
     @property
     def entries(self) -> int:
@@ -201,20 +198,16 @@ class _Noisy:
     @property
     def divergence(self) -> float:
         """Return the divergence from the prior, in float64."""
-        return math.fsum(
-            float(relative_divergence(self.moved[n].double(), self.log_noise[n].double())) for n in self.names
-        )
-
-    def _weights(self, source: torch.Generator) -> dict[str, Tensor]:
-        """Draw the weights."""
-        drawn = dict(self.fixed)
-        for n in self.names:
-            z = torch.randn(self.fixed[n].shape, generator=source, dtype=self.dtype)
-            drawn[n] = self.fixed[n] + self.spread[n] * (self.moved[n] + self.log_noise[n].exp() * z)
-        return drawn
+        pairs = ((self.moved[n].double(), self.log_noise[n].double()) for n in self.means)
+        return math.fsum(float(relative_divergence(*pair)) for pair in pairs)
 
     def _scores(self, x: Tensor, source: torch.Generator) -> Tensor:
-        return run(self.captured.graph, self._weights(source), [x.to(self.dtype)])[0]
+        """Return scores with weights that are drawn anew."""
+        drawn = {}
+        for n, mean in self.means.items():
+            z = torch.randn(mean.shape, generator=source, dtype=mean.dtype)
+            drawn[n] = mean + self.spread[n] * (self.moved[n] + self.log_noise[n].exp() * z)
+        return self.folded.scores(x, drawn)
 
     def choose_level(self, x: Tensor, y: Tensor, source: torch.Generator) -> float:
         """Take the largest noise of the prior that costs few errors on its own samples."""
@@ -246,7 +239,7 @@ class _Noisy:
                 chosen = torch.randint(m, (BATCH,), generator=source)
                 logs = torch.log_softmax(self._scores(x[chosen], source), 1).gather(1, y[chosen][:, None])
                 loss = -logs.clamp_min(-scale).mean() / scale
-                kl = torch.stack([relative_divergence(self.moved[n], self.log_noise[n]) for n in self.names]).sum()
+                kl = torch.stack([relative_divergence(self.moved[n], self.log_noise[n]) for n in self.means]).sum()
                 q = (kl + math.log(2 * math.sqrt(m) / 0.025)) / (2 * m)
                 optimizer.zero_grad()
                 ((loss + q).sqrt() + q.sqrt()).square().backward()

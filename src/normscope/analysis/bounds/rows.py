@@ -9,7 +9,7 @@ from torch import Tensor
 
 from normscope.analysis.bounds import cell_rows
 from normscope.analysis.bounds.chain import RefusedError, relu_units
-from normscope.analysis.bounds.paths import folded_tensors, log_path_norm
+from normscope.analysis.bounds.folded import Folded, log_path_norm
 from normscope.analysis.bounds.result import BoundRow
 from normscope.analysis.bounds.scores import class_scores, labelled
 from normscope.analysis.bounds.setting import Row, Setting, plus, row_of
@@ -34,7 +34,6 @@ from normscope.generalization import (
     vc_dimension_network,
     vc_gap,
 )
-from normscope.graph.capture import Captured
 
 #: Bits for each number that are tried, and bits of the scale of a tensor.
 WIDTHS, SCALE_BITS = (2, 3, 4, 6, 8), 32
@@ -91,7 +90,7 @@ def margin_row(name: str, bound: Callable[..., Value], size: Callable[[Setting],
 
 def path_norm(s: Setting) -> BoundRow:
     """The L1 path norm."""
-    log, program = log_path_norm(s.network.captured), s.network.work.program
+    log, program = log_path_norm(s.network.folded), s.network.work.program
     kernels = [math.prod(x.shape[2:]) for x in s.network.layers if x.kind == "convolution"]
     gamma = s.gammas[0]
     value = path_norm_bound(
@@ -155,28 +154,23 @@ def _forms(name: str, loss: float, divergence: float, samples: int, delta: float
     ]
 
 
-def quantized(captured: Captured, width: int) -> tuple[dict[str, Tensor], int]:
+def quantized(folded: Folded, width: int) -> tuple[dict[str, Tensor], int]:
     """Return the folded tensors of a network, each rounded to ``2^width - 1`` levels, and the bits of their code."""
-    tensors, statistics = folded_tensors(captured)
     top = 2 ** (width - 1) - 1
-    bits, dtype = 0, captured.example[0].dtype
-    for name, tensor in tensors.items():
-        if not tensor.is_floating_point():
-            continue
-        if name not in statistics:
-            scale = torch.tensor(float(tensor.abs().max()) / top or 1.0, dtype=torch.float32).double()
-            tensor = (tensor / scale).round().clamp(-top, top) * scale
-            bits += tensor.numel() * width + SCALE_BITS
-        tensors[name] = tensor.to(dtype)
+    tensors, bits = dict(folded.fixed), 0
+    for name, tensor in folded.weights.items():
+        scale = torch.tensor(float(tensor.abs().max()) / top or 1.0, dtype=torch.float32).double()
+        tensors[name] = ((tensor / scale).round().clamp(-top, top) * scale).to(tensors[name].dtype)
+        bits += tensor.numel() * width + SCALE_BITS
     return tensors, bits
 
 
 def compression(s: Setting) -> list[BoundRow]:
     """The network rounded to few bits, and what it says about the network itself by unlabelled inputs."""
-    m, k, captured = s.train.samples, s.train.classes, s.network.captured
+    m, k, captured, folded = s.train.samples, s.train.classes, s.network.captured, s.network.folded
     names = ("compression", "compression and disagreement")
     part = s.delta / (2 * len(WIDTHS))
-    fewest = quantized(captured, WIDTHS[0])[1]
+    fewest = quantized(folded, WIDTHS[0])[1]
     if 1 - math.exp(-code_divergence(fewest) / m) >= 1 - 1 / k:
         reason = f"{fewest} bits at {WIDTHS[0]} per number: vacuous for {m} samples whatever the training error"
         one = Value.of(1.0, Kind.PROBABILISTIC, statement="normscope Proposition GEN-17", delta=s.delta)
@@ -187,11 +181,11 @@ def compression(s: Setting) -> list[BoundRow]:
     labels = s.train.labels[s.train.chosen]
     tried = []
     for width in WIDTHS:
-        tensors, bits = quantized(captured, width)
+        tensors, bits = quantized(folded, width)
         wrong = float((class_scores(captured, tensors, s.train.some).argmax(1) != labels).double().mean())
         tried.append((occam(round(wrong * m), m, bits, part).value, width))
     width = min(tried)[1]
-    tensors, bits = quantized(captured, width)
+    tensors, bits = quantized(folded, width)
     errors = sum(
         int((class_scores(captured, tensors, x).argmax(1) != y).sum()) for x, y in labelled(s.data[0], "train")
     )

@@ -11,9 +11,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from normscope.analysis.bounds.cells import cells_in
+from normscope.analysis.bounds.cells import LOSSES, cells_in
 from normscope.analysis.bounds.chain import RefusedError
-from normscope.analysis.bounds.losses import LOSSES
 from normscope.analysis.bounds.measured import Network, gradient_norms, layer_margins
 from normscope.analysis.bounds.result import BoundRow, BoundsResult
 from normscope.analysis.bounds.rows import ROWS
@@ -29,18 +28,18 @@ from normscope.analysis.bounds.scores import (
     stored,
 )
 from normscope.analysis.bounds.setting import Setting
-from normscope.analysis.options import MODES
+from normscope.analysis.capacity import checked
+from normscope.analysis.options import Options
 from normscope.core.errors import InputError
 from normscope.core.json_form import read, to_plain
 from normscope.core.numbers import check_fraction
 from normscope.core.result import Rows
 from normscope.generalization.margin_bounds import spectral_complexity
 from normscope.generalization.partition import Partition
-from normscope.graph.capture import Captured, capture, uncompiled
+from normscope.graph.capture import Captured, capture
 from normscope.graph.guard import untouched
 from normscope.graph.inputs import ModelInputs
 from normscope.graph.sample_coupling import where_samples_meet
-from normscope.graph.weights_validation import check_model
 
 _LEVELS = (0.01, 0.1, 0.25, 0.5, 0.75, 0.9)
 
@@ -152,17 +151,13 @@ def _stale(train: Scores, test: Scores, tuned: bool) -> str:
 
 def captured_on(model: nn.Module, train: Any, mode: str = "running") -> Captured:
     """Capture a classifier on the first training samples, after looking at everything given."""
-    if not isinstance(model, nn.Module):
-        raise InputError(f"Expected a torch.nn.Module, got {type(model).__name__}.")
-    if mode not in MODES:
-        raise InputError(f"Expected a mode among {', '.join(MODES)}, got {mode!r}.")
-    model = uncompiled(model)
-    check_model(model)
+    usual = Options(mode=mode)
     coupled = (
         "a decision would then depend on the other samples of its batch, but the bounds are for functions of one input"
     )
     if mode != "running":
         raise InputError(f"BatchNorm in {mode} mode is not supported: {coupled}. Use mode='running'.")
+    model, _ = checked(model, None, usual, None)
     for name, module in model.named_modules():
         if isinstance(module, nn.modules.batchnorm._BatchNorm) and module.running_mean is None:
             raise InputError(f"BatchNorm {name} has no running statistics, which is not supported: {coupled}.")

@@ -66,9 +66,8 @@ class Setting:
     def noisy(self) -> Posterior:
         """Return the network with noise in its weights."""
         self.network.say("noise in the weights")
-        train = self.train
-        labels = train.labels[train.chosen]
-        return posterior(self.network.captured, train.some, labels, train.errors / train.samples, self.seed)
+        train, labels = self.train, self.train.labels[self.train.chosen]
+        return posterior(self.network.folded, train.some, labels, train.errors / train.samples, self.seed)
 
     @functools.cached_property
     def trained(self) -> TrainedPosterior:

@@ -10,7 +10,7 @@ import torch
 from torch import nn
 
 from normscope.analysis.bounds.chain import RefusedError
-from normscope.analysis.bounds.paths import folded_tensors, log_path_norm
+from normscope.analysis.bounds.folded import Folded, log_path_norm
 from normscope.graph.interpreter import run
 
 from .conftest import captured_of
@@ -22,32 +22,32 @@ def test_product_of_absolute_values() -> None:
     net = nn.Sequential(nn.Linear(3, 4), nn.ReLU(), nn.Linear(4, 2))
     a, b, c, d = (p.detach().double().abs() for p in net.parameters())
     expected = (c @ (a @ torch.ones(3, dtype=torch.float64) + b) + d).sum()
-    assert math.exp(log_path_norm(captured_of(net, 2, 3))) == pytest.approx(float(expected))
+    assert math.exp(log_path_norm(Folded(captured_of(net, 2, 3)))) == pytest.approx(float(expected))
 
 
 def test_folding_is_the_same_network(residual: Any) -> None:
     """And the path norm does not move when the weight before BatchNorm is rescaled with its statistics."""
     captured = captured_of(residual, 2, 1, 8, 8)
-    tensors, statistics = folded_tensors(captured)
+    tensors, statistics = Folded(captured).tensors, Folded(captured).constants
     x = torch.randn(2, 1, 8, 8, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
     with torch.no_grad():
         found = run(captured.graph, tensors, [x], dtype=torch.float64)[0]
         assert torch.allclose(found, residual.double()(x), atol=1e-9)
     assert {n.split(".")[-1] for n in statistics} == {"weight", "running_mean", "running_var"}
     assert all(float((tensors[n] - 1).abs().max()) == 0 for n in statistics if n.endswith("weight"))
-    before = log_path_norm(captured_of(residual.float(), 2, 1, 8, 8))
+    before = log_path_norm(Folded(captured_of(residual.float(), 2, 1, 8, 8)))
     with torch.no_grad():
         residual.first.weight *= 1000
         residual.norm.running_mean *= 1000
         residual.norm.running_var.copy_((residual.norm.running_var + residual.norm.eps) * 1e6 - residual.norm.eps)
-    assert log_path_norm(captured_of(residual, 2, 1, 8, 8)) == pytest.approx(before, abs=1e-5)
+    assert log_path_norm(Folded(captured_of(residual, 2, 1, 8, 8))) == pytest.approx(before, abs=1e-5)
 
 
 @pytest.mark.parametrize("layer", [nn.Tanh(), nn.LayerNorm(4), nn.Softmax(1)])
 def test_refused(layer: nn.Module) -> None:
     """No sums over paths."""
     with pytest.raises(RefusedError, match="sum over paths"):
-        log_path_norm(captured_of(nn.Sequential(nn.Linear(3, 4), layer, nn.Linear(4, 2)), 2, 3))
+        log_path_norm(Folded(captured_of(nn.Sequential(nn.Linear(3, 4), layer, nn.Linear(4, 2)), 2, 3)))
 
 
 def test_batch_norm_without_scale() -> None:
@@ -58,10 +58,10 @@ def test_batch_norm_without_scale() -> None:
         captured = captured_of(net, 2, 3)
         if not bias:
             with pytest.raises(RefusedError, match="BatchNorm"):
-                folded_tensors(captured)
+                Folded(captured)
             continue
         x = torch.randn(2, 3, dtype=torch.float64)
-        found = run(captured.graph, folded_tensors(captured)[0], [x], dtype=torch.float64)[0]
+        found = run(captured.graph, Folded(captured).tensors, [x], dtype=torch.float64)[0]
         assert torch.allclose(found, net.double()(x), atol=1e-12)
 
 
@@ -88,7 +88,7 @@ def test_what_is_shared_is_not_folded_twice() -> None:
         norm.running_mean.uniform_()  # type: ignore[union-attr]
         norm.running_var.uniform_(0.5, 2.0)  # type: ignore[union-attr]
     captured = captured_of(net, 4, 3)
-    tensors, constants = folded_tensors(captured)
+    tensors, constants = Folded(captured).tensors, Folded(captured).constants
     assert not any(n.endswith("weight") for n in constants)
     x = torch.randn(4, 3, dtype=torch.float64)
     found = run(captured.graph, tensors, [x], dtype=torch.float64)[0]

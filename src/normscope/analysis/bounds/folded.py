@@ -1,10 +1,11 @@
-"""The L1 path norm of a network: one run with the absolute values of all weights on an input of ones."""
+"""A network with every BatchNorm folded into its weights: with other weights in their place, and its path norm."""
 
 import math
 from collections.abc import Mapping
 
 import torch
 from torch import Tensor
+from torch.nn import functional
 
 from normscope.analysis.bounds.chain import RefusedError
 from normscope.graph.capture import Captured
@@ -21,13 +22,50 @@ _ADDITIVE = {
 }  # fmt: skip
 
 
-def folded_tensors(captured: Captured) -> tuple[dict[str, Tensor], list[str]]:
-    """Return the tensors of a graph with every BatchNorm folded, and the names of those that are mere constants then.
+class Folded:
+    """The tensors of a graph with every BatchNorm folded.
 
     ``gamma (W x + b - mu)/sigma + beta`` becomes ``(gamma/sigma) W x + (gamma (b - mu)/sigma + beta)``: a scale of one,
     the mean zero, the variance ``1 - eps``. Where no layer of its own comes before, scale and shift stay where they
     are. Two parametrizations of one normalized layer give the same tensors.
+
+    Attributes:
+        captured: the network.
+        tensors: all tensors, in float64.
+        constants: names of those that are mere constants then.
+        weights: the floating-point tensors among the others.
+        fixed: all tensors in the precision of the network.
     """
+
+    def __init__(self, captured: Captured) -> None:
+        self.captured, dtype = captured, captured.example[0].dtype
+        self.tensors, self.constants = _folded(captured)
+        floating = {n: t for n, t in self.tensors.items() if t.is_floating_point()}
+        self.weights = {n: t for n, t in floating.items() if n not in self.constants}
+        self.fixed = self.tensors | {n: t.to(dtype) for n, t in floating.items()}
+
+    def scores(self, inputs: Tensor, changed: Mapping[str, Tensor]) -> Tensor:
+        """Return the scores of the network with some of its tensors changed."""
+        dtype = self.captured.example[0].dtype
+        changed = {name: tensor.to(dtype) for name, tensor in changed.items()}
+        return run(self.captured.graph, self.fixed | changed, [inputs.to(dtype)])[0]
+
+    def error(self, inputs: Tensor, labels: Tensor, changed: Mapping[str, Tensor]) -> float:
+        """Return the share of samples that the network decides wrongly, with some of its tensors changed."""
+        with torch.no_grad():
+            return float((self.scores(inputs, changed).argmax(1) != labels).double().mean())
+
+    def gradient(self, inputs: Tensor, labels: Tensor, at: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        """Return the gradient of the cross-entropy in some tensors, at values of them."""
+        leaves = {name: tensor.detach().clone().requires_grad_() for name, tensor in at.items()}
+        with torch.enable_grad():
+            loss = functional.cross_entropy(self.scores(inputs, leaves), labels)
+        slopes = torch.autograd.grad(loss, list(leaves.values()), allow_unused=True, materialize_grads=True)
+        return dict(zip(leaves, slopes, strict=True))
+
+
+def _folded(captured: Captured) -> tuple[dict[str, Tensor], list[str]]:
+    """Return the folded tensors, and the names of those that are mere constants then."""
     tensors = {name: t.detach().double() if t.is_floating_point() else t for name, t in captured.tensors.items()}
     constants: list[str] = []
     users = captured.graph.users()
@@ -77,14 +115,17 @@ def _layer_before(captured: Captured, users: Mapping[str, list[str]], norm: Node
     return names[0], names[1] if len(names) > 1 else ""
 
 
-def log_path_norm(captured: Captured) -> float:
-    """Return the logarithm of the L1 path norm, BatchNorm folded, biases counted as paths from a constant one."""
+def log_path_norm(folded: Folded) -> float:
+    """Return the logarithm of the L1 path norm, biases counted as paths from a constant one.
+
+    One run with the absolute values of all weights on an input of ones.
+    """
+    captured = folded.captured
     for node in captured.graph.calls():
         name = node.op.split(".")[1] if "." in node.op else node.op
         if name not in _ADDITIVE or _subtracts(node):
             raise RefusedError(f"{name} in {node.owner or 'the model'} is not a sum over paths")
-    folded, statistics = folded_tensors(captured)
-    positive = {n: t if n in statistics or not t.is_floating_point() else t.abs() for n, t in folded.items()}
+    positive = folded.tensors | {n: t.abs() for n, t in folded.weights.items()}
     ones = [torch.ones_like(t[:1], dtype=torch.float64) for t in captured.example]
     with torch.no_grad():
         total = float(run(captured.graph, positive, ones, dtype=torch.float64)[0].sum())
