@@ -231,7 +231,7 @@ def test_the_result_survives_a_round_trip() -> None:
     result = weight_lipschitz(seeded(Lambda(lambda m, x: m.f(x).sin(), f=nn.Linear(3, 2))), torch.ones(2, 3).double())
     assert WeightResult.from_dict(result.to_dict()) == result
     assert result.to_dict()["kind"] == "weight-lipschitz"
-    with pytest.raises(ValueError, match="weights result"):
+    with pytest.raises(ValueError, match="weight-lipschitz"):
         WeightResult.from_dict({"schema_version": 1, "kind": "capacity"})
 
 

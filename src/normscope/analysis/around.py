@@ -175,7 +175,7 @@ def _stated(
         )
     delta = max(b.delta for point in balls for b in point)
     if delta > 0:
-        what = "tangents were sketched" if work.options.sketch else "rounding was verified by random probes"
+        what = "tangents were sketched" if options.sketch else "rounding was verified by random probes"
         notes.append(f"{what}: each constant fails with probability below {delta:.0e}")
     why = {b.why: b for point in balls for b in point if b.why}
     notes += [f"{reason[0].lower()}{reason[1:]}" for reason in also]
@@ -183,23 +183,29 @@ def _stated(
     rows = []
     for i, radius in enumerate(radii):
         constants = tuple(min(point[i].constant, most) for point in balls)
-        value = covering_value(constants, options.share, options.confidence)
         spent = sum(point[i].seconds for point in balls) / count
-        every = None if also else _of_points(work, max(constants), radius, count, delta)
-        rows.append(Neighbourhood(radius, constants, _value(work, value, radius, also), every, round(spent, 4)))
+        rows.append(Neighbourhood(radius, constants, *_bounds(work, constants, radius, delta, also), round(spent, 4)))
     decisions = [max(b.certified_radius for b in point) for point in balls if point[0].margin is not None]
     proved = tuple(decisions) if len(decisions) == count else ()
     return Around(options.share, options.confidence, count, needed, tuple(rows), proved, tuple(notes))
 
 
-def _value(work: Work, number: float | None, radius: float, also: tuple[str, ...]) -> Value | None:
-    """Return a bound for most inputs as a value."""
-    if number is None:
-        return None
-    options = work.options
+def _bounds(
+    work: Work, constants: Sequence[float], radius: float, delta: float, also: tuple[str, ...]
+) -> tuple[Value | None, Value | None]:
+    """Return what the constants of most inputs stay below, and of every point; nothing where that is not known."""
+    options, count = work.options, len(constants)
     where = f"within {radius:g} of" if radius else "at"
-    return Value(
-        log_of(number) if number < math.inf else math.inf,
+    points = "the data point" if count == 1 else f"each of the {count:,} data points"
+    kind = Kind.PROBABILISTIC if delta else Kind.CERTIFIED
+    every = Value(
+        log_of(max(constants)), kind, domain=f"{where} {points}", mode=work.mode, delta=min(1.0, count * delta)
+    )
+    number = covering_value(constants, options.share, options.confidence)
+    if number is None:
+        return None, None if also else every
+    most = Value(
+        log_of(number),
         Kind.PROBABILISTIC,
         domain=f"{where} {100 * options.share:g} % of inputs like the data",
         mode=work.mode,
@@ -207,15 +213,4 @@ def _value(work: Work, number: float | None, radius: float, also: tuple[str, ...
         assumptions=(*ASSUMPTIONS, *also),
         delta=1.0 - options.confidence,
     )
-
-
-def _of_points(work: Work, number: float, radius: float, count: int, delta: float) -> Value:
-    """Return a bound for every point as a value."""
-    points = "the data point" if count == 1 else f"each of the {count:,} data points"
-    return Value(
-        log_of(number) if number < math.inf else math.inf,
-        Kind.PROBABILISTIC if delta else Kind.CERTIFIED,
-        domain=f"{f'within {radius:g} of' if radius else 'at'} {points}",
-        mode=work.mode,
-        delta=min(1.0, count * delta),
-    )
+    return most, None if also else every

@@ -1,7 +1,7 @@
 """Consistency of results: an upper bound below its own attained value is removed and reported."""
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import replace
 
 from normscope.analysis.end_to_end import Whole
@@ -61,26 +61,20 @@ def uncontradicted_row(row: LayerResult, told: list[str]) -> LayerResult:
 
 def uncontradicted_weight(row: WeightRow, told: list[str]) -> WeightRow:
     """Return a weight, every constant of it that lies below what is attained replaced by "no bound"."""
-    stacked = dict(row.stacked)
-    if contradicts(stacked.get("certified"), stacked.get("attained")):
-        told.append(_told(f"{row.name}, stacked", stacked["certified"], [stacked["attained"]]))
-        stacked["certified"] = replace(stacked["certified"], log=math.inf)
-    return replace(
-        row,
-        constants=_above(told, row.name, row.constants, row.attained),
-        outputs=_above(told, f"the result of {row.name}", row.outputs, row.attained_output),
-        stacked=stacked,
+    stacked = {key: value for key, value in row.stacked.items() if key == "certified"}
+    parts = (
+        (row.name, row.constants, row.attained),
+        (f"the result of {row.name}", row.outputs, row.attained_output),
+        (f"{row.name}, stacked", stacked, row.stacked.get("attained")),
     )
-
-
-def _above(told: list[str], name: str, values: Mapping[str, Value], lower: Value | None) -> dict[str, Value]:
-    """Return values, those below what is attained replaced."""
-    out = dict(values)
-    for key, value in values.items():
-        if lower is not None and contradicts(value, lower):
-            told.append(_told(f"{name}, {key}", value, [lower]))
-            out[key] = replace(value, log=math.inf)
-    return out
+    kept: list[dict[str, Value]] = []
+    for name, values, lower in parts:
+        kept.append(dict(values))
+        for key, value in values.items():
+            if lower is not None and contradicts(value, lower):
+                told.append(_told(f"{name}, {key}", value, [lower]))
+                kept[-1][key] = replace(value, log=math.inf)
+    return replace(row, constants=kept[0], outputs=kept[1], stacked={**row.stacked, **kept[2]})
 
 
 def _told(what: str, upper: Value, lower: Iterable[Value]) -> str:

@@ -9,9 +9,8 @@ import pytest
 import torch
 from torch import nn
 
-from normscope.analysis.bounds.cells import CENTRES, cells_in, cells_of, local_constants
+from normscope.analysis.bounds.cells import CENTRES, bounded_losses, cells_in, cells_of, local_constants
 from normscope.analysis.bounds.chain import RefusedError
-from normscope.analysis.bounds.cells import bounded_losses
 from normscope.analysis.bounds.measured import Network
 from normscope.analysis.bounds.scores import scored
 from normscope.generalization import Partition, grid

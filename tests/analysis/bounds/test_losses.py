@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 import torch
 
-from normscope.analysis.bounds.chain import RefusedError
 from normscope.analysis.bounds.cells import bounded_losses
+from normscope.analysis.bounds.chain import RefusedError
 from normscope.core.errors import InputError
 
 

@@ -8,8 +8,7 @@ from typing import Any
 import pytest
 import torch
 
-from normscope.analysis.bounds.folded import Folded
-from normscope.analysis.bounds.noise import LEVELS, posterior
+from normscope.analysis.bounds.folded import LEVELS, Folded, posterior
 
 from .conftest import captured_of
 

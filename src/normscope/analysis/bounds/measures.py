@@ -10,9 +10,8 @@ import torch
 from torch import Tensor, nn
 
 from normscope.analysis.bounds.chain import RefusedError
-from normscope.analysis.bounds.folded import Folded, log_path_norm
+from normscope.analysis.bounds.folded import Folded, error_at_worst, error_with_noise, log_path_norm
 from normscope.analysis.bounds.measured import Network
-from normscope.analysis.bounds.noise import error_at_worst, error_with_noise
 from normscope.analysis.bounds.run import captured_on
 from normscope.analysis.bounds.scores import Scores, scored
 from normscope.core.errors import InputError

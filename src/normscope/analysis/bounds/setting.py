@@ -10,8 +10,8 @@ from torch import Tensor, nn
 
 from normscope.analysis.bounds.cells import Cells, LocalConstants, cells_of, local_constants
 from normscope.analysis.bounds.chain import RefusedError
+from normscope.analysis.bounds.folded import Posterior, posterior
 from normscope.analysis.bounds.measured import Network
-from normscope.analysis.bounds.noise import Posterior, posterior
 from normscope.analysis.bounds.posterior import TrainedPosterior, trained_posterior
 from normscope.analysis.bounds.result import BoundRow
 from normscope.analysis.bounds.scores import Scores
