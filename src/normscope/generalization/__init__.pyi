@@ -44,12 +44,12 @@ from normscope.generalization.synthetic import train_synthetic as train_syntheti
 from normscope.generalization.theorem_20 import PartitionBound as PartitionBound
 from normscope.generalization.theorem_20 import corollary_21 as corollary_21
 from normscope.generalization.theorem_20 import corollary_22 as corollary_22
+from normscope.generalization.theorem_20 import g_multinomial as g_multinomial
+from normscope.generalization.theorem_20 import g_paper as g_paper
+from normscope.generalization.theorem_20 import g_tight as g_tight
+from normscope.generalization.theorem_20 import g_total_variation as g_total_variation
 from normscope.generalization.theorem_20 import partition_bound as partition_bound
 from normscope.generalization.theorem_20 import theorem_20_printed as theorem_20_printed
-from normscope.generalization.theorem_20_terms import g_multinomial as g_multinomial
-from normscope.generalization.theorem_20_terms import g_paper as g_paper
-from normscope.generalization.theorem_20_terms import g_tight as g_tight
-from normscope.generalization.theorem_20_terms import g_total_variation as g_total_variation
 from normscope.generalization.vc import vc_bound as vc_bound
 from normscope.generalization.vc import vc_bound_printed as vc_bound_printed
 from normscope.generalization.vc import vc_dimension_linear as vc_dimension_linear

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 from normscope.core.errors import InputError
 from normscope.core.statement import statement
 from normscope.core.value import Kind, Value, log_sum, product
-from normscope.generalization.theorem_20_terms import g_paper
+from normscope.generalization.theorem_20 import g_paper
 
 
 @statement("hou2023", "as printed in than2025", holds="printed; the constants of two terms are left out there")

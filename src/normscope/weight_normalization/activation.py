@@ -28,11 +28,14 @@ class Activation:
 _GELU_SLOPE = 0.5 * (1.0 + math.erf(1.0)) + math.exp(-1.0) / math.sqrt(math.pi)
 
 IDENTITY = Activation("identity", 1.0, 0.0, 0.0)
-TANH = Activation("tanh", 1.0, up(4.0 / (3.0 * math.sqrt(3.0))), 0.0)
-SIGMOID = Activation("sigmoid", 0.25, up(1.0 / (6.0 * math.sqrt(3.0))), 0.5)
-GELU = Activation("gelu", up(_GELU_SLOPE), up(2.0 / math.sqrt(2.0 * math.pi)), 0.0)
-SILU = Activation("silu", 1.0998393194, 0.5, 0.0)
-RELU = Activation("relu", 1.0, math.inf, 0.0)
+#: Activations without settings, by their modules.
+_FIXED: dict[type[nn.Module], Activation] = {
+    nn.Identity: IDENTITY,
+    nn.Tanh: Activation("tanh", 1.0, up(4.0 / (3.0 * math.sqrt(3.0))), 0.0),
+    nn.Sigmoid: Activation("sigmoid", 0.25, up(1.0 / (6.0 * math.sqrt(3.0))), 0.5),
+    nn.SiLU: Activation("silu", 1.0998393194, 0.5, 0.0),
+    nn.ReLU: Activation("relu", 1.0, math.inf, 0.0),
+}
 
 
 def softplus(beta: float = 1.0) -> Activation:
@@ -72,22 +75,12 @@ def activation_of(module: nn.Module) -> Activation | None:
     ('tanh', None)
     """
     match module:
-        case nn.Tanh():
-            return TANH
-        case nn.Sigmoid():
-            return SIGMOID
         case nn.GELU() if module.approximate == "none":
-            return GELU
-        case nn.SiLU():
-            return SILU
-        case nn.ReLU():
-            return RELU
+            return Activation("gelu", up(_GELU_SLOPE), up(2.0 / math.sqrt(2.0 * math.pi)), 0.0)
         case nn.Softplus() if module.beta * module.threshold >= 1 and module.threshold >= 20:
             return softplus(float(module.beta))
         case nn.ELU():
             return elu(float(module.alpha))
         case nn.LeakyReLU():
             return leaky_relu(float(module.negative_slope))
-        case nn.Identity():
-            return IDENTITY
-    return None
+    return next((found for kind, found in _FIXED.items() if isinstance(module, kind)), None)

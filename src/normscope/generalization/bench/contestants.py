@@ -20,7 +20,7 @@ from normscope.generalization.margin_bounds import (
 )
 from normscope.generalization.pac_bayes import pac_bayes_bound, pac_bayes_kl, pac_bayes_lambda, pac_bayes_quadratic
 from normscope.generalization.printed_bounds import than_phan_bound
-from normscope.generalization.theorem_20_terms import g_paper, g_tight, g_total_variation
+from normscope.generalization.theorem_20 import g_paper, g_tight, g_total_variation
 from normscope.generalization.vc import vc_gap
 
 #: Samples whose distances from unseen inputs are looked at.

@@ -10,8 +10,7 @@ from torch.nn import functional as F
 from normscope.core.rounding import as_float64, require_nonnegative
 from normscope.core.statement import statement
 from normscope.core.value import Kind, Value
-from normscope.generalization.theorem_20 import partition_bound
-from normscope.generalization.theorem_20_terms import g_paper
+from normscope.generalization.theorem_20 import g_paper, partition_bound
 from normscope.geometry.derivatives import standardized
 from normscope.lipschitz.theorem_9 import lemma_5, theorem_9
 from normscope.operators.normalizers.batch_norm import batch_norm_running, batch_norm_slides
