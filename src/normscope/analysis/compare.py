@@ -3,6 +3,7 @@
 import difflib
 import json
 import math
+from collections import defaultdict
 from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -259,27 +260,23 @@ def align(columns: Sequence[Sequence[Part]]) -> list[tuple[int | None, ...]]:
     """
     if not columns:
         return []
-    rows: list[list[int | None]] = [[i] for i in range(len(columns[0]))]
+    rows: list[tuple[int | None, ...]] = [(i,) for i in range(len(columns[0]))]
     faces: list[Part] = list(columns[0])
     for width, column in enumerate(columns[1:], start=1):
         matched = _match(faces, column)
-        new_rows: list[list[int | None]] = []
-        new_faces: list[Part] = []
         taken = {j: i for i, j in matched.items()}
-        for i, row in enumerate(rows):
-            new_rows.append([*row, matched.get(i)])
-            new_faces.append(faces[i])
-            # What follows the matched part and has no row yet comes right after it.
-            j = matched.get(i)
-            while j is not None and j + 1 < len(column) and j + 1 not in taken:
-                j += 1
-                taken[j] = i
-                new_rows.append([*[None] * width, j])
-                new_faces.append(column[j])
-        ahead = [j for j in range(len(column)) if j not in taken]
-        rows = [[*[None] * width, j] for j in ahead] + new_rows
-        faces = [column[j] for j in ahead] + new_faces
-    return [tuple(row) for row in rows]
+        new: dict[int, list[int]] = defaultdict(list)  # parts without a row, by the row of the part before
+        before = -1
+        for j in range(len(column)):
+            before = taken.get(j, before)
+            if j not in taken:
+                new[before].append(j)
+        merged: list[tuple[tuple[int | None, ...], Part]] = []
+        for i in range(-1, len(rows)):
+            merged += [((*rows[i], matched.get(i)), faces[i])] if i >= 0 else []
+            merged += [((*[None] * width, j), column[j]) for j in new[i]]
+        rows, faces = [row for row, _ in merged], [face for _, face in merged]
+    return rows
 
 
 def _match(faces: Sequence[Part], column: Sequence[Part]) -> dict[int, int]:

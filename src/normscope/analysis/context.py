@@ -29,6 +29,8 @@ from normscope.operators.survey import Survey, activation_inputs, survey
 Progress = Callable[[str], None]
 #: Most samples among which the search for bad inputs begins.
 CANDIDATES = 64
+#: Numbers of a network below which a batch is looked at as one stacked input without being asked for.
+AFFORDABLE = 2_000_000
 _STATISTICS = "the statistics of the batch"
 
 
@@ -77,6 +79,14 @@ class Work:
         shape = self.program.blocks[0].shape if self.program.blocks else ()
         size = shape[0] if shape else 1
         return size if self.captured.graph.batch == "dynamic" and (self.coupled or size != 1) else None
+
+    @property
+    def stacks_batches(self) -> bool:
+        """Return whether a batch is to be looked at as one stacked input, too: where that was asked for or is cheap."""
+        wanted, captured = self.options.stacked, self.captured
+        if wanted is None:
+            wanted = sum(t.numel() for t in captured.tensors.values()) < AFFORDABLE
+        return wanted and captured.graph.batch == "dynamic" and self.stacked is None
 
     @property
     def reference(self) -> list[Tensor]:

@@ -263,13 +263,9 @@ def _lower(log: float | None, domain: str, mode: str | None) -> Value | None:
 
 def _stacked(work: Work) -> tuple[Value | None, Value | None]:
     """Return the bound of a batch as one stacked input, BatchNorm using its statistics, near that batch."""
-    options = work.options
-    wanted = options.stacked
-    if wanted is None:
-        wanted = sum(t.numel() for t in work.captured.tensors.values()) < 2_000_000
-    if work.data is None or not wanted or options.mode == "batch" or not has_batch_norm(work.captured.graph):
+    if work.data is None or work.options.mode == "batch" or not has_batch_norm(work.captured.graph):
         return None, None
-    if work.captured.graph.batch != "dynamic" or work.stacked is not None:
+    if not work.stacks_batches:
         return None, None
     batch = next(batches(work, STACKED))
     if batch[0].shape[0] < 2:
@@ -283,7 +279,7 @@ def _stacked(work: Work) -> tuple[Value | None, Value | None]:
     name = f"stacked batches of {batch[0].shape[0]} whose normalizer stds stay above those of the first batch"
     name += f" and {condition}" if condition else ""
     value, _ = _values(Composition(program, Domain(name, seen.floors()), work.norms), name, "batch")
-    found = search_inputs(captured, program, [batch], floors=seen.floors(), points=1, ascent=0, seed=options.seed)
+    found = search_inputs(captured, program, [batch], floors=seen.floors(), points=1, ascent=0, seed=work.options.seed)
     return value, _lower(found.jacobian, name, "batch")
 
 

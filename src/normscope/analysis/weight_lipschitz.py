@@ -37,8 +37,8 @@ from normscope.operators.survey import survey
 SAMPLES = 64
 #: Points at which Jacobians are measured where nothing else is said, in a small and in a large network.
 POINTS, POINTS_LARGE = 4, 1
-#: Samples of a stacked batch, and multiplications of a forward pass of it, up to which it is looked at unasked.
-BATCH, AFFORDABLE = 16, 2_000_000
+#: Samples of a stacked batch, at most.
+BATCH = 16
 #: How a bound over data takes the activations.
 MEASURED = "activations at the data are evaluated in float64, with a margin for rounding in the last bits"
 EXACT = "exact real arithmetic"
@@ -207,10 +207,7 @@ def _stacked(found: Found, samples: Sequence[list[Tensor]]) -> dict[str, dict[st
     Where there is BatchNorm it uses the statistics of this batch.
     """
     work, captured, weights = found.work, found.work.captured, found.weights
-    wanted = work.options.stacked
-    if wanted is None:
-        wanted = sum(t.numel() for t in captured.tensors.values()) < AFFORDABLE
-    if work.stacked is not None or len(samples) < 2 or not wanted or captured.graph.batch != "dynamic":
+    if len(samples) < 2 or not work.stacks_batches:
         return {}
     size = min(len(samples), BATCH)
     batch = [torch.cat(parts) if parts[0].ndim else parts[0] for parts in zip(*samples[:size], strict=True)]

@@ -265,7 +265,5 @@ def _hidden(steps: list[tuple[str, nn.Module]], at: int, following: int, shape: 
 
 def _overlap(module: nn.Conv1d | nn.Conv2d | nn.Conv3d) -> int:
     """Return in how many windows one input element lies at most."""
-    count = 1
-    for kernel, stride, dilation in zip(module.kernel_size, module.stride, module.dilation, strict=True):
-        count *= math.ceil(kernel * math.gcd(stride, dilation) / stride)
-    return count
+    axes = zip(module.kernel_size, module.stride, module.dilation, strict=True)
+    return math.prod(math.ceil(kernel * math.gcd(stride, dilation) / stride) for kernel, stride, dilation in axes)

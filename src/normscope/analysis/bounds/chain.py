@@ -6,12 +6,12 @@ from collections.abc import Iterator
 import torch
 from torch import Tensor
 
-from normscope.core.environment import quiet_vmap
 from normscope.core.errors import NormscopeError
 from normscope.generalization.margin_bounds import ChainLayer
 from normscope.lipschitz.segments import SegmentNorms
 from normscope.operators.convolution import apply_convolution
 from normscope.operators.expression import Expr, between, evaluate, offset
+from normscope.operators.linear_map import pulled
 from normscope.operators.nonlinear import Input, Pointwise
 from normscope.operators.program import Program
 
@@ -170,17 +170,11 @@ def row_squares(source: Expr, target: Expr) -> Tensor:
         return value.flatten()
     if target.numel > _ROWS:
         raise RefusedError("a layer of several linear maps in a row is too large to be written out")
-    apply = evaluate(source, target)
     x = torch.zeros(source.shape, dtype=torch.float64, requires_grad=True)
-    with torch.enable_grad(), quiet_vmap():
-        y = apply(x).flatten()
-        eye = torch.eye(y.numel(), dtype=torch.float64)
-        chunk = max(1, 2**24 // max(1, source.numel))
-        parts = [
-            torch.autograd.grad(y, x, piece, retain_graph=True, is_grads_batched=True)[0].flatten(1).square().sum(1)
-            for piece in eye.split(chunk)
-        ]
-    return torch.cat(parts)
+    with torch.enable_grad():
+        y = evaluate(source, target)(x).flatten()
+    pieces = torch.eye(y.numel(), dtype=torch.float64).split(max(1, 2**24 // max(1, source.numel)))
+    return torch.cat([pulled(y, [x], piece)[0].square().sum(1) for piece in pieces])
 
 
 def _is_simple(expr: Expr) -> bool:

@@ -84,18 +84,20 @@ class Network:
         self.say("norms of the chain of layers")
         return chain_of(self.work.program, self.work.norms)
 
+    @property
+    def bias_square(self) -> int:
+        """Return the square of the constant that is carried beside an input for the biases; zero without any."""
+        entries = self.work.program.atoms[0].numel
+        return entries if has_biases(self.chain, entries) else 0
+
     def inputs_norm(self, scores: Scores) -> float:
         """Return ``||X||_F``, the constant of the biases included."""
-        entries = self.work.program.atoms[0].numel
-        extra = scores.samples * entries if has_biases(self.chain, entries) else 0
-        return math.sqrt(scores.square + extra)
+        return math.sqrt(scores.square + scores.samples * self.bias_square)
 
     def radius(self, box: tuple[Tensor, Tensor]) -> float:
         """Return the largest norm of an input in a box, the constant of the biases included."""
-        entries = self.work.program.atoms[0].numel
         far = torch.maximum(box[0].abs(), box[1].abs())
-        extra = entries if has_biases(self.chain, entries) else 0
-        return math.sqrt(float(far.square().sum()) + extra) * (1 + 1e-12)
+        return math.sqrt(float(far.square().sum()) + self.bias_square) * (1 + 1e-12)
 
     @property
     def parameters(self) -> int:

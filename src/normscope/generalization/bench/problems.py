@@ -8,6 +8,7 @@ samples, and the rest.
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -96,7 +97,7 @@ def partition_after(rng: np.random.Generator) -> Draw:
     fresh = rng.random(FRESH)
     at = np.searchsorted(ends, fresh)
     gaps = np.minimum(np.abs(fresh - ends[np.clip(at, 0, SAMPLES - 1)]), np.abs(fresh - ends[np.clip(at - 1, 0, None)]))
-    return _draw(x, y, zero, 1.0 - float(near), (gaps > _TINY).astype(float), constant=1 / _TINY, after=after)
+    return _draw(x, y, zero, 1.0 - float(near), gaps > _TINY, constant=1 / _TINY, after=after)
 
 
 def random_labels(rng: np.random.Generator) -> Draw:
@@ -104,38 +105,35 @@ def random_labels(rng: np.random.Generator) -> Draw:
     x, y = rng.random(SAMPLES), rng.integers(0, 2, SAMPLES)
     place = _place(x)
     ones = np.bincount(place, weights=y, minlength=GRID)
-    table = (2 * ones > np.bincount(place, minlength=GRID)).astype(np.int64)
-    losses = (table[place] != y).astype(float)
-    return _draw(
-        x, y, losses, 0.5, rng.integers(0, 2, FRESH).astype(float), constant=0.0, pure=True, bits=GRID, dimension=GRID
-    )
+    table = 2 * ones > np.bincount(place, minlength=GRID)
+    fresh = rng.integers(0, 2, FRESH)
+    return _draw(x, y, table[place] != y, 0.5, fresh, constant=0.0, pure=True, bits=GRID, dimension=GRID)
 
 
 def constant(rng: np.random.Generator) -> Draw:
     """A model that always says zero; labels are one with a probability that is known."""
     risk = 0.02
     x, y = rng.random(SAMPLES), (rng.random(SAMPLES) < risk).astype(np.int64)
-    fresh = (rng.random(FRESH) < risk).astype(float)
-    return _draw(x, y, y.astype(float), risk, fresh, constant=0.0, pure=True, bits=0, dimension=1)
+    fresh = rng.random(FRESH) < risk
+    return _draw(x, y, y, risk, fresh, constant=0.0, pure=True, bits=0, dimension=1)
 
 
 def nearest_neighbour(rng: np.random.Generator) -> Draw:
     """The label of the nearest sample; a tenth of all labels is turned, so the model learns them by heart."""
     noise = 0.1
     x = np.sort(rng.random(SAMPLES))
-    true = (x > 0.5).astype(np.int64)
-    y = np.where(rng.random(SAMPLES) < noise, 1 - true, true)
+    y = _turned(rng, x > 0.5, noise)
     ends = np.concatenate([[0.0], (x[1:] + x[:-1]) / 2, [1.0]])
     left = np.clip(0.5 - ends[:-1], 0, np.diff(ends))  # of each sample's interval the part below one half
     wrong = np.where(y == 1, left, np.diff(ends) - left)
     risk = float(noise + (1 - 2 * noise) * wrong.sum())
     u = rng.random(FRESH)
-    told = y[np.clip(np.searchsorted(ends, u) - 1, 0, SAMPLES - 1)]
-    labels = np.where(rng.random(FRESH) < noise, u <= 0.5, u > 0.5)
-    draw = _draw(x, y, np.zeros(SAMPLES), risk, (told != labels).astype(float), constant=_STEEP, pure=True)
+    nearest = y[np.clip(np.searchsorted(ends, u) - 1, 0, SAMPLES - 1)]
+    mistaken = nearest != _turned(rng, u > 0.5, noise)
+    draw = _draw(x, y, np.zeros(SAMPLES), risk, mistaken, constant=_STEEP, pure=True)
     errors = _errors_of_thresholds(x, y)
     best = int(np.argmin(errors))
-    apart = int(((u > PLACES[best]) != told).sum())
+    apart = int(((u > PLACES[best]) != nearest).sum())
     return replace(draw, surrogate=(round(errors[best] * SAMPLES), 6, apart, FRESH))
 
 
@@ -174,7 +172,7 @@ def thresholds(rng: np.random.Generator) -> Draw:
     """64 thresholds, labels with noise: the best one, and a randomized one whose risk and divergence are sums."""
     noise = 0.1
     x = rng.random(SAMPLES)
-    y = np.where(rng.random(SAMPLES) < noise, x <= 0.5, x > 0.5).astype(np.int64)
+    y = _turned(rng, x > 0.5, noise)
     half = SAMPLES // 2
     errors, first, second = (
         _errors_of_thresholds(x[part], y[part]) for part in (slice(None), slice(half), slice(half, None))
@@ -184,10 +182,9 @@ def thresholds(rng: np.random.Generator) -> Draw:
     q, prior = q / q.sum(), prior / prior.sum()
     divergence, moved = (float(rel_entr(q, p).sum()) for p in (np.full(64, 1 / 64), prior))
     best = int(np.argmin(errors))
-    losses = ((x > PLACES[best]) != y).astype(float)
+    losses = (x > PLACES[best]) != y
     u = rng.random(FRESH)
-    labels = np.where(rng.random(FRESH) < noise, u <= 0.5, u > 0.5)
-    fresh = ((u > PLACES[best]) != labels).astype(float)
+    fresh = (u > PLACES[best]) != _turned(rng, u > 0.5, noise)
     posterior = (float(q @ errors), max(0.0, divergence), float(q @ risks))
     draw = _draw(x, y, losses, float(risks[best]), fresh, constant=_STEEP, pure=True, bits=6, dimension=1)
     split = (float(q @ second), max(0.0, moved), SAMPLES - half)
@@ -199,13 +196,13 @@ def disc(rng: np.random.Generator) -> Draw:
     noise = 0.1
     size, angle = np.sqrt(rng.random(SAMPLES)), 2 * math.pi * rng.random(SAMPLES)
     x = np.stack([size * np.cos(angle), size * np.sin(angle)], 1)
-    y = np.where(rng.random(SAMPLES) < noise, x[:, 0] <= 0, x[:, 0] > 0).astype(np.int64)
+    y = _turned(rng, x[:, 0] > 0, noise)
     w = (x * (2 * y - 1)[:, None]).mean(0)
     margins = (2 * y - 1) * (x @ w)
     off = abs(math.atan2(w[1], w[0])) / math.pi
     z = rng.random(FRESH) * 2 * math.pi
     side = np.cos(z) * w[0] + np.sin(z) * w[1] > 0
-    fresh = (np.where(rng.random(FRESH) < noise, np.cos(z) <= 0, np.cos(z) > 0) != side).astype(float)
+    fresh = (_turned(rng, np.cos(z) > 0, noise) != side).astype(float)
     cells = Cells(y, np.full(2, _STEEP), np.full(2, 2.0))
     linear = {"dimension": 2, "weights": w, "margins": margins, "radius": 1.0}
     return Draw(x, y, (margins <= 0).astype(float), noise + (1 - 2 * noise) * off, fresh, cells, cells, **linear)
@@ -233,6 +230,11 @@ PROBLEMS: dict[str, Problem] = {
 }
 
 
+def _turned(rng: np.random.Generator, labels: NDArray[np.bool_], noise: float) -> Indices:
+    """Return labels as numbers, each turned into the other with a probability."""
+    return ((rng.random(len(labels)) < noise) != labels).astype(np.int64)
+
+
 def _place(x: Array) -> Indices:
     """Return the cell of the grid of each number in [0, 1]."""
     return np.minimum((x * GRID).astype(np.int64), GRID - 1)
@@ -241,9 +243,9 @@ def _place(x: Array) -> Indices:
 def _draw(
     x: Array,
     y: Indices,
-    losses: Array,
+    losses: NDArray[Any],
     risk: float,
-    fresh: Array,
+    fresh: NDArray[Any],
     *,
     constant: float,
     pure: bool = False,
@@ -254,4 +256,4 @@ def _draw(
     """Put a draw on [0, 1] together; with ``pure`` the cells of the grid are taken for each label apart."""
     index = _place(x) * 2 + y if pure else _place(x)
     cells = Cells(index, np.full(GRID * (1 + pure), constant), np.full(GRID * (1 + pure), 1 / GRID))
-    return Draw(x[:, None], y, losses, risk, fresh, cells, after or cells, dimension, bits)
+    return Draw(x[:, None], y, losses.astype(float), risk, fresh.astype(float), cells, after or cells, dimension, bits)
