@@ -31,21 +31,13 @@ SECONDS = 30.0
 
 @dataclass(frozen=True)
 class BoundedLoss:
-    """A loss between 0 and 1.
+    """A loss between 0 and 1."""
 
-    Attributes:
-        name: what it is.
-        constant: its Lipschitz constant in the scores, Euclidean norm.
-        of: what its expectation bounds.
-        values: of samples, from scores and classes.
-        gamma: margin from which it is zero, for a ramp.
-    """
-
-    name: str
-    constant: float
-    of: str
-    values: Callable[[Tensor, Tensor], Tensor]
-    gamma: float | None = None
+    name: str  #: what it is
+    constant: float  #: its Lipschitz constant in the scores, Euclidean norm
+    of: str  #: what its expectation bounds
+    values: Callable[[Tensor, Tensor], Tensor]  #: of samples, from scores and classes
+    gamma: float | None = None  #: margin from which it is zero, for a ramp
 
 
 def bounded_losses(name: str, gammas: list[float], clip: float | None) -> list[BoundedLoss]:
@@ -81,21 +73,14 @@ def _right(scores: Tensor, labels: Tensor) -> Tensor:
 
 @dataclass(frozen=True)
 class Cells:
-    """How the training data lies in the cells of a partition, for each label apart (label fastest).
+    """How the training data lies in the cells of a partition, for each label apart (label fastest)."""
 
-    Attributes:
-        counts: samples in each cell.
-        diameters: of each cell.
-        places: the cells of the training samples that are kept, and of the test inputs that are kept.
-        apart: distances between those.
-        mean_distance: mean distance of a training sample from test inputs in its cell, estimated from random ones.
-    """
-
-    counts: Tensor
-    diameters: Tensor
+    counts: Tensor  #: samples in each cell
+    diameters: Tensor  #: of each cell
+    #: the cells of the training samples that are kept, and of the test inputs that are kept
     places: tuple[Tensor, Tensor]
-    apart: Tensor
-    mean_distance: float
+    apart: Tensor  #: distances between those
+    mean_distance: float  #: mean distance of a training sample from test inputs in its cell, estimated from random ones
 
     @property
     def cells(self) -> int:
@@ -120,21 +105,13 @@ class Cells:
 
 @dataclass(frozen=True)
 class LocalConstants:
-    """Certified constants of the scores on the cells of inputs.
+    """Certified constants of the scores on the cells of inputs."""
 
-    Attributes:
-        scores: constant of the scores on each cell of inputs.
-        margins: at the middle of the ball that holds a cell, a column for each label.
-        radii: of these balls.
-        balls: how many cells have a constant of their own; the others have that on all inputs.
-        note: why some have none.
-    """
-
-    scores: Tensor
-    margins: Tensor
-    radii: Tensor
-    balls: int
-    note: str = ""
+    scores: Tensor  #: constant of the scores on each cell of inputs
+    margins: Tensor  #: at the middle of the ball that holds a cell, a column for each label
+    radii: Tensor  #: of these balls
+    balls: int  #: how many cells have a constant of their own; the others have that on all inputs
+    note: str = ""  #: why some have none
 
     def of_loss(self, loss: BoundedLoss) -> Tensor:
         """Return the constant of a loss on each cell, for each label apart; zero where the ramp is flat."""

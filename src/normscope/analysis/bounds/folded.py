@@ -149,21 +149,13 @@ def _subtracts(node: Node) -> bool:
 
 @dataclass(frozen=True)
 class Posterior:
-    """A Gaussian around the weights, BatchNorm folded.
+    """A Gaussian around the weights, BatchNorm folded."""
 
-    Attributes:
-        level: noise relative to the root mean square of each tensor.
-        divergence: from the prior, per tensor a Gaussian around zero.
-        price: of choosing the prior's spreads and the level.
-        loss: mean error over draws of the noise and of samples.
-        draws: how many.
-    """
-
-    level: float
-    divergence: float
-    price: float
-    loss: float
-    draws: int
+    level: float  #: noise relative to the root mean square of each tensor
+    divergence: float  #: from the prior, per tensor a Gaussian around zero
+    price: float  #: of choosing the prior's spreads and the level
+    loss: float  #: mean error over draws of the noise and of samples
+    draws: int  #: how many
 
 
 def posterior(folded: Folded, inputs: Tensor, labels: Tensor, error: float, seed: int) -> Posterior:

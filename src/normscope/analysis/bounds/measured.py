@@ -34,15 +34,10 @@ GRADIENTS = 64
 
 @dataclass(eq=False)
 class Network:
-    """A network under a microscope; every part is measured when it is first asked for.
+    """A network under a microscope; every part is measured when it is first asked for."""
 
-    Attributes:
-        captured: the network.
-        say: progress.
-    """
-
-    captured: Captured
-    say: Progress
+    captured: Captured  #: the network
+    say: Progress  #: progress
 
     @functools.cached_property
     def work(self) -> Work:

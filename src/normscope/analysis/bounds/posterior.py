@@ -37,27 +37,16 @@ LARGEST = 2**31
 
 @dataclass(frozen=True)
 class TrainedPosterior:
-    """A Gaussian over the weights of a network of the same architecture.
+    """A Gaussian over the weights of a network of the same architecture."""
 
-    Attributes:
-        divergence: from the prior.
-        samples: of the bound, which the prior has not seen.
-        loss: mean error over draws of the weights and of those samples.
-        apart: mean share of test inputs on which it decides unlike the network that was given.
-        draws: of the weights, for each of the two.
-        prior_error: of the prior's mean on its own samples.
-        level: noise of the prior, relative to each tensor.
-        steps: of training, of prior and posterior each.
-    """
-
-    divergence: float
-    samples: int
-    loss: float
-    apart: float
-    draws: int
-    prior_error: float
-    level: float
-    steps: int
+    divergence: float  #: from the prior
+    samples: int  #: of the bound, which the prior has not seen
+    loss: float  #: mean error over draws of the weights and of those samples
+    apart: float  #: mean share of test inputs on which it decides unlike the network that was given
+    draws: int  #: of the weights, for each of the two
+    prior_error: float  #: of the prior's mean on its own samples
+    level: float  #: noise of the prior, relative to each tensor
+    steps: int  #: of training, of prior and posterior each
 
 
 def trained_posterior(

@@ -26,29 +26,18 @@ _OF_KIND = {
 
 @dataclass(frozen=True)
 class BoundRow:
-    """One bound on the probability of a wrong decision.
+    """One bound on the probability of a wrong decision."""
 
-    Attributes:
-        name: of the bound.
-        bound: on the error (or on the expected loss, see ``of``); none if it is refused.
-        status: one of :data:`STATUS`.
-        vacuous: whether it says no more than guessing.
-        of: what it speaks about: ``this network``, ``the randomized network``, ``the compressed network``.
-        statement: paper and number.
-        assumptions: what was taken for granted.
-        reason: why it is refused, or what keeps it from being a certificate.
-        details: the numbers it was made of.
-    """
-
-    name: str
-    bound: Value | None
-    status: str
-    vacuous: bool
+    name: str  #: of the bound
+    bound: Value | None  #: on the error (or on the expected loss, see ``of``); none if it is refused
+    status: str  #: one of :data:`STATUS`
+    vacuous: bool  #: whether it says no more than guessing
+    #: what it speaks about: ``this network``, ``the randomized network``, ``the compressed network``
     of: str = "this network"
-    statement: str = ""
-    assumptions: tuple[str, ...] = ()
-    reason: str = ""
-    details: Mapping[str, Any] = field(default_factory=dict)
+    statement: str = ""  #: paper and number
+    assumptions: tuple[str, ...] = ()  #: what was taken for granted
+    reason: str = ""  #: why it is refused, or what keeps it from being a certificate
+    details: Mapping[str, Any] = field(default_factory=dict)  #: the numbers it was made of
 
     @classmethod
     def of_value(cls, name: str, bound: Value, classes: int, **rest: Any) -> BoundRow:

@@ -22,29 +22,17 @@ _BATCH, KEPT = 256, 1920
 
 @dataclass(frozen=True)
 class Scores:
-    """What a network says about a data set.
+    """What a network says about a data set."""
 
-    Attributes:
-        outputs: scores, one row for each sample.
-        labels: the right classes.
-        cells: the cell of each input.
-        square: sum of the squared norms of the inputs.
-        largest: the largest entry of an input, without sign.
-        some: random inputs, for measurements at single points.
-        chosen: their places among the samples.
-        codes: a number for each sample, the same for the same input and label.
-        refusal: why the partition may not be used, if it was built from these inputs.
-    """
-
-    outputs: Tensor
-    labels: Tensor
-    cells: Tensor
-    square: float
-    largest: float
-    some: Tensor
-    chosen: Tensor
-    codes: Tensor
-    refusal: str = ""
+    outputs: Tensor  #: scores, one row for each sample
+    labels: Tensor  #: the right classes
+    cells: Tensor  #: the cell of each input
+    square: float  #: sum of the squared norms of the inputs
+    largest: float  #: the largest entry of an input, without sign
+    some: Tensor  #: random inputs, for measurements at single points
+    chosen: Tensor  #: their places among the samples
+    codes: Tensor  #: a number for each sample, the same for the same input and label
+    refusal: str = ""  #: why the partition may not be used, if it was built from these inputs
 
     @property
     def samples(self) -> int:

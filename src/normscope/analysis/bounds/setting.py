@@ -26,29 +26,23 @@ QUANTILES = (0.01, 0.05, 0.1, 0.25, 0.5, 0.75, 0.9)
 class Setting:
     """What every row may use; what is expensive is made when it is first asked for, or raises why it cannot be.
 
-    Attributes, beside arguments of :func:`~normscope.analysis.bounds.run.bounds`:
-        network: its norms and constants.
-        train: scores on the training data.
-        test: scores on the test data.
-        data: training and test data themselves, for networks that are made from this one.
-        seconds: to train a posterior for its bound.
-        tuned: why the test data is not fresh, if it is not.
+    What is not described is an argument of :func:`~normscope.analysis.bounds.run.bounds`.
     """
 
-    network: Network
-    train: Scores
-    test: Scores
+    network: Network  #: its norms and constants
+    train: Scores  #: scores on the training data
+    test: Scores  #: scores on the test data
     delta: float
     loss: str
     clip: float | None
     box: tuple[Tensor, Tensor] | None
     partition: Partition | None
-    data: tuple[Any, Any]
+    data: tuple[Any, Any]  #: training and test data themselves, for networks that are made from this one
     model: nn.Module
     start: nn.Module | None = None
-    seconds: float = 0.0
+    seconds: float = 0.0  #: to train a posterior for its bound
     seed: int = 0
-    tuned: str = ""
+    tuned: str = ""  #: why the test data is not fresh, if it is not
 
     @functools.cached_property
     def cells(self) -> Cells:
