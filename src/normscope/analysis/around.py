@@ -159,7 +159,7 @@ def _blocks(work: Work, program: Program, point: list[Tensor]) -> list[Tensor]:
 
 def _stated(
     work: Work, balls: list[list[Ball]], radii: tuple[float, ...], notes: list[str], ceiling: Value | None,
-    also: tuple[str, ...] = (),
+    caveats: tuple[str, ...] = (),
 ) -> Around | None:  # fmt: skip
     """Return the statements that the balls of all points allow."""
     options, count = work.options, len(balls)
@@ -178,20 +178,20 @@ def _stated(
         what = "tangents were sketched" if options.sketch else "rounding was verified by random probes"
         notes.append(f"{what}: each constant fails with probability below {delta:.0e}")
     why = {b.why: b for point in balls for b in point if b.why}
-    notes += [f"{reason[0].lower()}{reason[1:]}" for reason in also]
+    notes += [f"{reason[0].lower()}{reason[1:]}" for reason in caveats]
     notes += [f"no constant within {b.radius:g} of some points: {reason}" for reason, b in why.items()]
     rows = []
     for i, radius in enumerate(radii):
         constants = tuple(min(point[i].constant, most) for point in balls)
-        spent = sum(point[i].seconds for point in balls) / count
-        rows.append(Neighbourhood(radius, constants, *_bounds(work, constants, radius, delta, also), round(spent, 4)))
+        seconds = round(sum(point[i].seconds for point in balls) / count, 4)
+        rows.append(Neighbourhood(radius, constants, *_bounds(work, constants, radius, delta, caveats), seconds))
     decisions = [max(b.certified_radius for b in point) for point in balls if point[0].margin is not None]
     proved = tuple(decisions) if len(decisions) == count else ()
     return Around(options.share, options.confidence, count, needed, tuple(rows), proved, tuple(notes))
 
 
 def _bounds(
-    work: Work, constants: Sequence[float], radius: float, delta: float, also: tuple[str, ...]
+    work: Work, constants: Sequence[float], radius: float, delta: float, caveats: tuple[str, ...]
 ) -> tuple[Value | None, Value | None]:
     """Return what the constants of most inputs stay below, and of every point; nothing where that is not known."""
     options, count = work.options, len(constants)
@@ -203,14 +203,14 @@ def _bounds(
     )
     number = covering_value(constants, options.share, options.confidence)
     if number is None:
-        return None, None if also else every
+        return None, None if caveats else every
     most = Value(
         log_of(number),
         Kind.PROBABILISTIC,
         domain=f"{where} {100 * options.share:g} % of inputs like the data",
         mode=work.mode,
         statement="normscope LOCAL-4",
-        assumptions=(*ASSUMPTIONS, *also),
+        assumptions=(*ASSUMPTIONS, *caveats),
         delta=1.0 - options.confidence,
     )
-    return most, None if also else every
+    return most, None if caveats else every

@@ -31,8 +31,8 @@ def contradicts(upper: Value | None, lower: Value | None) -> bool:
     return upper is not None and lower is not None and lower.log > upper.log + ROUNDING
 
 
-def uncontradicted(whole: Whole, told: list[str]) -> Whole:
-    """Return the constants of a network; if one bound lies below what is attained, none of them is given, and told.
+def uncontradicted(whole: Whole, messages: list[str]) -> Whole:
+    """Return the constants of a network; if one bound lies below what is attained, none is given, and a message says so.
 
     They all come from the same rules: where one is wrong, none can be trusted.
     """
@@ -42,24 +42,24 @@ def uncontradicted(whole: Whole, told: list[str]) -> Whole:
         upper = constants.get(name)
         found = [v for p in partners if (v := constants.get(p)) is not None and contradicts(upper, v)]
         if upper is not None and found:
-            wrong[name] = _told(f"end to end, {name}", upper, found)
+            wrong[name] = _message(f"end to end, {name}", upper, found)
     if not wrong:
         return whole
-    told.extend(wrong.values())
+    messages.extend(wrong.values())
     no_bound = {name: (v := constants.get(name)) and replace(v, log=math.inf) for name in PAIRS}
     kept = {name: c for name, c in whole.compositions.items() if name not in PAIRS}  # curves along depth end there
     return replace(whole, constants=constants | no_bound, compositions=kept)
 
 
-def uncontradicted_row(row: LayerResult, told: list[str]) -> LayerResult:
+def uncontradicted_row(row: LayerResult, messages: list[str]) -> LayerResult:
     """Return a layer, its upper bound replaced by "no bound" if it lies below what is attained."""
     if not contradicts(row.upper, row.lower):
         return row
-    told.append(_told(row.name, row.upper, [row.lower]))
+    messages.append(_message(row.name, row.upper, [row.lower]))
     return replace(row, upper=replace(row.upper, log=math.inf), folded=None, probable=None)
 
 
-def uncontradicted_weight(row: WeightRow, told: list[str]) -> WeightRow:
+def uncontradicted_weight(row: WeightRow, messages: list[str]) -> WeightRow:
     """Return a weight, every constant of it that lies below what is attained replaced by "no bound"."""
     stacked = {key: value for key, value in row.stacked.items() if key == "certified"}
     parts = (
@@ -72,12 +72,12 @@ def uncontradicted_weight(row: WeightRow, told: list[str]) -> WeightRow:
         kept.append(dict(values))
         for key, value in values.items():
             if lower is not None and contradicts(value, lower):
-                told.append(_told(f"{name}, {key}", value, [lower]))
+                messages.append(_message(f"{name}, {key}", value, [lower]))
                 kept[-1][key] = replace(value, log=math.inf)
     return replace(row, constants=kept[0], outputs=kept[1], stacked={**row.stacked, **kept[2]})
 
 
-def _told(what: str, upper: Value, lower: Iterable[Value]) -> str:
+def _message(what: str, upper: Value, lower: Iterable[Value]) -> str:
     """Name a contradiction."""
     most = max(lower, key=lambda v: v.log)
     return (

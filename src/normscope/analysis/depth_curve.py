@@ -93,7 +93,7 @@ def places(work: Work) -> list[Place]:
     return sorted(found, key=lambda place: place.expr.id)
 
 
-def _elsewhere(place: Place, program: Program, layers: Mapping[str, Expr]) -> Expr | None:
+def _without_normalizers(place: Place, program: Program, layers: Mapping[str, Expr]) -> Expr | None:
     """Return the tensor at a place in a walk without normalizers: where one is taken out, what goes into it.
 
     The scale of one that is written out is an operation of its own, and stays.
@@ -109,15 +109,16 @@ def _upper_logs(composition: Composition, found: Sequence[Place], program: Progr
     tensors: list[Expr | None] = [place.expr for place in found]
     if composition.program is not program:
         layers = dict(zip(layer_names(composition.program), composition.program.layers, strict=True))
-        tensors = [_elsewhere(place, composition.program, layers) for place in found]
+        tensors = [_without_normalizers(place, composition.program, layers) for place in found]
     far = {t.id: t.depth for t in tensors if t is not None and t.depth > FAR and len(t.atoms) == 1}
     left_out = set(far) - set(list(far)[:: 1 + sum(far.values()) // MEASURED])
-    left_out |= {t.id for t in tensors if t is not None and t.depth <= FAR and not composition.computed(t) and _dear(t)}
+    near = [t for t in tensors if t is not None and t.depth <= FAR]
+    left_out |= {t.id for t in near if not composition.computed(t) and _too_large(t)}
     measured = [None if t is None or t.id in left_out else composition.lipschitz(t) for t in tensors]
     return [None if lip is None else rounded_up(lip.total()[0]) for lip in measured]
 
 
-def _dear(expr: Expr) -> bool:
+def _too_large(expr: Expr) -> bool:
     """Return whether the matrices by which a tensor depends on its atoms are too large to be measured for a curve."""
     source = expr
     while source.op is not None and source.atoms:

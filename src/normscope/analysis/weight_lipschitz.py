@@ -176,7 +176,7 @@ def _measured(work: Work, samples: list[list[Tensor]], name: str) -> WeightResul
         jointly=_jointly(found, table),
         samples={"data": len(samples), "jacobians": len(found.norms)},
         residual=max((n.residual for n in found.norms), default=None),
-        messages=(*messages(work), *_more(found, samples)),
+        messages=(*messages(work), *_messages_on_weights(found, samples)),
     )
 
 
@@ -279,7 +279,7 @@ def _jointly(found: Found, table: Sequence[WeightRow]) -> dict[str, Value]:
     return out
 
 
-def _more(found: Found, samples: list[list[Tensor]]) -> list[str]:
+def _messages_on_weights(found: Found, samples: list[list[Tensor]]) -> list[str]:
     """Return what a reader must know about the weights."""
     unknown = [u for u in found.weights.uses if u.kind == "unknown"]
     said = [f"{found.weights.leaves[use.leaf].name}: no bound, {use.reason}" for use in unknown[:8]]
