@@ -32,7 +32,7 @@ def contradicts(upper: Value | None, lower: Value | None) -> bool:
 
 
 def uncontradicted(whole: Whole, messages: list[str]) -> Whole:
-    """Return the constants of a network; if one bound lies below what is attained, none is given, and a message says so.
+    """Return the constants of a network; if a bound lies below what is attained, none is given, and a message says so.
 
     They all come from the same rules: where one is wrong, none can be trusted.
     """

@@ -35,9 +35,14 @@ _NEEDED = {
     "early": "the model after the first pass over the data",
     "start": "the model before training",
 }
-#: Names of the tolerated noise and of the tolerated worst change, plain and relative to each tensor.
-_NOISES = (("flatness", "sigma"), ("flatness, relative", "sigma"))
-_WORST = (("sharpness", "alpha"), ("sharpness, relative", "alpha"))
+#: The tolerated noise and the tolerated worst change by name, each plain and relative to each tensor.
+_FLAT, _RELATIVE = "log flatness (1/sigma^2)", "log flatness, relative (1/sigma^2)"
+_TOLERATED = {
+    _FLAT: (error_with_noise, False),
+    _RELATIVE: (error_with_noise, True),
+    "log sharpness (1/alpha^2)": (error_at_worst, False),
+    "log sharpness, relative (1/alpha^2)": (error_at_worst, True),
+}
 
 
 @statement(
@@ -165,7 +170,7 @@ def _of_priors(
     """
     squares = torch.cat([(t - prior[n]).square().flatten() for n, t in weights.items()])
     total, count = float(squares.sum()), squares.numel()
-    plain, relative = (flat[f"log {kind} (1/{symbol}^2)"] for kind, symbol in _NOISES)
+    plain, relative = flat[_FLAT], flat[_RELATIVE]
     ratios = torch.log((EPSILON**2 + (relative**2 + 1) * total / count) / (EPSILON**2 + relative**2 * squares))
     spread = max(float(ratios.sum()) / 4, 0.0)
     return {
@@ -206,14 +211,13 @@ def _of_noise(folded: Folded, scores: Scores, seed: int) -> dict[str, float]:
     labels = scores.labels[scores.chosen]
     allowed = scores.errors / scores.samples + DROP
     found = {}
-    for (name, symbol), relative in zip((*_NOISES, *_WORST), (False, True) * 2, strict=True):
-        look = error_with_noise if symbol == "sigma" else error_at_worst
+    for name, (error_at, relative) in _TOLERATED.items():
         low, high = 1e-4, 4.0
         for _ in range(BISECTIONS):
             middle = math.sqrt(low * high)
-            error = look(folded, scores.some, labels, middle, seed, relative=relative)
+            error = error_at(folded, scores.some, labels, middle, seed, relative=relative)
             low, high = (middle, high) if error <= allowed else (low, middle)
-        found[f"log {name} (1/{symbol}^2)"] = low
+        found[name] = low
     return found
 
 
