@@ -69,12 +69,13 @@ def test_large_blocks_agree_with_the_dense_certificate(
     monkeypatch.setattr(convolution_block, "DENSE_UP_TO", 0)
     monkeypatch.setattr(convolution_block, "BANDED_UP_TO", 0)
     usual = block_norm(part, tolerance=1e-3, delta=1e-9, seed=0)
-    narrow = block_norm(part, tolerance=1e-3, delta=1e-9, seed=0, probable_tolerance=1e-3)
+    assert usual.probable_width <= convolution_block.PROBABLE_WIDTH
+    monkeypatch.setattr(convolution_block, "PROBABLE_WIDTH", 1e-3)
+    narrow = block_norm(part, tolerance=1e-3, delta=1e-9, seed=0)
     for bounds in (usual, narrow):
         assert bounds.log_lower <= exact.log_upper
         assert bounds.log_upper >= exact.log_lower
         assert bounds.log_probable >= exact.log_lower
-    assert usual.probable_width <= convolution_block.PROBABLE_WIDTH
     assert narrow.probable_width <= 1e-3
 
 
@@ -103,11 +104,12 @@ def test_the_order_of_work_does_not_change_the_guarantee(monkeypatch: pytest.Mon
     part = block(4, 18)
     exact = dense_bounds(part, 0)
     monkeypatch.setattr(convolution_block, "ALWAYS_DENSE_UP_TO", 0)
+    monkeypatch.setattr(convolution_block, "PROBABLE_WIDTH", 1e-3)
     for excess, dense in [(0.0, 0), (100.0, 0), (0.0, 5000), (100.0, 5000)]:
         monkeypatch.setattr(convolution_block, "TYPICAL_TORUS_EXCESS", excess)
         monkeypatch.setattr(convolution_block, "DENSE_UP_TO", dense)
         monkeypatch.setattr(convolution_block, "BANDED_UP_TO", 0)
-        bounds = block_norm(part, tolerance=1e-3, delta=1e-9, seed=0, probable_tolerance=1e-3)
+        bounds = block_norm(part, tolerance=1e-3, delta=1e-9, seed=0)
         assert bounds.log_lower <= exact.log_upper
         assert bounds.log_probable >= exact.log_lower
         assert bounds.probable_width <= 1e-3

@@ -10,7 +10,14 @@ import torch
 
 from normscope.core.errors import InputError, NonFiniteError
 from normscope.linalg import dense
-from normscope.linalg.dense import certified_eigenpair, gram_matrix, largest_matrix_norm, matrix_norm, symmetric_product
+from normscope.linalg.dense import (
+    certified_eigenpair,
+    gram_matrix,
+    largest_matrix_norm,
+    matrix_norm,
+    streamed_norm,
+    symmetric_product,
+)
 from normscope.operators.linear_map import LinearMap
 
 
@@ -245,3 +252,59 @@ def test_the_error_of_the_gram_matrix_is_part_of_the_certificate() -> None:
     lower, upper = dense._by_eigenpair(one, torch.eye(3, dtype=torch.float64), 0.21, 0.0)
     assert lower <= 1.0
     assert 1.1 <= upper < 1.1001
+
+
+@pytest.mark.parametrize("shape", [(300, 40), (40, 300), (50, 50), (1, 70), (70, 1), (1, 1)])
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16, torch.float16])
+def test_blocks_enclose_the_dense_norm(shape: tuple[int, int], dtype: torch.dtype) -> None:
+    """Encloses the dense norm."""
+    A = random(shape).to(dtype)
+    truth = float(torch.linalg.matrix_norm(A.double(), ord=2))
+    bounds = streamed_norm(A, numbers=64)
+    assert bounds.lower <= truth * (1 + 1e-12)
+    assert bounds.upper >= truth * (1 - 1e-12)
+    assert bounds.width < 1e-6
+
+
+def test_blocks_do_not_change_the_answer() -> None:
+    """Blocks do not change the answer."""
+    A = random((200, 30))
+    one, many = streamed_norm(A, numbers=10**9), streamed_norm(A, numbers=30)
+    assert math.isclose(one.upper, many.upper, rel_tol=1e-9)
+
+
+@pytest.mark.parametrize("exponent", [-1070, -1000, 1000])
+def test_extreme_scales_in_blocks_neither_overflow_nor_vanish(exponent: int) -> None:
+    """Extreme scales neither overflow nor vanish."""
+    A = torch.ldexp(torch.tensor([[1.0, 1.0], [1.0, -1.0]], dtype=torch.float64), torch.tensor(exponent))
+    bounds = streamed_norm(A)
+    log = (exponent + 0.5) * math.log(2)
+    assert bounds.log_lower <= log <= bounds.log_upper
+    assert bounds.log_upper - bounds.log_lower < 1e-8
+
+
+def test_nearly_equal_singular_values_are_still_enclosed_in_blocks() -> None:
+    """Nearly equal singular values are still enclosed."""
+    Q = torch.linalg.qr(random((60, 60)))[0]
+    values = torch.ones(60, dtype=torch.float64)
+    values[0] = 1 + 1e-8
+    A = (Q * values) @ torch.linalg.qr(random((60, 60), 1))[0]
+    bounds = streamed_norm(A)
+    assert bounds.lower <= 1 + 1e-8 + 1e-14
+    assert bounds.upper >= 1 + 1e-8 - 1e-14
+    assert bounds.width < 1e-6
+
+
+def test_zero_and_empty_in_blocks() -> None:
+    """Zero and empty."""
+    assert streamed_norm(torch.zeros(4, 3)).upper == 0.0
+    assert streamed_norm(torch.zeros(0, 3)).upper == 0.0
+
+
+@pytest.mark.parametrize("bad", [math.nan, math.inf])
+def test_blocks_that_are_not_finite_are_refused(bad: float) -> None:
+    """Refuses what is not finite."""
+    A = torch.ones(5, 4)
+    A[3, 2] = bad
+    with pytest.raises(NonFiniteError):
+        streamed_norm(A, numbers=4)

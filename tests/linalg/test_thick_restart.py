@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from normscope.core.errors import InputError
-from normscope.linalg.thick_restart import eigenpairs, rayleigh
+from normscope.linalg.thick_restart import eigenpairs, lanczos_quadrature, rayleigh
 
 
 def _symmetric(n: int, seed: int = 0) -> Tensor:
@@ -129,3 +129,23 @@ def test_products_written_into_the_basis_give_the_same_pairs(size: int | None) -
     assert torch.equal(written.vectors, plain.vectors)
     assert written.values.tolist() == plain.values.tolist()
     assert written.values[0] == pytest.approx(2.0, rel=1e-9)
+
+
+def test_quadrature_is_exact_for_polynomials_up_to_degree_2m_minus_1() -> None:
+    generator = torch.Generator().manual_seed(0)
+    d = torch.randn(60, generator=generator, dtype=torch.float64)
+    q = torch.randn(60, generator=generator, dtype=torch.float64)
+    rule = lanczos_quadrature(lambda v: d * v, q, 5)
+    unit = q / q.norm()
+    for degree in range(10):
+        exact = float((unit.square() * d**degree).sum())
+        assert np.isclose(float(rule.weights @ rule.nodes**degree), exact, rtol=1e-9, atol=1e-9), degree
+
+
+def test_quadrature_does_not_see_projected_directions() -> None:
+    d = torch.tensor([5.0, 1.0, 2.0], dtype=torch.float64)
+    keep = torch.tensor([0.0, 1.0, 1.0], dtype=torch.float64)
+    rule = lanczos_quadrature(lambda v: d * v, torch.ones(3, dtype=torch.float64), 3, project=lambda v: keep * v)
+    np.testing.assert_allclose(rule.nodes, [1.0, 2.0])
+    nothing = lanczos_quadrature(lambda v: d * v, torch.ones(3), 3, project=torch.zeros_like)
+    assert nothing.nodes.tolist() == [0.0]

@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from networks import Lambda, jacobian_norm, points, program_of, seeded
+from normscope.linalg import dense
 from normscope.linalg.bounds import NormBounds
 from normscope.lipschitz import segments
 from normscope.lipschitz.segments import Effort, SegmentNorms
@@ -334,7 +335,7 @@ def test_unequal_factors_stay() -> None:
 
 def test_a_large_weight_is_measured_without_a_copy(monkeypatch: pytest.MonkeyPatch) -> None:
     """Block by block, and as closely."""
-    monkeypatch.setattr(segments, "LARGEST_COPIED", 10)
+    monkeypatch.setattr(dense, "LARGEST_COPIED", 10)
     model = seeded(nn.Linear(6, 5))
     bounds = _measured(model, (4, 6))
     true = float(torch.linalg.matrix_norm(model.weight.detach().double(), ord=2))
@@ -344,7 +345,7 @@ def test_a_large_weight_is_measured_without_a_copy(monkeypatch: pytest.MonkeyPat
 
 
 def test_of_several_large_matrices_the_largest_counts(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(segments, "LARGEST_COPIED", 10)
+    monkeypatch.setattr(dense, "LARGEST_COPIED", 10)
     weight = torch.stack([_noise(4, 5), 3 * _noise(4, 5)])
     true = float(torch.linalg.matrix_norm(weight.double(), ord=2).max())
     bounds = SegmentNorms()._of_weight(weight)

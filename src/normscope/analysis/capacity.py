@@ -43,12 +43,12 @@ from normscope.graph.ir import Graph
 from normscope.graph.model_state import ModelState
 from normscope.graph.repeatable_data import repeatable
 from normscope.graph.weights_validation import check_model
-from normscope.linalg.streamed import BLOCK_NUMBERS
+from normscope.linalg.dense import BLOCK_NUMBERS, LARGEST_COPIED
 from normscope.lipschitz.composition import Composition
 from normscope.lipschitz.cost import forward_cost, is_large
 from normscope.lipschitz.quick_lower import glance
 from normscope.lipschitz.quick_norms import QuickNorms, Roughly, affordable
-from normscope.lipschitz.segments import LARGEST_COPIED, Effort, SegmentNorms
+from normscope.lipschitz.segments import Effort, SegmentNorms
 from normscope.lipschitz.tokens import KEPT_BYTES
 
 #: Parameters or modules from which on a first look is worth its time, and modules from which on, if they have few

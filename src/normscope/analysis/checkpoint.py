@@ -21,13 +21,10 @@ from normscope.core.value import Kind, Value, product
 from normscope.graph.checkpoint import INDICES, Role, TensorEntry, checkpoint_files, iterate_tensors, read_header
 from normscope.graph.safe_load import PICKLED, SAFETENSORS, holds_tensors
 from normscope.linalg.bounds import NormBounds
-from normscope.linalg.dense import matrix_norm
-from normscope.linalg.streamed import streamed_norm
+from normscope.linalg.dense import LARGEST_COPIED, matrix_norm
 from normscope.operators.normalizers.weight_norm import weight_norm_effective
 
 Progress = Callable[[str], None]
-#: Entries beyond which a matrix is converted to float64 in blocks only (128 MiB).
-LARGE = 2**24
 _NOT_MEASURED = "not measured"
 _MASK = "contains minus infinity, as masks do: no norm"
 _UNDEFINED = "weight normalization: a direction v is zero, so the layer divides zero by zero: no norm"
@@ -169,7 +166,7 @@ def _unmeasured(entry: TensorEntry, tensor: Tensor) -> str:
     except RuntimeError:  # some packed formats torch only stores
         return f"{_NOT_MEASURED}: torch cannot convert {entry.dtype} to numbers"
     nan = infinite = negative = 0
-    for part in tensor.reshape(-1).split(LARGE):
+    for part in tensor.reshape(-1).split(LARGEST_COPIED):
         # Formats of one byte lack these tests; float32 holds all their values.
         plain = part.to(torch.float32) if part.element_size() == 1 else part
         if not bool(torch.isfinite(plain).all()):
@@ -201,7 +198,7 @@ def _measure(entry: TensorEntry, tensor: Tensor, gains: dict[str, Tensor]) -> Te
         return replace(base, note=note) if weight is None else _linear(base, weight, rounding, note)
     if entry.role is Role.EMBEDDING and tensor.ndim >= 2:
         rows = tensor.reshape(-1, tensor.shape[-1])
-        bounds, parts = _norm(rows), rows.split(max(1, LARGE // rows.shape[1]))
+        bounds, parts = matrix_norm(rows), rows.split(max(1, LARGEST_COPIED // rows.shape[1]))
         top = max(float(torch.linalg.vector_norm(part.double(), dim=1).max()) for part in parts)
         details = {"largest_row": top * (1.0 + (rows.shape[1] + 8) * 2.0**-53)}  # rounded up
         return replace(base, upper=_upper(bounds), lower=_lower(bounds), details=details)
@@ -212,7 +209,7 @@ def _measure(entry: TensorEntry, tensor: Tensor, gains: dict[str, Tensor]) -> Te
 
 def _linear(base: TensorResult, weight: Tensor, rounding: float, note: str) -> TensorResult:
     """Return the norm of a matrix, or of a convolution: at most ``sqrt(taps)`` times that of its reshaped kernel."""
-    bounds = _norm(weight.flatten(1)).widen(rounding)
+    bounds = matrix_norm(weight.flatten(1)).widen(rounding)
     upper, kernel = _upper(bounds), None
     if base.role == Role.CONVOLUTION.value:
         windows = Value.of(math.sqrt(math.prod(weight.shape[2:])) * (1.0 + 2.0**-52), Kind.CERTIFIED)
@@ -262,11 +259,6 @@ def _is_gain(entry: TensorEntry, tensor: Tensor) -> bool:
     return named and along and tensor.is_floating_point() and tensor.numel() == max(tensor.shape, default=1)
 
 
-def _norm(matrix: Tensor) -> NormBounds:
-    """Return the bounds of a matrix, in blocks if it is large."""
-    return matrix_norm(matrix) if matrix.numel() <= LARGE else streamed_norm(matrix)
-
-
 def _upper(bounds: NormBounds) -> Value:
     return Value(bounds.log_upper, Kind.CERTIFIED, statement="rump2006 Corollary 2.4")
 
@@ -282,7 +274,7 @@ def _facts(entry: TensorEntry, tensor: Tensor) -> dict[str, float]:
         deviations = {"std_min": math.sqrt(max(low, 0.0)), "std_max": math.sqrt(max(high, 0.0))}
         return deviations | {"variance_min": low}
     if entry.role is Role.OTHER and tensor.ndim >= 2:
-        parts = tensor.reshape(-1).split(LARGE)
+        parts = tensor.reshape(-1).split(LARGEST_COPIED)
         root = math.hypot(*(float(torch.linalg.vector_norm(part.double())) for part in parts))
         return {"frobenius": root * (1.0 + (tensor.numel() + 8) * 2.0**-53)}
     return {"largest": float(tensor.double().abs().max())}

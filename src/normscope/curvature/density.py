@@ -10,8 +10,7 @@ from torch import Tensor
 
 from normscope.curvature.directions import Directions
 from normscope.linalg.accumulated import dots
-from normscope.linalg.quadrature import Quadrature, lanczos_quadrature
-from normscope.linalg.thick_restart import Eigenpairs
+from normscope.linalg.thick_restart import Eigenpairs, Quadrature, lanczos_quadrature
 
 Apply = Callable[[Tensor], Tensor]
 #: Residual of a Ritz pair relative to its value up to which it is taken for an eigenpair: it is misplaced by less.

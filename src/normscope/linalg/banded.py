@@ -9,8 +9,9 @@ import torch
 from torch import Tensor
 
 from normscope.core.statement import statement
-from normscope.linalg.cholesky import cholesky_margin
+from normscope.linalg.cholesky import cholesky_factor, cholesky_margin
 from normscope.linalg.convolution_geometry import Axis
+from normscope.linalg.sparse import convolution_reads
 
 
 def coupling(axes: Sequence[Axis], *, of_outputs: bool) -> tuple[list[int], list[int]]:
@@ -65,54 +66,28 @@ def slab_gram(weight: Tensor, axes: Sequence[Axis], *, of_outputs: bool) -> tupl
     """
     sizes, reach = coupling(axes, of_outputs=of_outputs)
     channels = weight.shape[0 if of_outputs else 1]
-    axis = slow_axis(sizes, reach)
     count, size = slab_shape(sizes, reach, channels)
-    thickness, per_slab = max(1, reach[axis]), size // channels
-    order = [axis, *(a for a in range(len(sizes)) if a != axis)]
-    strides = np.zeros(len(sizes), dtype=np.int64)
-    strides[order] = [math.prod(sizes[a] for a in order[i + 1 :]) for i in range(len(order))]
+    per_slab = size // channels
     blocks = [torch.zeros(n, per_slab, channels, per_slab, channels, dtype=torch.float64) for n in (count, count - 1)]
     views = [b.permute(0, 1, 3, 2, 4) for b in blocks]  # (slab, row place, column place, row channel, column channel)
-    taps = list(itertools.product(*(range(k) for k in weight.shape[2:])))
-    places = {tap: _places(axes, tap, of_outputs=of_outputs) for tap in taps}
-    for first, second in itertools.product(taps, taps):
-        both = places[first][1] & places[second][1]
-        p, q = places[first][0][both], places[second][0][both]
-        if len(p) == 0:
-            continue
-        a, b = (weight.flatten(2)[..., _flat(tap, weight.shape[2:])] for tap in (first, second))
+    # Places are numbered with the axis of the slabs first.
+    number = np.moveaxis(np.arange(math.prod(sizes)).reshape(sizes), slow_axis(sizes, reach), 0).ravel().argsort()
+    outputs, inputs, taps = convolution_reads(axes, "zeros")
+    place, middle = (outputs, inputs) if of_outputs else (inputs, outputs)
+    kernels = weight.flatten(2).unbind(2)
+    joined = np.full((len(kernels), math.prod(coupling(axes, of_outputs=not of_outputs)[0])), -1)
+    joined[taps, middle] = number[place]
+    for first, second in itertools.product(range(len(kernels)), repeat=2):
+        both = (joined[first] >= 0) & (joined[second] >= 0)
+        (slab_p, row), (slab_q, column) = (divmod(joined[tap][both], per_slab) for tap in (first, second))
+        a, b = kernels[first], kernels[second]
         value = a @ b.mT if of_outputs else a.mT @ b
-        slab_p, slab_q = p[:, axis] // thickness, q[:, axis] // thickness
-        row, column = p @ strides - slab_p * per_slab, q @ strides - slab_q * per_slab
         for view, step in zip(views, (0, 1), strict=True):
             chosen = slab_p - slab_q == step
-            if chosen.any():
-                index = tuple(torch.as_tensor(t[chosen]) for t in (slab_q, row, column))
-                view.index_put_(index, value.expand(int(chosen.sum()), -1, -1), accumulate=True)
+            index = tuple(torch.as_tensor(t[chosen]) for t in (slab_q, row, column))
+            view.index_put_(index, value.expand(int(chosen.sum()), -1, -1), accumulate=True)
     diagonal, below = (b.reshape(-1, size, size) for b in blocks)
     return diagonal, below
-
-
-def _flat(tap: Sequence[int], kernel: Sequence[int]) -> int:
-    """Return the place of a tap in the flattened kernel."""
-    return int(np.ravel_multi_index(tuple(tap), tuple(kernel)))
-
-
-def _places(axes: Sequence[Axis], tap: Sequence[int], *, of_outputs: bool) -> tuple[np.ndarray, np.ndarray]:
-    """Return the place that one tap joins to every place of the other side, and whether there is one."""
-    lines, valid = [], []
-    for axis, k in zip(axes, tap, strict=True):
-        if of_outputs:  # input p is read by output (p + padding - d k) / s
-            position = np.arange(axis.size) + axis.padding - axis.dilation * k
-            line, fits = position // axis.stride, position % axis.stride == 0
-            valid.append(fits & (line >= 0) & (line < axis.output_size))
-        else:  # output l reads input s l - padding + d k
-            line = axis.stride * np.arange(axis.output_size) - axis.padding + axis.dilation * k
-            valid.append((line >= 0) & (line < axis.size))
-        lines.append(line)
-    grid = np.stack([g.ravel() for g in np.meshgrid(*lines, indexing="ij")], axis=1)
-    inside = np.logical_and.reduce([g.ravel() for g in np.meshgrid(*valid, indexing="ij")])
-    return grid, inside
 
 
 def is_definite(diagonal: Tensor, below: Tensor, tau: float) -> bool:
@@ -120,8 +95,8 @@ def is_definite(diagonal: Tensor, below: Tensor, tau: float) -> bool:
     carried = torch.zeros_like(diagonal[0])
     identity = tau * torch.eye(diagonal.shape[-1], dtype=torch.float64)
     for k in range(diagonal.shape[0]):
-        factor, info = torch.linalg.cholesky_ex(identity - diagonal[k] - carried)
-        if int(info) != 0 or not bool(factor.diagonal().isfinite().all()):
+        factor = cholesky_factor(identity - diagonal[k] - carried)
+        if factor is None:
             return False
         if k < below.shape[0]:
             X = torch.linalg.solve_triangular(factor, below[k].mT, upper=False)  # L^{-1} E^T; the sign squares away

@@ -6,6 +6,8 @@ import math
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
+from normscope.core.value import log_of
+
 #: How far, relative to a logarithm, rounding alone may put a certificate below an attained value.
 ROUNDING = 1e-9
 
@@ -49,8 +51,7 @@ class NormBounds:
         >>> bounds.log_lower, bounds.upper >= 2.0
         (-inf, True)
         """
-        low, high = (math.log(x) if x > 0 else -math.inf for x in (lower, upper))
-        return cls.certified(low, high, method).widen(2.0**-51)
+        return cls.certified(log_of(lower), log_of(upper), method).widen(2.0**-51)
 
     @classmethod
     def exact(cls, norm: float, *, method: str, relative: float = 2.0**-50) -> NormBounds:
@@ -59,8 +60,7 @@ class NormBounds:
         >>> NormBounds.exact(0.0, method="zero").upper
         0.0
         """
-        log = math.log(norm) if norm > 0 else -math.inf
-        return cls.certified(log, log, method).widen(relative)
+        return cls.certified(log_of(norm), log_of(norm), method).widen(relative)
 
     @property
     def lower(self) -> float:
@@ -88,16 +88,8 @@ class NormBounds:
         return _relative_gap(self.log_lower, self.log_probable)
 
     def scaled(self, log_factor: float) -> NormBounds:
-        """Return the bounds of the map multiplied by ``exp(log_factor)``, one rounding of the sum accounted for."""
-        if log_factor == 0.0:
-            return self
-        low, high, probable = (log + log_factor for log in (self.log_lower, self.log_upper, self.log_probable))
-        return replace(
-            self,
-            log_lower=math.nextafter(low, -math.inf),
-            log_upper=math.nextafter(high, math.inf) if high > -math.inf else high,
-            log_probable=math.nextafter(probable, math.inf) if probable > -math.inf else probable,
-        )
+        """Return the bounds of the map multiplied by ``exp(log_factor)``, the rounding of the sum accounted for."""
+        return self if log_factor == 0.0 else self._moved(log_factor, log_factor)
 
     def widen(self, relative: float) -> NormBounds:
         r"""Return bounds that also hold for any norm within :math:`(1 \pm r)` of these.
@@ -107,8 +99,10 @@ class NormBounds:
         """
         if not 0.0 <= relative < 1.0:
             raise ValueError(f"Expected a relative error in [0, 1), got {relative}.")
-        # The logarithms themselves carry one rounding each: four ulps of slack cover them.
-        up, down = math.log1p(relative), math.log1p(-relative)
+        return self._moved(math.log1p(-relative), math.log1p(relative))
+
+    def _moved(self, down: float, up: float) -> NormBounds:
+        """Return bounds with numbers added to the logarithms, and outwards by the rounding of the sums."""
         return replace(
             self,
             log_lower=_away(self.log_lower + down, -1.0),
@@ -117,35 +111,14 @@ class NormBounds:
         )
 
     def with_upper(self, log_upper: float, method: str) -> NormBounds:
-        """Return the bounds with one more certificate taken into account.
-
-        Raises:
-            ValueError: if it lies below the attained value: one of the two is wrong.
-        """
+        """Return the bounds with one more certificate taken into account; it must not lie below the attained value."""
         if log_upper >= self.log_upper:
             return self
-        if log_upper < self.log_lower:
-            raise ValueError(
-                f"The certificate {log_upper} is below the attained value {self.log_lower}: one of them is wrong."
-            )
-        probable, delta = (self.log_probable, self.delta)
-        if log_upper <= probable:
-            probable, delta = log_upper, 0.0
-        return replace(self, log_upper=log_upper, log_probable=probable, delta=delta, method=method)
+        return replace(self.meet(NormBounds.certified(-math.inf, log_upper, method)), method=method)
 
     def with_lower(self, log_lower: float) -> NormBounds:
-        """Return the bounds with one more attained value taken into account.
-
-        Raises:
-            ValueError: if it lies above the certificate: one of the two is wrong.
-        """
-        if log_lower <= self.log_lower:
-            return self
-        if log_lower > self.log_upper:
-            raise ValueError(
-                f"The attained value {log_lower} is above the certificate {self.log_upper}: one of them is wrong."
-            )
-        return replace(self, log_lower=log_lower, log_probable=max(self.log_probable, log_lower))
+        """Return the bounds with one more attained value taken into account; it must not lie above the certificate."""
+        return self.meet(NormBounds.certified(log_lower, math.inf, self.method))
 
     def with_probable(self, log_probable: float, delta: float, method: str) -> NormBounds:
         """Return the bounds with one more probabilistic upper bound taken into account."""
@@ -211,7 +184,7 @@ def _relative_gap(log_lower: float, log_upper: float) -> float:
 
 
 def _away(log: float, sign: float) -> float:
-    """Return ``log`` moved outwards by four ulps (at least of one), infinities unchanged."""
+    """Return ``log`` moved outwards by four ulps (at least of one), which cover its rounding; infinities unchanged."""
     if math.isinf(log):
         return log
     return log + sign * 4.0 * math.ulp(max(abs(log), 1.0))

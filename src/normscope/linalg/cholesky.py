@@ -25,6 +25,17 @@ def cholesky_margin(dimension: int, trace: float, *, complex_arithmetic: bool = 
     return factor / (1.0 - factor) * trace
 
 
+def cholesky_factor(matrices: Tensor) -> Tensor | None:
+    """Return the lower Cholesky factors of one or several Hermitian matrices, or ``None`` where one has none.
+
+    >>> cholesky_factor(torch.diag(torch.tensor([4.0, 9.0]))).diagonal().tolist(), cholesky_factor(-torch.eye(2))
+    ([2.0, 3.0], None)
+    """
+    factor, info = torch.linalg.cholesky_ex(matrices)
+    finite = factor.diagonal(dim1=-2, dim2=-1).real.isfinite().all()
+    return factor if bool(finite) and not bool(info.any()) else None
+
+
 def certify_largest_eigenvalue(
     gram: Tensor, guess: float | Tensor, *, gram_error: float | Tensor = 0.0, slack: float = 1e-11, raises: int = 4
 ) -> Tensor:

@@ -1,8 +1,7 @@
 """Norms of convolutions as they are: padding, stride, dilation, groups, transposition and input size included."""
 
-import heapq
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 
 import torch
@@ -47,7 +46,6 @@ def convolution_norm(
     tolerance: float = 1e-3,
     delta: float = 1e-9,
     seed: int = 0,
-    probable_tolerance: float | None = None,
 ) -> NormBounds:
     r"""Return bounds on the l2 operator norm of a convolution on inputs of one size.
 
@@ -69,8 +67,6 @@ def convolution_norm(
         tolerance: the relative width the certificate should reach.
         delta: the failure probability of a probabilistic bound.
         seed: the seed of all start vectors.
-        probable_tolerance: the width ``log_probable`` must reach where the certificate is wider than ``tolerance``;
-            by default 0.9 %, or ``tolerance`` where that is larger.
 
     Returns:
         The bounds.
@@ -108,21 +104,13 @@ def convolution_norm(
         ConvolutionBlock(part, axes, padding_mode, entry_error)
         for part in kernel.reshape(groups, -1, *kernel.shape[1:])
     ]
-    if groups == 1:
-        alone = block_norm(
-            blocks[0], tolerance=tolerance, delta=delta, seed=seed, probable_tolerance=probable_tolerance
-        )
-        return alone.scaled(log_factor)
-    return _grouped_norm(kernel, blocks, tolerance, delta, seed, probable_tolerance).scaled(log_factor)
+    solve = partial(block_norm, tolerance=tolerance, delta=delta / groups, seed=seed)
+    bounds = solve(blocks[0]) if groups == 1 else _grouped_norm(kernel, blocks, tolerance, solve)
+    return bounds.scaled(log_factor)
 
 
 def _grouped_norm(
-    kernel: Tensor,
-    blocks: list[ConvolutionBlock],
-    tolerance: float,
-    delta: float,
-    seed: int,
-    probable_tolerance: float | None,
+    kernel: Tensor, blocks: list[ConvolutionBlock], tolerance: float, solve: Callable[..., NormBounds]
 ) -> NormBounds:
     """Return the largest norm of all groups: torus bounds of all in one batch, then the largest ones refined.
 
@@ -130,9 +118,6 @@ def _grouped_norm(
     largest certificate down, until the largest is a refined one.
     """
     relaxed = relaxation(kernel, blocks[0].axes, len(blocks), blocks[0].padding_mode)
-    solve = partial(
-        block_norm, tolerance=tolerance, delta=delta / len(blocks), seed=seed, probable_tolerance=probable_tolerance
-    )
     if relaxed.form.side > SMALL_SIDE:
         return largest_norm(solve(b) for b in blocks)
     tori = relaxed.tori if relaxed.form.side == 1 else relaxed.smallest_tori
@@ -142,18 +127,17 @@ def _grouped_norm(
         for s, b in zip(squares.sqrt().tolist(), blocks, strict=True)
     ]
     known = [NormBounds.certified(-math.inf, log, "torus") for log in logs]
-    queue = [(-log, i, False) for i, log in enumerate(logs)]
-    heapq.heapify(queue)
+    refined: set[int] = set()
     attained = -math.inf
     # Small groups are cheap to solve exactly; for large ones a torus bound within the tolerance is enough.
     enough = 0.0 if blocks[0].smaller_dimension <= ALWAYS_DENSE_UP_TO else 0.5 * math.log1p(tolerance)
-    for _ in range(min(REFINED_GROUPS, len(blocks))):
-        negative, i, refined = queue[0]
-        if refined or -negative == -math.inf or -negative <= attained + enough:
+    while len(refined) < REFINED_GROUPS:
+        i = max(range(len(blocks)), key=lambda k: known[k].log_probable)
+        if i in refined or known[i].log_probable <= attained + enough:
             break
         known[i] = solve(blocks[i], log_upper=logs[i])
         attained = max(attained, known[i].log_lower)
-        heapq.heapreplace(queue, (-known[i].log_probable, i, True))
+        refined.add(i)
     return largest_norm(known)
 
 
@@ -178,23 +162,18 @@ def _folded(
 ) -> tuple[Tensor, float]:
     """Return the kernel with the channel factors in it, at unit scale, and the logarithm of the scale."""
     kernel, log_factor = to_unit_scale(weight)
-    if output_scale is None and input_scale is None:
-        return kernel, log_factor
-    flat = (1,) * (kernel.ndim - 2)
-    if output_scale is not None:
-        if output_scale.numel() != kernel.shape[0]:
-            raise InputError(f"Expected one output factor per channel ({kernel.shape[0]}), got {output_scale.numel()}.")
-        factors, log = to_unit_scale(output_scale.to(kernel.device))
-        kernel, log_factor = kernel * factors.reshape(-1, 1, *flat), log_factor + log
-    if input_scale is not None:
-        channels = kernel.shape[1] * groups
-        if input_scale.numel() != channels:
-            raise InputError(f"Expected one input factor per channel ({channels}), got {input_scale.numel()}.")
-        factors, log = to_unit_scale(input_scale.to(kernel.device))
-        spread = factors.reshape(groups, 1, kernel.shape[1], *flat)
-        kernel = (kernel.reshape(groups, -1, *kernel.shape[1:]) * spread).reshape(kernel.shape)
+    rows, columns = kernel.shape[0] // groups, kernel.shape[1]
+    folded = kernel.reshape(groups, rows, *kernel.shape[1:])
+    for name, scale, sides in (("output", output_scale, (rows, 1)), ("input", input_scale, (1, columns))):
+        if scale is None:
+            continue
+        channels = groups * max(sides)
+        if scale.numel() != channels:
+            raise InputError(f"Expected one {name} factor per channel ({channels}), got {scale.numel()}.")
+        factors, log = to_unit_scale(scale.to(kernel.device))
+        folded = folded * factors.reshape(groups, *sides, *[1] * (kernel.ndim - 2))
         log_factor += log
-    again, log = to_unit_scale(kernel)
+    again, log = to_unit_scale(folded.reshape(kernel.shape))
     return again, log_factor + log
 
 

@@ -8,6 +8,7 @@ from functools import cached_property
 import torch
 from torch import Tensor
 
+from normscope.core.value import log_of
 from normscope.linalg.banded import banded_certificate, banded_cost
 from normscope.linalg.bounds import NormBounds
 from normscope.linalg.convolution_geometry import Axis, dimensions, extended, extension_multiplicity, padded_map
@@ -17,8 +18,15 @@ from normscope.linalg.inertia import GAP_WITHIN, inertia_bound
 from normscope.linalg.lanczos import lanczos_norm
 from normscope.linalg.matrix_rounding import UNIT_ROUNDOFF, gamma
 from normscope.linalg.sparse import convolution_matrix, sparse_gram
-from normscope.linalg.torus import Polyphase, Torus, polyphase, torus_bound, torus_map, zero_padding_tori
-from normscope.linalg.torus_embedding import zero_padding_embedding
+from normscope.linalg.torus import (
+    Polyphase,
+    Torus,
+    polyphase,
+    torus_bound,
+    torus_map,
+    zero_padding_embedding,
+    zero_padding_tori,
+)
 from normscope.operators.linear_map import LinearMap
 
 #: Dimensions up to which the Gram matrix is always built, and up to which it is built when the torus is too loose.
@@ -93,8 +101,7 @@ class ConvolutionBlock:
     def map(self, dtype: torch.dtype = torch.float64) -> LinearMap:
         """Return the convolution as a linear map whose domain is the smaller of its two spaces."""
         whole = padded_map(self.weight.to(dtype), self.axes, 1, self.padding_mode)
-        domain, range_ = dimensions(self.weight, self.axes)
-        return whole if domain <= range_ else whole.transpose
+        return whole.transpose if self.of_outputs else whole
 
     @property
     def smaller_dimension(self) -> int:
@@ -123,6 +130,17 @@ class ConvolutionBlock:
         return self.entry_error * self.absolute_norm if self.entry_error else 0.0
 
     @property
+    def of_outputs(self) -> bool:
+        """Return whether the outputs are the smaller space."""
+        domain, range_ = dimensions(self.weight, self.axes)
+        return domain > range_
+
+    @property
+    def gram_error(self) -> float:
+        """Return a bound on the error in norm of the Gram matrix, formed by one application and one adjoint."""
+        return 2.0 * self.apply_error * self.absolute_norm + self.apply_error**2
+
+    @property
     def apply_error(self) -> float:
         """Return a bound on the error of one application or one adjoint to a unit vector, entry errors included."""
         taps = math.prod(self.weight.shape[2:])
@@ -131,19 +149,11 @@ class ConvolutionBlock:
 
 
 def block_norm(
-    block: ConvolutionBlock,
-    *,
-    tolerance: float,
-    delta: float,
-    seed: int,
-    probable_tolerance: float | None = None,
-    log_upper: float | None = None,
-    max_steps: int = 300,
+    block: ConvolutionBlock, *, tolerance: float, delta: float, seed: int, log_upper: float | None = None
 ) -> NormBounds:
     """Return bounds on the norm of one channel group; the settings are those of ``convolution_norm``.
 
-    A certificate that is already known, from a batch over all groups, is ``log_upper``; a probabilistic bound takes at
-    most ``max_steps`` Lanczos steps.
+    A certificate that is already known, from a batch over all groups, is ``log_upper``.
 
     >>> kernel = torch.tensor([[[1.0, 2.0, 1.0]]], dtype=torch.float64)
     >>> block = ConvolutionBlock(kernel, (Axis(7, 7, 3, 1, 1, 1),), "zeros")
@@ -156,13 +166,13 @@ def block_norm(
     loose = log_upper is None and _typical_excess(block) > 2.5 * tolerance
     if loose and (exact := _exact_bounds(block, tolerance, seed)) is not None:
         return exact
-    goal = _krylov_goal(tolerance, probable_tolerance)
+    goal = max(tolerance, PROBABLE_WIDTH)
     cylinders = _cylinders(block) if log_upper is None else []
     if loose and not cylinders:
         bounds = _inertia_bounds(block, goal, seed)
         if bounds.width <= goal:
             return bounds
-        run, vector = _krylov_bounds(block, goal, delta, seed, max_steps)
+        run, vector = _krylov_bounds(block, goal, delta, seed)
         run = run.with_lower(bounds.log_lower).with_upper(bounds.log_upper, "inertia+lanczos")
         return run.with_upper(_torus_log_upper(block, run.lower, 0.0, vector), "torus+lanczos")
     within = min(goal, max(tolerance, CYLINDER_WIDTH)) if loose else tolerance
@@ -176,14 +186,16 @@ def block_norm(
     inertia = bounds.with_upper(_inertia_log_upper(block, bounds.lower, goal, seed), "inertia")
     if inertia.width <= goal:
         return inertia
-    run, _ = _krylov_bounds(block, goal, delta, seed, max_steps)
+    run, _ = _krylov_bounds(block, goal, delta, seed)
     bounds = bounds.with_lower(run.log_lower)
     return bounds.with_probable(run.log_probable, run.delta, f"{bounds.method}+lanczos")
 
 
 def _exact_bounds(block: ConvolutionBlock, tolerance: float, seed: int) -> NormBounds | None:
     """Return bounds to rounding from a factorisation of the whole Gram matrix, where that is affordable."""
-    if _banded_multiplications(block) <= BANDED_UP_TO:
+    of_outputs = block.of_outputs
+    cost = banded_cost(block.axes, block.weight.shape[0 if of_outputs else 1], of_outputs=of_outputs)
+    if block.padding_mode == "zeros" and cost <= BANDED_UP_TO:
         bounds = _banded_bounds(block, tolerance, seed)
         if bounds.width <= tolerance:
             return bounds
@@ -193,43 +205,21 @@ def _exact_bounds(block: ConvolutionBlock, tolerance: float, seed: int) -> NormB
 def dense_bounds(block: ConvolutionBlock, seed: int) -> NormBounds:
     """Return the bounds from the Gram matrix of the group on its smaller side."""
     map = block.map()
-    error, absolute = block.apply_error, block.absolute_norm
-    gram_error = 2.0 * error * absolute + error * error
     if math.prod(block.weight.shape[1:]) <= SPARSE_UP_TO:
         gram = sparse_gram(convolution_matrix(block.weight, block.axes, block.padding_mode)).to(map.device)
     else:
         gram = gram_matrix(map)
-    return gram_norm(map, gram, gram_error, error, seed=seed, good_width=1e-7)
-
-
-def _banded_multiplications(block: ConvolutionBlock) -> float:
-    """Return the cost of the banded certificate on the smaller side; infinite where the padding is not zeros."""
-    if block.padding_mode != "zeros":
-        return math.inf
-    domain, range_ = dimensions(block.weight, block.axes)
-    of_outputs = domain > range_
-    return banded_cost(block.axes, block.weight.shape[0 if of_outputs else 1], of_outputs=of_outputs)
+    return gram_norm(map, gram, block.gram_error, block.apply_error, seed=seed, good_width=1e-7)
 
 
 def _banded_bounds(block: ConvolutionBlock, tolerance: float, seed: int) -> NormBounds:
     """Return the bounds from the banded Gram matrix; without a certificate where the attained value is too low."""
-    map, error, absolute = block.map(), block.apply_error, block.absolute_norm
-    domain, range_ = dimensions(block.weight, block.axes)
+    map = block.map()
     run = lanczos_norm(map, tolerance=1e-6, max_steps=200, seed=seed, reorthogonalise=False)
-    lower = attained(map, run.vector, error)
-    gram_error = 2.0 * error * absolute + error * error
-    upper = banded_certificate(
-        block.weight.cpu(), block.axes, lower, of_outputs=domain > range_, gram_error=gram_error, widest=tolerance
-    )
-    log_upper = _log(upper) + 4 * UNIT_ROUNDOFF * (1.0 + abs(_log(upper))) if upper < math.inf else math.inf
-    return NormBounds.certified(_log(lower), log_upper, "banded cholesky")
-
-
-def _krylov_goal(tolerance: float, probable_tolerance: float | None) -> float:
-    """Return the width a probabilistic bound should reach where the certificate does not."""
-    if probable_tolerance is not None:
-        return probable_tolerance
-    return max(tolerance, PROBABLE_WIDTH)
+    lower = attained(map, run.vector, block.apply_error)
+    weight, of_outputs, error = block.weight.cpu(), block.of_outputs, block.gram_error
+    upper = banded_certificate(weight, block.axes, lower, of_outputs=of_outputs, gram_error=error, widest=tolerance)
+    return NormBounds.certified(log_of(lower), certificate_log(upper), "banded cholesky")
 
 
 def _relaxed_bounds(
@@ -237,7 +227,7 @@ def _relaxed_bounds(
 ) -> NormBounds:
     """Return the certificate of a cylinder or torus and an attained value, improved where they are not close enough."""
     lower, vector = _attained(block, seed, None, math.inf)
-    bounds = NormBounds.certified(_log(lower), math.inf, "lanczos")
+    bounds = NormBounds.certified(log_of(lower), math.inf, "lanczos")
     if cylinders:
         bounds = bounds.with_upper(_cylinder_log_upper(block, cylinders, lower, goal, vector), "cylinder")
     if bounds.log_upper == math.inf:
@@ -246,7 +236,7 @@ def _relaxed_bounds(
     if bounds.width > goal:
         # Some noise keeps directions in play that the first vector has lost.
         lower, _ = _attained(block, seed, with_noise(vector, seed + 1), bounds.upper / (1.0 + 0.9 * goal), max_steps=64)
-        bounds = bounds.with_lower(_log(lower))
+        bounds = bounds.with_lower(log_of(lower))
     return bounds
 
 
@@ -277,15 +267,13 @@ def _attained(
     return attained(block.map(), vector, block.apply_error), vector
 
 
-def _krylov_bounds(
-    block: ConvolutionBlock, tolerance: float, delta: float, seed: int, max_steps: int
-) -> tuple[NormBounds, Tensor]:
+def _krylov_bounds(block: ConvolutionBlock, tolerance: float, delta: float, seed: int) -> tuple[NormBounds, Tensor]:
     """Return attained value and probabilistic upper bound of a float64 Lanczos run, and the vector."""
     map, error = block.map(), block.apply_error
-    run = lanczos_norm(map, tolerance=tolerance, delta=delta, max_steps=max_steps, seed=seed, reorthogonalise=False)
+    run = lanczos_norm(map, tolerance=tolerance, delta=delta, seed=seed, reorthogonalise=False)
     lower = attained(map, run.vector, error)
-    bounds = NormBounds.certified(_log(lower), math.inf, "lanczos")
-    return bounds.with_probable(_log(run.probable + error), delta, "lanczos"), run.vector
+    bounds = NormBounds.certified(log_of(lower), math.inf, "lanczos")
+    return bounds.with_probable(log_of(run.probable + error), delta, "lanczos"), run.vector
 
 
 def _cylinders(block: ConvolutionBlock) -> list[Cylinder]:
@@ -309,7 +297,7 @@ def _cylinder_log_upper(
     estimate, best = least_norm(contestants, enough=enough)
     # A factorisation that fails costs more than the little room above the estimate.
     square = cylinder_bound(cylinders[best], max(estimate * (1.0 + 3 * ABOVE_ESTIMATE), enough) ** 2)
-    return certificate_log(math.sqrt(square), 0.0, block.entry_slack) if square < math.inf else math.inf
+    return certificate_log(math.sqrt(square), slack=block.entry_slack)
 
 
 def _inertia_bounds(block: ConvolutionBlock, width: float, seed: int) -> NormBounds:
@@ -317,7 +305,7 @@ def _inertia_bounds(block: ConvolutionBlock, width: float, seed: int) -> NormBou
     if block.padding_mode != "zeros":
         return NormBounds.certified(-math.inf, math.inf, "none")
     lower, _ = _attained(block, seed, None, math.inf, max_steps=32)
-    return NormBounds.certified(_log(lower), _inertia_log_upper(block, lower, width, seed), "inertia")
+    return NormBounds.certified(log_of(lower), _inertia_log_upper(block, lower, width, seed), "inertia")
 
 
 def _inertia_log_upper(block: ConvolutionBlock, lower: float, width: float, seed: int) -> float:
@@ -329,7 +317,7 @@ def _inertia_log_upper(block: ConvolutionBlock, lower: float, width: float, seed
     if embedding is None or width <= 2 * GAP_WITHIN:
         return math.inf
     upper = inertia_bound(embedding, lower * (1.0 + width) * (1.0 - 2 * GAP_WITHIN), seed=seed)
-    return certificate_log(upper, 0.0, block.entry_slack) if upper < math.inf else math.inf
+    return certificate_log(upper, slack=block.entry_slack)
 
 
 def _torus_log_upper(block: ConvolutionBlock, lower: float, tolerance: float, vector: Tensor) -> float:
@@ -352,16 +340,12 @@ def _torus_log_upper(block: ConvolutionBlock, lower: float, tolerance: float, ve
     return certificate_log(math.sqrt(square), relaxed.log_factor, block.entry_slack)
 
 
-def certificate_log(norm: float, log_factor: float, slack: float) -> float:
-    """Return the logarithm of a certificate, entry errors and roundings included."""
-    upper = norm + slack
-    if upper == 0.0:  # a filter of zeros
-        return -math.inf
-    return _log(upper) + log_factor + 16 * UNIT_ROUNDOFF * (1.0 + abs(_log(upper)) + log_factor)
-
-
-def _log(x: float) -> float:
-    return math.log(x) if x > 0 else -math.inf
+def certificate_log(norm: float, log_factor: float = 0.0, slack: float = 0.0) -> float:
+    """Return the logarithm of a certificate times a factor, entry errors and roundings included."""
+    log = log_of(norm + slack)
+    if math.isinf(log):  # a filter of zeros, or no certificate
+        return log
+    return log + log_factor + 16 * UNIT_ROUNDOFF * (1.0 + abs(log) + log_factor)
 
 
 def least_norm(

@@ -12,8 +12,8 @@ from normscope.core.errors import InputError
 from normscope.operators.linear_map import LinearMap
 
 PADDING_MODES = ("zeros", "circular", "reflect", "replicate")
-_CONVOLUTIONS = {1: functional.conv1d, 2: functional.conv2d, 3: functional.conv3d}
-_TRANSPOSED = {1: functional.conv_transpose1d, 2: functional.conv_transpose2d, 3: functional.conv_transpose3d}
+CONVOLUTIONS = {1: functional.conv1d, 2: functional.conv2d, 3: functional.conv3d}
+TRANSPOSED = {1: functional.conv_transpose1d, 2: functional.conv_transpose2d, 3: functional.conv_transpose3d}
 
 
 @dataclass(frozen=True)
@@ -112,7 +112,7 @@ def zero_padded_map(weight: Tensor, axes: Sequence[Axis], groups: int = 1) -> Li
     [[2.0, 3.0, 3.0, 3.0, 2.0]]
     """
     stride, dilation = [a.stride for a in axes], [a.dilation for a in axes]
-    forward, backward = _CONVOLUTIONS[len(axes)], _TRANSPOSED[len(axes)]
+    forward, backward = CONVOLUTIONS[len(axes)], TRANSPOSED[len(axes)]
     unit_stride = all(a.stride == 1 for a in axes) and groups == 1
     flipped = weight.transpose(0, 1).flip(*range(2, weight.ndim)).contiguous() if unit_stride else weight
     symmetric = all(a.padding == a.right_padding >= 0 for a in axes)
@@ -209,10 +209,9 @@ def extension_multiplicity(axis: Axis, padding_mode: str) -> int:
     return max(counts)
 
 
-def dimensions(weight: Tensor, axes: Sequence[Axis], groups: int = 1) -> tuple[int, int]:
-    """Return the dimensions of the domain and of the range."""
-    domain = weight.shape[1] * groups * math.prod(a.size for a in axes)
-    return domain, weight.shape[0] * math.prod(a.output_size for a in axes)
+def dimensions(weight: Tensor, axes: Sequence[Axis]) -> tuple[int, int]:
+    """Return the dimensions of the domain and of the range of one channel group."""
+    return weight.shape[1] * math.prod(a.size for a in axes), weight.shape[0] * math.prod(a.output_size for a in axes)
 
 
 def _pads(pairs: Iterable[tuple[int, int]]) -> list[int]:

@@ -17,8 +17,8 @@ from torch import Tensor
 from torch.nn import functional
 
 from normscope.core.statement import statement
-from normscope.linalg.cholesky import cholesky_margin
-from normscope.linalg.convolution_geometry import Axis
+from normscope.linalg.cholesky import cholesky_factor, cholesky_margin
+from normscope.linalg.convolution_geometry import CONVOLUTIONS, TRANSPOSED, Axis
 from normscope.linalg.matrix_rounding import gamma
 from normscope.linalg.sparse import axis_reads
 from normscope.linalg.torus import (
@@ -184,8 +184,8 @@ def line_is_definite(cylinder: Cylinder, blocks: Mapping[Pairs, Tensor], tau: fl
             for k in range(max(0, i - reach), j):
                 rest.addmm_(done[i, k].mH, done[j, k], alpha=-1)
             if i == j:
-                factor, info = torch.linalg.cholesky_ex(rest)
-                if int(info) != 0 or not bool(factor.diagonal().real.isfinite().all()):
+                factor = cholesky_factor(rest)
+                if factor is None:
                     return False
             else:
                 done[i, j] = torch.linalg.solve_triangular(factor, rest.mH, upper=False)
@@ -221,9 +221,7 @@ def _all_definite(parts: Tensor, circle: Torus, lags: np.ndarray) -> bool:
         phase = symbol_angles(circle, every[start : start + step], lags)
         factors = np.concatenate([np.ones((len(phase), 1)), phase.real, phase.imag], axis=1)
         real = torch.as_tensor(factors, device=parts.device) @ torch.view_as_real(parts).flatten(1)
-        shifted = torch.view_as_complex(real.reshape(len(phase), side, side, 2))
-        factor, info = torch.linalg.cholesky_ex(shifted)
-        if bool(info.ne(0).any()) or not bool(factor.diagonal(dim1=-2, dim2=-1).real.isfinite().all()):
+        if cholesky_factor(torch.view_as_complex(real.reshape(len(phase), side, side, 2))) is None:
             return False
     return True
 
@@ -242,7 +240,7 @@ def cylinder_error(cylinder: Cylinder) -> float:
 
 
 @statement("normscope", "Cylinder", holds="zero padding, IEEE arithmetic, no underflow")
-def cylinder_bound(cylinder: Cylinder, guess: float, *, raises: Sequence[float] = RAISES) -> float:
+def cylinder_bound(cylinder: Cylinder, guess: float) -> float:
     r"""Return a certified upper bound on the **squared** norm of a zero-padded convolution, or infinity.
 
     :math:`\|T\|^2 \le \max_\omega \lambda_{\max}(G_\omega)`, :math:`G_\omega` the Gram matrix on the line at the
@@ -252,7 +250,6 @@ def cylinder_bound(cylinder: Cylinder, guess: float, *, raises: Sequence[float] 
     Args:
         cylinder: one of :func:`zero_padding_cylinders`.
         guess: where :math:`\tau` begins; the closer above the result, the tighter the bound.
-        raises: the relative distances above the guess that are tried.
 
     >>> kernel = torch.tensor([1.0, 2.0, 1.0], dtype=torch.float64).outer(torch.tensor([1.0, 1.0]).double())
     >>> axes = [Axis(7, 7, 3, 1, 1, 1), Axis(5, 4, 2, 1, 1, 0)]
@@ -266,8 +263,8 @@ def cylinder_bound(cylinder: Cylinder, guess: float, *, raises: Sequence[float] 
     for numerators in cylinder.torus.numerators():
         blocks = line_blocks(cylinder, numerators)
         trace = line_trace(cylinder, blocks)
-        while level < len(raises):
-            tau = guess * (1.0 + raises[level])
+        while level < len(RAISES):
+            tau = guess * (1.0 + RAISES[level])
             if not tau > 0.0:
                 return math.inf
             if closed_is_definite(cylinder, blocks, tau) or line_is_definite(cylinder, blocks, tau):
@@ -292,9 +289,7 @@ def cylinder_map(cylinder: Cylinder, dtype: torch.dtype = torch.float32) -> Line
     """
     line, kernel = cylinder.line, cylinder.form.kernel().to(dtype)
     reach = [size - 1 for size in kernel.shape[3:]]
-    rank = 1 + len(reach)
-    convolution = {2: functional.conv2d, 3: functional.conv3d}[rank]
-    transposed = {2: functional.conv_transpose2d, 3: functional.conv_transpose3d}[rank]
+    convolution, transposed = CONVOLUTIONS[1 + len(reach)], TRANSPOSED[1 + len(reach)]
     stride, dilation = (line.stride, *[1] * len(reach)), (line.dilation, *[1] * len(reach))
     pads = [0, 0] * len(reach) + [line.padding, line.right_padding]
     sizes, none = cylinder.torus.sizes, [0] * len(reach)

@@ -1,6 +1,8 @@
 """Norms of matrices, and of maps small enough for a Gram matrix: certified to rounding."""
 
 import math
+from collections.abc import Iterator
+from dataclasses import replace
 
 import torch
 from torch import Tensor
@@ -8,17 +10,19 @@ from torch import Tensor
 from normscope.core.errors import InputError, NonFiniteError
 from normscope.core.statement import statement
 from normscope.linalg.bounds import NormBounds, largest_norm
-from normscope.linalg.cholesky import certify_largest_eigenvalue, cholesky_margin
+from normscope.linalg.cholesky import certify_largest_eigenvalue, cholesky_factor, cholesky_margin
 from normscope.linalg.lanczos import attained_norm, lanczos_norm
-from normscope.linalg.matrix_rounding import UNIT_ROUNDOFF, gamma, root_above, to_unit_scale
+from normscope.linalg.matrix_rounding import UNIT_ROUNDOFF, binary_exponent, divided, gamma, root_above, to_unit_scale
 from normscope.operators.linear_map import LinearMap
 
 #: Sides up to which eigenvalues are cheaper than a Lanczos run.
 EIGENVALUES_UP_TO = 256
 #: Fewer matrices than this are measured one by one.
 FEW = 4
-#: How many numbers of a stack of matrices to hold at once in each intermediate result.
-BATCH_NUMBERS = 2**22
+#: How many numbers of a stack of matrices, or of a large matrix, to hold in float64 at once (32 MiB).
+BLOCK_NUMBERS = 2**22
+#: Entries beyond which a matrix is converted to float64 in blocks only (128 MiB).
+LARGEST_COPIED = 2**24
 
 
 @statement("rump2006", "Corollary 2.4", holds="float64; the Gram matrix and its rounding error are bounded")
@@ -45,6 +49,8 @@ def matrix_norm(matrix: Tensor, *, seed: int = 0) -> NormBounds:
     """
     if matrix.ndim != 2:
         raise InputError(f"Expected a matrix, got a tensor of shape {tuple(matrix.shape)}. Reshape it first.")
+    if matrix.numel() > LARGEST_COPIED:
+        return streamed_norm(matrix, seed=seed)
     A, log_factor = to_unit_scale(matrix)
     if A.numel() == 0 or not bool(A.any()):
         return NormBounds.exact(0.0, method="zero")
@@ -61,12 +67,58 @@ def matrix_norm(matrix: Tensor, *, seed: int = 0) -> NormBounds:
     return bounds.scaled(log_factor)
 
 
+@statement("rump2006", "Corollary 2.4", holds="float64; the Gram matrix and its rounding error are bounded")
+def streamed_norm(matrix: Tensor, *, numbers: int = BLOCK_NUMBERS, seed: int = 0) -> NormBounds:
+    r"""Return certified bounds on the spectral norm of a large matrix; only its smaller Gram matrix is held in float64.
+
+    With the rows in blocks :math:`A_b` and ``m`` the longer side, :math:`A^T A = \sum_b A_b^T A_b`, every entry a sum
+    of ``m`` products: the computed sum errs by at most :math:`\gamma_m \|A\|_F^2` in norm, however it is ordered. The
+    rest is as in :func:`matrix_norm`; so many ``numbers`` are converted to float64 at once.
+
+    >>> bounds = streamed_norm(torch.tensor([[3.0, 0.0], [4.0, 5.0]]), numbers=2)
+    >>> bounds.lower <= math.sqrt(45) <= bounds.upper, bounds.width < 1e-8
+    (True, True)
+    """
+    A = matrix.detach()
+    A = A if A.shape[0] >= A.shape[1] else A.mT
+    m, n = A.shape
+    parts = A.split(max(1, numbers // max(1, n)))
+    exponent = max((e for part in parts if (e := binary_exponent(part.double())) is not None), default=None)
+    if exponent is None:
+        return NormBounds.exact(0.0, method="zero")
+
+    def blocks() -> Iterator[Tensor]:
+        return (divided(part.double(), exponent) for part in parts)
+
+    def apply(x: Tensor) -> Tensor:
+        return torch.cat([block @ x for block in blocks()])
+
+    def adjoint(y: Tensor) -> Tensor:
+        return sum((b.mT @ part for b, part in zip(blocks(), y.split(len(parts[0])), strict=True)), y.new_zeros(n))
+
+    gram = torch.zeros(n, n, dtype=torch.float64, device=A.device)
+    for block in blocks():
+        gram += symmetric_product(block)
+    # The trace is the square of the Frobenius norm, all of its terms non-negative.
+    frobenius = math.sqrt(float(gram.diagonal().sum())) * (1.0 + gamma(m + n))
+    gram_error, apply_error = gamma(m) * frobenius**2 * (1.0 + 1e-12), gamma(n) * frobenius
+    bounds = gram_norm(
+        LinearMap(apply, adjoint, (n,), (m,), device=A.device),
+        gram,
+        gram_error,
+        apply_error,
+        seed=seed,
+        good_width=1e-6,
+    )
+    return replace(bounds, method="cholesky in blocks").scaled(exponent * math.log(2.0))
+
+
 @statement("rump2006", "Corollary 2.4", holds="float64; the Gram matrices and their rounding errors are bounded")
 def largest_matrix_norm(matrices: Tensor, *, seed: int = 0) -> NormBounds:
     r"""Return certified bounds on the largest spectral norm of several matrices: that of their block-diagonal map.
 
     :math:`\max_i \|A_i\|_2`. From below the norm of the one that LAPACK finds largest. From above, where the matrices
-    are small, a Cholesky factorisation of each :math:`\tau I - A_i A_i^T`, all together, :math:`\tau` at that value.
+    are small, Cholesky factorisations of :math:`\tau_i I - A_i A_i^T`, :math:`\tau_i` at the value LAPACK finds.
 
     >>> bounds = largest_matrix_norm(torch.stack([torch.eye(2), 3 * torch.eye(2)]))
     >>> bounds.lower <= 3.0 <= bounds.upper, bounds.width < 1e-9
@@ -80,14 +132,14 @@ def largest_matrix_norm(matrices: Tensor, *, seed: int = 0) -> NormBounds:
     if not bool(A.any()):
         return NormBounds.exact(0.0, method="zero")
     A = A if A.shape[1] <= A.shape[2] else A.mT
-    at_once = max(1, BATCH_NUMBERS // A[0].numel())
-    first = int(torch.cat([torch.linalg.matrix_norm(part, ord=2) for part in A.split(at_once)]).argmax())
-    largest = matrix_norm(A[first], seed=seed)
-    guess, squares = largest.lower**2, []
-    for part in A.split(at_once):
-        error = gamma(A.shape[2]) * (part.square().sum((1, 2)) * (1.0 + A[0].numel() * UNIT_ROUNDOFF))
-        squares.append(certify_largest_eigenvalue(part @ part.mT, guess, gram_error=error, slack=SLACK).max())
-    upper = root_above(float(torch.stack(squares).max()))
+    tops, squares = [], []
+    for part in A.split(max(1, BLOCK_NUMBERS // A[0].numel())):
+        mass = part.square().sum((1, 2)) * (1.0 + A[0].numel() * UNIT_ROUNDOFF)
+        gram = part @ part.mT
+        tops.append(torch.linalg.eigvalsh(gram)[:, -1])
+        squares.append(certify_largest_eigenvalue(gram, tops[-1], gram_error=gamma(A.shape[2]) * mass, slack=SLACK))
+    largest = matrix_norm(A[int(torch.cat(tops).argmax())], seed=seed)
+    upper = root_above(float(torch.cat(squares).max()))
     return NormBounds.between(largest.lower, max(upper, largest.lower), "cholesky").scaled(log_factor)
 
 
@@ -213,8 +265,8 @@ def certified_eigenpair(gram: Tensor) -> tuple[float, Tensor]:
         shifted = -gram
         diagonal = shifted.diagonal()
         diagonal += tau
-        factor, info = torch.linalg.cholesky_ex(shifted)
-        if int(info) == 0 and math.isfinite(float(factor.diagonal().sum())):
+        factor = cholesky_factor(shifted)
+        if factor is not None:
             # The trace of what was factorised, all of its terms positive.
             margin = cholesky_margin(n, float(diagonal.sum()) * (1.0 + 2 * n * 2.0**-53))
             return (tau + margin) * (1.0 + 2.0**-50), _inverse_iteration(factor)

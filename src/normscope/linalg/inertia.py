@@ -15,10 +15,9 @@ import torch
 from torch import Tensor
 
 from normscope.core.statement import statement
-from normscope.linalg.cholesky import cholesky_margin
+from normscope.linalg.cholesky import cholesky_factor, cholesky_margin
 from normscope.linalg.matrix_rounding import UNIT_ROUNDOFF, gamma
-from normscope.linalg.torus import PHASE_ERROR, gram_error, symbol_grams, symbols
-from normscope.linalg.torus_embedding import Embedding, Window
+from normscope.linalg.torus import PHASE_ERROR, Embedding, Window, gram_error, symbol_grams, symbols
 
 #: The most complex numbers the symbols may hold, and the most the directions may (each a quarter of a GiB).
 MOST_NUMBERS = 2**24
@@ -71,8 +70,8 @@ def inertia_bound(embedding: Embedding, level: float, *, seed: int = 0) -> float
     Returns:
         The bound, never a number below the norm; infinity where too few directions were found.
 
-    >>> from normscope.linalg.torus_embedding import zero_padding_embedding
     >>> from normscope.linalg.convolution_geometry import Axis
+    >>> from normscope.linalg.torus import zero_padding_embedding
     >>> kernel = torch.tensor([[[1.0, 3.0, 2.0]]], dtype=torch.float64)
     >>> embedding = zero_padding_embedding(kernel, [Axis(4, 4, 3, 1, 1, 1)])
     >>> matrix = torch.tensor([[3.0, 2, 0, 0], [1, 3, 2, 0], [0, 1, 3, 2], [0, 0, 1, 3]], dtype=torch.float64)
@@ -142,8 +141,8 @@ def count_above(embedding: Embedding, level: float, seed: int) -> Excess | None:
     deflation = vectors * lifts.sqrt().unsqueeze(1)
     lifted = grams.baddbmm_(deflation, deflation.mH, beta=-1)
     lifted.diagonal(dim1=-2, dim2=-1).add_(square)
-    factor, info = torch.linalg.cholesky_ex(lifted)
-    if bool(info.ne(0).any()) or not bool(factor.diagonal(dim1=-2, dim2=-1).real.isfinite().all()):
+    factor = cholesky_factor(lifted)
+    if factor is None:
         return None
     traces = lifted.diagonal(dim1=-2, dim2=-1).real.sum(-1).clamp_min(0.0)
     margin = cholesky_margin(side, float(traces.max()) * (1.0 + 1e-9), complex_arithmetic=True)
@@ -296,8 +295,7 @@ def smallest_eigenvalue(matrix: Tensor) -> float:
     """
     shift = 0.5 * float(torch.linalg.eigvalsh(matrix)[0])
     shifted = matrix - shift * torch.eye(len(matrix), dtype=matrix.dtype, device=matrix.device)
-    factor, info = torch.linalg.cholesky_ex(shifted)
-    if shift <= 0.0 or int(info) != 0 or not bool(factor.diagonal().isfinite().all()):
+    if shift <= 0.0 or cholesky_factor(shifted) is None:
         return -math.inf
     return shift - cholesky_margin(len(matrix), float(shifted.diagonal().sum()) * (1.0 + 1e-9))
 

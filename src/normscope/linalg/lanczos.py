@@ -176,7 +176,7 @@ def lanczos_norm(
     if start is None:  # a Gaussian vector: its direction is uniform on the sphere
         generator = torch.Generator().manual_seed(seed)
         start = torch.randn(small.domain_dimension, generator=generator, dtype=torch.float64)
-    run = _Recurrence.begin(small, start, max_steps, reorthogonalise)
+    run = _Recurrence(small, start, max_steps, reorthogonalise)
     while run.may_continue:
         run.step()
         if run.may_continue and run.steps % LOOK_EVERY == 0 and _accurate_enough(run, delta, tolerance, target):
@@ -184,29 +184,22 @@ def lanczos_norm(
     return _bounds(run, delta, apply_error)
 
 
-@dataclass
 class _Recurrence:
     r"""The three-term recurrence :math:`G v_k = b_{k-1} v_{k-1} + a_k v_k + b_k v_{k+1}` with :math:`G = A^T A`."""
 
-    map: LinearMap  #: the map A
-    basis: Tensor  #: the vectors, one a row; one more than steps made, unless the space is exhausted
-    diagonal: np.ndarray  #: the coefficients a
-    coupling: np.ndarray  #: the coefficients b
-    reorthogonalise: bool  #: whether each new vector is made orthogonal to all before it
-    steps: int = 0  #: steps made
-    exhausted: bool = False  #: whether the space became invariant, up to rounding
-    #: of a power of two taken out of the map, so that fourth powers of its norm stay within the float range
-    exponent: int = 0
-
-    @classmethod
-    def begin(cls, map: LinearMap, start: Tensor, max_steps: int, reorthogonalise: bool) -> _Recurrence:
-        """Return the recurrence before its first step."""
+    def __init__(self, map: LinearMap, start: Tensor, max_steps: int, reorthogonalise: bool) -> None:
         dimension = map.domain_dimension
         limit = min(max_steps, dimension, max(8, BASIS_NUMBERS // max(dimension, 1) - 1))
-        basis = torch.empty(limit + 1, dimension, dtype=map.dtype, device=map.device)
-        basis[0] = (start / torch.linalg.vector_norm(start)).to(map.device, map.dtype)
+        self.map = map
+        #: the vectors, one a row; one more than steps made, unless the space is exhausted
+        self.basis = torch.empty(limit + 1, dimension, dtype=map.dtype, device=map.device)
+        self.basis[0] = (start / torch.linalg.vector_norm(start)).to(map.device, map.dtype)
+        self.diagonal, self.coupling = np.zeros(limit), np.zeros(limit)  # the coefficients a and b
         # In a small space orthogonality is cheap, and a run must be able to exhaust it.
-        return cls(map, basis, np.zeros(limit), np.zeros(limit), reorthogonalise or dimension <= SMALL_SPACE)
+        self.reorthogonalise = reorthogonalise or dimension <= SMALL_SPACE
+        self.steps, self.exhausted = 0, False  # exhausted: the space became invariant, up to rounding
+        #: of a power of two taken out of the map, so that fourth powers of its norm stay within the float range
+        self.exponent = 0
 
     @property
     def may_continue(self) -> bool:
@@ -326,9 +319,7 @@ def _probable(run: _Recurrence, delta: float, apply_error: float) -> float:
     return math.sqrt(square) * (1.0 + margin)
 
 
-def operator_norm(
-    map: LinearMap, *, tolerance: float = 1e-2, delta: float = 1e-9, seed: int = 0, max_steps: int = 300
-) -> NormBounds:
+def operator_norm(map: LinearMap, *, tolerance: float = 1e-2, delta: float = 1e-9, seed: int = 0) -> NormBounds:
     r"""Return an attained value and a probable upper bound on the norm of a linear map; a certificate is the caller's.
 
     Returns:
@@ -341,7 +332,7 @@ def operator_norm(
     small = map if map.domain_dimension <= map.range_dimension else map.transpose
     if small.domain_dimension == 0:
         return NormBounds.exact(0.0, method="zero")
-    run = lanczos_norm(small, tolerance=tolerance, delta=delta, max_steps=max_steps, seed=seed, reorthogonalise=False)
+    run = lanczos_norm(small, tolerance=tolerance, delta=delta, seed=seed, reorthogonalise=False)
     if run.ritz == 0.0:  # a random vector is mapped to zero
         return NormBounds(-math.inf, math.inf, -math.inf, delta, "lanczos")
     found = NormBounds.certified(math.log(run.lower), math.inf, "lanczos")

@@ -43,6 +43,27 @@ def root_above(square: float) -> float:
     return math.sqrt(square) * (1.0 + 4 * UNIT_ROUNDOFF)
 
 
+def binary_exponent(tensor: Tensor) -> int | None:
+    """Return the exponent of the least power of two above all magnitudes, or ``None`` where every entry is zero.
+
+    >>> binary_exponent(torch.tensor([-3.0, 1.0])), binary_exponent(torch.zeros(2))
+    (2, None)
+    """
+    lowest, highest = torch.aminmax(tensor) if tensor.numel() else (0.0, 0.0)
+    top = max(-float(lowest), float(highest))
+    if not math.isfinite(top):
+        raise NonFiniteError("Expected finite weights, got NaN or infinity. Check the weights of this layer.")
+    return math.frexp(top)[1] if top else None
+
+
+def divided(tensor: Tensor, exponent: int) -> Tensor:
+    """Return a float64 tensor divided exactly by a power of two."""
+    # In two halves: 2**-exponent alone overflows for subnormal weights.
+    half = exponent // 2 if abs(exponent) >= 1_000 else 0
+    scaled = tensor * math.ldexp(1.0, half - exponent)
+    return scaled * math.ldexp(1.0, -half) if half else scaled
+
+
 def to_unit_scale(tensor: Tensor) -> tuple[Tensor, float]:
     r"""Return the tensor in float64, divided exactly by a power of two so that its largest entry is in [1/2, 1).
 
@@ -56,20 +77,8 @@ def to_unit_scale(tensor: Tensor) -> tuple[Tensor, float]:
     (0.5, True)
     """
     wide = tensor.detach().to(torch.float64)
-    if wide.numel() == 0:
-        return wide, 0.0
-    lowest, highest = torch.aminmax(wide)
-    top = max(-float(lowest), float(highest))
-    if not math.isfinite(top):
-        raise NonFiniteError("Expected finite weights, got NaN or infinity. Check the weights of this layer.")
-    if top == 0.0:
-        return wide, 0.0
-    exponent = math.frexp(top)[1]
-    if abs(exponent) < 1_000:
-        return wide * math.ldexp(1.0, -exponent), exponent * math.log(2.0)
-    # In two halves: 2**-exponent alone overflows for subnormal weights.
-    half = exponent // 2
-    return wide * math.ldexp(1.0, -half) * math.ldexp(1.0, half - exponent), exponent * math.log(2.0)
+    exponent = binary_exponent(wide)
+    return (wide, 0.0) if exponent is None else (divided(wide, exponent), exponent * math.log(2.0))
 
 
 @statement("normscope", "Schur test", holds="every coefficient of the map is >= 0")

@@ -153,21 +153,21 @@ class _Model:
 
     def __init__(self, vectors: Tensor, values: np.ndarray) -> None:
         self.basis = vectors.new_empty(len(vectors) + GROWTH, vectors.shape[1])
-        self.old, self.share = np.zeros(len(self.basis)), 1.0  # remembered values, and how much of them still holds
-        self.known = np.zeros((0, len(self.basis)))  # directions that were multiplied, in coordinates, one a row
-        self.images = self.known
-        self.filled = 0
+        self.old, self.share = np.zeros(0), 1.0  # remembered values, and how much of them still holds
+        self.known = self.images = np.zeros((0, 0))  # directions that were multiplied, in coordinates, one a row
         for vector, value in zip(vectors, values, strict=True):
             if self._join(vector) > 0.0:
-                self.old[self.filled - 1] = value
+                self.old[-1] = value
+
+    @property
+    def filled(self) -> int:
+        """Return the number of vectors of the basis."""
+        return len(self.old)
 
     def grow(self) -> None:
         """Make room for more vectors of the basis."""
-        basis = self.basis.new_empty(self.filled + GROWTH, self.basis.shape[1])
-        basis[: self.filled] = self.basis[: self.filled]
-        more = len(basis) - len(self.basis)
-        self.basis, self.old = basis, np.pad(self.old, (0, more))
-        self.known, self.images = (np.pad(rows, ((0, 0), (0, more))) for rows in (self.known, self.images))
+        more = self.basis.new_empty(GROWTH, self.basis.shape[1])
+        self.basis = torch.cat([self.basis[: self.filled], more])
 
     def _join(self, vector: Tensor, coordinates: Tensor | None = None) -> float:
         """Add what a vector has outside the basis to it, and return its length; rounding is left out.
@@ -187,18 +187,14 @@ class _Model:
         if not rest > 100 * torch.finfo(vector.dtype).eps * before:
             return 0.0
         new.div_(rest)
-        self.filled += 1
+        self.old = np.pad(self.old, (0, 1))
+        self.known, self.images = (np.pad(m, ((0, 0), (0, 1))) for m in (self.known, self.images))
         return rest
 
     def _subtract(self, vector: Tensor, coordinates: Tensor) -> None:
         """Subtract a combination of the basis from a vector."""
         if self.filled:
             vector.addmv_(self.basis[: self.filled].mT, coordinates.to(vector), alpha=-1)
-
-    def _eigh(self) -> tuple[np.ndarray, np.ndarray]:
-        """Return eigenvalues and eigenvectors of the model, ascending."""
-        values, vectors = np.linalg.eigh(self.matrix()[: self.filled, : self.filled])
-        return values, np.pad(vectors, ((0, len(self.old) - self.filled), (0, 0)))
 
     def _fresh(self, coordinates: np.ndarray) -> np.ndarray | None:
         """Return the unit direction of what was not multiplied yet, if that is enough."""
@@ -210,18 +206,18 @@ class _Model:
 
     def leading_direction(self) -> np.ndarray | None:
         """Return what is new in the model's leading eigenvector, or else the newest direction of the basis."""
-        leading = self._fresh(self._eigh()[1][:, -1])
+        leading = self._fresh(np.linalg.eigh(self.matrix())[1][:, -1])
         return self.newest_direction() if leading is None else leading
 
     def newest_direction(self) -> np.ndarray | None:
         """Return the newest direction of the basis that was not multiplied yet."""
-        units = np.eye(len(self.old))[: self.filled][::-1]
+        units = np.eye(self.filled)[::-1]
         return next((c for c in map(self._fresh, units) if c is not None), None)
 
     def unmultiplied(self, vector: Tensor) -> np.ndarray | None:
         """Return the sum of all directions that were not multiplied; a vector outside the basis becomes one of them."""
         self._join(vector)
-        return self._fresh((np.arange(len(self.old)) < self.filled).astype(float))
+        return self._fresh(np.ones(self.filled))
 
     def last_image(self) -> np.ndarray | None:
         """Return what is new in the last product, or else the newest direction of the basis."""
@@ -236,15 +232,15 @@ class _Model:
             one of them may have.
         """
         rows = self.basis[: self.filled]
-        vector = torch.as_tensor(direction[: self.filled], device=rows.device).to(rows.dtype) @ rows
+        vector = torch.as_tensor(direction, device=rows.device).to(rows.dtype) @ rows
         product = apply(vector)
         if not math.isfinite(length(product)):
             raise NonFiniteError("A product with the operator is not finite.")
-        image = np.zeros(len(self.old))
         coordinates = dots(rows, product)
-        image[: self.filled] = coordinates.cpu().numpy()
         rest = self._join(product, coordinates)
-        image[self.filled - 1] += rest
+        new = self.filled - len(rows)
+        image = np.append(coordinates.cpu().numpy(), [rest] * new)
+        direction = np.append(direction, [0.0] * new)
         expected, found = direction @ self.matrix() @ direction, direction @ image
         if expected > 0.0:
             self.share *= min(1.0, max(0.0, found / expected))
@@ -255,14 +251,14 @@ class _Model:
 
     def _possible(self, surprise: np.ndarray) -> float:
         """Return the largest eigenvalue that a direction not multiplied may have if one of them is what surprised."""
-        rest = np.linalg.svd(self.known[:, : self.filled], full_matrices=True)[2][len(self.known) :]
-        values, vectors = np.linalg.eigh(rest @ self.matrix()[: self.filled, : self.filled] @ rest.T)
-        parts = np.abs(vectors.T @ (rest @ surprise[: self.filled]))
+        rest = np.linalg.svd(self.known, full_matrices=True)[2][len(self.known) :]
+        values, vectors = np.linalg.eigh(rest @ self.matrix() @ rest.T)
+        parts = np.abs(vectors.T @ (rest @ surprise))
         return float((values + DOUBT * len(values) ** 0.5 * parts).max(initial=-math.inf))
 
     def matrix(self) -> np.ndarray:
         """Return the model: right on what was multiplied, what is remembered on the rest."""
-        rest = np.eye(len(self.old)) - self.known.T @ self.known
+        rest = np.eye(self.filled) - self.known.T @ self.known
         mixed = self.images.T @ self.known
         twice = self.known.T @ (self.known @ self.images.T) @ self.known
         model = self.share * (rest @ np.diag(self.old) @ rest) + mixed + mixed.T - twice
@@ -284,11 +280,11 @@ class _Model:
         if not len(self.known):
             return False
         value, residual = self.ritz()
-        return max(residual, float(self._eigh()[0][-1]) - value) <= tolerance * abs(value)
+        return max(residual, float(np.linalg.eigvalsh(self.matrix())[-1]) - value) <= tolerance * abs(value)
 
     def leading(self, count: int) -> tuple[Tensor, np.ndarray]:
         """Return the leading eigenvectors of the model, as vectors, and their values, largest first."""
-        values, vectors = self._eigh()
-        chosen = vectors[: self.filled, ::-1][:, :count].T.copy()
+        values, vectors = np.linalg.eigh(self.matrix())
+        chosen = vectors[:, ::-1][:, :count].T.copy()
         rows = torch.as_tensor(chosen, device=self.basis.device).to(self.basis.dtype)
         return rows @ self.basis[: self.filled], values[::-1][:count].copy()

@@ -28,7 +28,7 @@ def convolution_matrix(weight: Tensor, axes: Sequence[Axis], padding_mode: str =
     """
     kernel = weight.detach().to("cpu", torch.float64).numpy().reshape(*weight.shape[:2], -1)
     outputs, inputs = [a.output_size for a in axes], [a.size for a in axes]
-    positions, sources, taps = _reads(axes, padding_mode)
+    positions, sources, taps = convolution_reads(axes, padding_mode)
     channels_out, channels_in = kernel.shape[:2]
     entries = kernel[:, :, taps]
     rows = np.arange(channels_out)[:, None, None] * math.prod(outputs) + positions
@@ -52,17 +52,15 @@ def sparse_gram(matrix: csr_array) -> Tensor:
     return torch.as_tensor(product.toarray())
 
 
-def _reads(axes: Sequence[Axis], padding_mode: str) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+def convolution_reads(axes: Sequence[Axis], padding_mode: str) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Return every (output position, input position, tap) that belong together, positions and taps flattened."""
-    per_axis = [axis_reads(a, padding_mode) for a in axes]
-    triples = [np.zeros(1, dtype=np.int64)] * 3
-    for axis, reads in zip(axes, per_axis, strict=True):
-        sizes = (axis.output_size, axis.size, axis.kernel)
-        triples = [
-            (before[:, None] * size + now[None, :]).ravel()
-            for before, now, size in zip(triples, reads, sizes, strict=True)
-        ]
-    return triples[0], triples[1], triples[2]
+    outputs = inputs = taps = np.zeros((1, 1), dtype=np.int64)
+    for axis in axes:
+        output, source, tap = axis_reads(axis, padding_mode)
+        outputs = (outputs * axis.output_size + output).reshape(-1, 1)
+        inputs = (inputs * axis.size + source).reshape(-1, 1)
+        taps = (taps * axis.kernel + tap).reshape(-1, 1)
+    return outputs[:, 0], inputs[:, 0], taps[:, 0]
 
 
 def axis_reads(axis: Axis, padding_mode: str) -> tuple[np.ndarray, np.ndarray, np.ndarray]:

@@ -1,4 +1,4 @@
-"""Eigenpairs at both ends of the spectrum of a symmetric operator: Lanczos with thick restarts."""
+"""Eigenpairs at both ends of the spectrum of a symmetric operator, by Lanczos with thick restarts; and quadrature."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -62,7 +62,6 @@ def eigenpairs(
     smallest: int = 0,
     tolerance: float = 1e-5,
     max_products: int = 300,
-    min_products: int = 0,
     size: int | None = None,
     project: Apply | None = None,
     keep_basis: bool = False,
@@ -81,7 +80,6 @@ def eigenpairs(
         smallest: how many of the smallest.
         tolerance: relative residual to reach.
         max_products: the most products to make.
-        min_products: the fewest, so that a start vector that is an eigenvector already is not all that is looked at.
         size: vectors of the basis; by default as many as are useful and fit into :data:`BASIS_BYTES`.
         project: an orthogonal projector ``P``; the operator is then ``P A P`` on the range of ``P``.
         keep_basis: also return the basis and the operator on it.
@@ -107,7 +105,7 @@ def eigenpairs(
         raise InputError(f"Expected a basis of at least {wanted + 2} vectors, got {size}.")
     run = Lanczos(apply, project or (lambda v: v), start, size, largest, smallest, tolerance)
     try:
-        while run.products < max_products and not run.done(min_products):
+        while run.products < max_products and not run.done():
             run.step()
             if told is not None:
                 told(run.products, run.ritz()[0])
@@ -222,11 +220,11 @@ class Lanczos:
         small: np.ndarray = residuals <= np.maximum(self.tolerance * np.abs(values), floor)
         return small
 
-    def done(self, least: int = 0) -> bool:
-        """Return whether every wanted pair has converged after so many products, or the whole space is known."""
+    def done(self) -> bool:
+        """Return whether every wanted pair has converged, or the whole space is known."""
         if self.exhausted:
             return True
-        if self.products < least or self.filled < self.largest + self.smallest or self.coupling == 0.0:
+        if self.filled < self.largest + self.smallest or self.coupling == 0.0:
             return False
         values, _, residuals, _ = self.ritz()
         return bool(self.accurate(values, residuals).all())
@@ -277,3 +275,38 @@ def rayleigh(apply: Apply, vectors: Tensor) -> tuple[np.ndarray, np.ndarray]:
         values.append(dot(vector, image))
         residuals.append(length(image.double() - values[-1] * vector.double()))
     return np.array(values), np.array(residuals)
+
+
+@dataclass(frozen=True)
+class Quadrature:
+    r"""Gauss quadrature of the spectral measure :math:`\mu_q(f) = q^T f(A) q` of a unit vector ``q``."""
+
+    nodes: np.ndarray  #: Ritz values
+    weights: np.ndarray  #: squares of the first coordinates of their vectors; they sum to one
+
+
+def lanczos_quadrature(apply: Apply, start: Tensor, steps: int, *, project: Apply | None = None) -> Quadrature:
+    r"""Return the Gauss quadrature of the spectral measure of a start vector, exact for degree ``2 steps - 1``.
+
+    The basis is kept orthonormal, so that no eigenvalue is counted twice.
+
+    Args:
+        apply: multiplies a vector by the symmetric operator ``A``.
+        start: the start vector; it is normalized.
+        steps: products to make, at most.
+        project: an orthogonal projector ``P``; the operator is then ``P A P`` on the range of ``P``.
+
+    >>> d = torch.tensor([1.0, 3.0], dtype=torch.float64)
+    >>> rule = lanczos_quadrature(lambda v: d * v, torch.ones(2, dtype=torch.float64), 2)
+    >>> rule.nodes.round(9).tolist(), rule.weights.round(9).tolist()
+    ([1.0, 3.0], [0.5, 0.5])
+    """
+    run = Lanczos(apply, project or (lambda v: v), start, min(steps, start.numel()))
+    if run.exhausted:
+        return Quadrature(np.zeros(1), np.ones(1))
+    for _ in range(len(run.matrix)):
+        run.step()
+        if run.coupling == 0.0:  # the space is invariant
+            break
+    nodes, vectors = np.linalg.eigh(run.matrix[: run.filled, : run.filled])
+    return Quadrature(nodes, vectors[0] ** 2)

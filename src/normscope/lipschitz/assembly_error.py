@@ -10,8 +10,8 @@ import torch
 from normscope.core.statement import statement
 from normscope.core.value import log_of, log_sum
 from normscope.linalg.bounds import NormBounds
+from normscope.linalg.dense import BLOCK_NUMBERS
 from normscope.linalg.matrix_rounding import UNIT_ROUNDOFF, schur_norm
-from normscope.linalg.streamed import BLOCK_NUMBERS
 from normscope.lipschitz.tokens import TokenMatrices
 from normscope.operators.expression import Expr, LinearOp, between
 from normscope.operators.linear_map import LinearMap

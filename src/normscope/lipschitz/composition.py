@@ -85,7 +85,7 @@ class Composition:
         """Return (certified log, probable log, delta) of the network's constant."""
         self.run()
         parts = [part for _, expr in self.program.outputs for part in _orthogonal_parts(expr)]
-        lips = [self._at_end(self._side_by_side(group)) for group in self._jointly(parts)]
+        lips = [self._at_end(self.norms.made(_side_by_side, *group)) for group in self._jointly(parts)]
         if not lips:
             return -INF, -INF, 0.0
         certified = _largest_singular_value([lip.certified for lip in lips])
@@ -100,7 +100,9 @@ class Composition:
             if len(part.atoms) == 1:
                 by_atom.setdefault(part.atoms, []).append(part)
         for group in by_atom.values():
-            if len(group) > 1 and self.norms.has_closed_form(self._atom_of(group[0]), self._side_by_side(group)):
+            if len(group) > 1 and self.norms.has_closed_form(
+                self._atom_of(group[0]), self.norms.made(_side_by_side, *group)
+            ):
                 groups.append(group)
             else:
                 groups.extend([part] for part in group)
@@ -187,7 +189,7 @@ class Composition:
             return Lip.constant(INF, self.blocks)
         total = Lip.constant(-INF, self.blocks)
         for group in _by_atom(junction.inputs):
-            total = total + self.lipschitz(self._summed(group))
+            total = total + self.lipschitz(self.norms.made(_summed, *group))
         return total
 
     def _distributed(self, junction: Expr, path: list[Expr]) -> Lip:
@@ -198,34 +200,17 @@ class Composition:
         """
         concat = junction.op is not None and junction.op.kind == "concat"
         after = self.norms.norm(junction, path[-1])
-        lips: list[Lip] = []
+        total = Lip.constant(-INF, self.blocks)
         groups = [[i] for i in junction.inputs] if concat else _by_atom(junction.inputs)
         for index, group in enumerate(groups):
-            branch = self._summed(group)
-            placed = self._placed(junction, index) if concat else branch
-            whole = self._replayed(path, placed) if len(branch.atoms) == 1 else None
+            branch = self.norms.made(_summed, *group)
+            placed = self.norms.made(_placed, junction, index) if concat else branch
+            whole = self.norms.made(_replayed, placed, *path) if len(branch.atoms) == 1 else None
             if whole is not None and self.norms.has_closed_form(self._atom_of(branch), whole):
-                lips.append(self._through(self._atom_of(branch), whole))
+                total = total + self._through(self._atom_of(branch), whole)
             elif branch.atoms:
-                lips.append(self.lipschitz(branch).scaled(after.log_upper, after.log_probable, after.delta))
-        total = Lip.constant(-INF, self.blocks)
-        for lip in lips:
-            total = total + lip
+                total = total + self.lipschitz(branch).scaled(after.log_upper, after.log_probable, after.delta)
         return total
-
-    # Expressions made here are made once and shared by all domains, and so are their norms.
-
-    def _summed(self, group: list[Expr]) -> Expr:
-        return self.norms.made(("sum", *(e.id for e in group)), lambda: _summed(group))
-
-    def _side_by_side(self, group: list[Expr]) -> Expr:
-        return self.norms.made(("side by side", *(e.id for e in group)), lambda: _side_by_side(group))
-
-    def _placed(self, junction: Expr, index: int) -> Expr:
-        return self.norms.made(("placed", junction.id, index), lambda: _placed(junction, index))
-
-    def _replayed(self, path: list[Expr], start: Expr) -> Expr:
-        return self.norms.made(("replayed", start.id, *(e.id for e in path)), lambda: _replayed(path, start))
 
     # Ranges --------------------------------------------------------------------------------------------------------
 
@@ -366,7 +351,7 @@ def _orthogonal_parts(expr: Expr) -> list[Expr]:
     return parts
 
 
-def _side_by_side(group: list[Expr]) -> Expr:
+def _side_by_side(*group: Expr) -> Expr:
     """Return expressions of any shapes as one vector, or the one there is as it is."""
     if len(group) == 1:
         return group[0]
@@ -377,7 +362,7 @@ def _side_by_side(group: list[Expr]) -> Expr:
     return linear(LinearOp("concat", apply, None, {"axis": 0}), group, (sum(e.numel for e in group),))
 
 
-def _summed(group: list[Expr]) -> Expr:
+def _summed(*group: Expr) -> Expr:
     """Return the sum of expressions of one shape as one expression."""
     if len(group) == 1:
         return group[0]
@@ -397,7 +382,7 @@ def _placed(junction: Expr, index: int) -> Expr:
     return linear(LinearOp("embedding", apply, None, {}, axes), [branch], junction.shape)
 
 
-def _replayed(path: list[Expr], start: Expr) -> Expr:
+def _replayed(start: Expr, *path: Expr) -> Expr:
     """Return the chain of operations applied to another expression."""
     for step in path:
         if step.op is None:

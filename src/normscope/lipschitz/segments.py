@@ -16,7 +16,6 @@ from normscope.linalg.dense import gram_matrix, gram_norm, largest_matrix_norm, 
 from normscope.linalg.lanczos import operator_norm
 from normscope.linalg.matrix_rounding import schur_norm
 from normscope.linalg.product import chain_norm
-from normscope.linalg.streamed import streamed_norm
 from normscope.lipschitz.assembly_error import forming_error
 from normscope.lipschitz.tokens import TokenMatrices, token_axis, token_matrices
 from normscope.operators.expression import Expr, between, dominators, evaluate
@@ -34,8 +33,6 @@ LARGEST_COMPOSED = 2e10
 LARGEST_KEPT = 2**12
 #: Largest side of a block of a map that acts index by index, and most entries of all blocks.
 LARGEST_BLOCK, LARGEST_BLOCKS = 512, 2**27
-#: Most entries of a weight that is copied to float64 as a whole.
-LARGEST_COPIED = 2**24
 LOG_2 = math.log(2.0)
 #: Logarithm of a norm that is one but for what rounding may have done, in float32 too.
 NEARLY_ONE = 1e-6
@@ -77,10 +74,11 @@ class SegmentNorms:
             self._memo[key] = self._measure(source, target)
         return self._memo[key]
 
-    def made(self, key: tuple[Any, ...], make: Callable[[], Expr]) -> Expr:
-        """Return an expression made of others, the same one for the same key, so that its norm is found once."""
+    def made(self, make: Callable[..., Expr], *parts: Any) -> Expr:
+        """Return an expression made of others, the same one for the same parts, so that its norm is found once."""
+        key = make, *parts
         if key not in self._made:
-            self._made[key] = make()
+            self._made[key] = make(*parts)
         return self._made[key]
 
     def has_closed_form(self, source: Expr, target: Expr) -> bool:
@@ -218,12 +216,8 @@ class SegmentNorms:
             measured = convolution_norm(
                 data["weight"],
                 data["input_size"],
-                stride=data["stride"],
+                **{name: data[name] for name in ("stride", "dilation", "groups", "transposed", "output_padding")},
                 padding=[a for a, _ in pairs] if all(a == b for a, b in pairs) else "same",
-                dilation=data["dilation"],
-                groups=data["groups"],
-                transposed=data["transposed"],
-                output_padding=data["output_padding"],
                 padding_mode="zeros" if mode is None else mode[0],
                 output_scale=after,
                 input_scale=before,
@@ -246,9 +240,7 @@ class SegmentNorms:
         """Measure a weight, or the largest of several, once for all operations that use it."""
         key = "matrix", weight.data_ptr(), tuple(weight.shape), weight.stride(), weight.dtype
         if key not in self._content:
-            stack = weight.reshape(-1, *weight.shape[-2:])
-            large = len(stack) == 1 and weight.numel() > LARGEST_COPIED
-            measured = streamed_norm(stack[0]) if large else largest_matrix_norm(stack, seed=self.effort.seed)
+            measured = largest_matrix_norm(weight.reshape(-1, *weight.shape[-2:]), seed=self.effort.seed)
             self._content[key] = measured, weight  # held, so that no other weight takes its address
         return self._content[key][0]
 
@@ -313,19 +305,15 @@ def _stripped(chain: list[Expr]) -> tuple[list[Expr], int]:
     At the end that is what copies entries, at the beginning what is onto as well; equal factors that are powers of two
     (the weight of a new normalizer) are taken out exactly.
     """
-    chain, exponent = list(chain), 0
-    while len(chain) > 1:
-        power = _power_of_two(chain[-2], chain[-1])
-        if power is None and not _is_kind(chain[-2], chain[-1], *UNIT):
-            break
-        exponent += power or 0
-        chain.pop()
-    while len(chain) > 1:
-        power = _power_of_two(chain[0], chain[1])
-        if power is None and not _is_kind(chain[0], chain[1], "isometry"):
-            break
-        exponent += power or 0
-        chain.pop(0)
+    exponent = 0
+    for last, kinds in ((True, UNIT), (False, ("isometry",))):
+        while len(chain) > 1:
+            below, above = chain[-2:] if last else chain[:2]
+            power = _power_of_two(below, above)
+            if power is None and not _is_kind(below, above, *kinds):
+                break
+            exponent += power or 0
+            chain = chain[:-1] if last else chain[1:]
     return chain, exponent
 
 
@@ -375,41 +363,30 @@ def _is_kind(below: Expr, above: Expr, *kinds: str) -> bool:
 
 def _convolution_in(chain: list[Expr]) -> tuple[Expr, Tensor | None, Tensor | None, Any] | None:
     """Find ``[pad] [scale]* convolution [scale]*`` with channel-wise scales in a chain."""
-    place = None
-    for i in range(1, len(chain)):
-        op = _single(chain[i - 1], chain[i])
-        if op is None:
-            return None
-        if op.kind == "convolution":
-            if place is not None:
-                return None
-            place = i
-    if place is None:
+    steps = [(above, _single(below, above)) for below, above in itertools.pairwise(chain)]
+    places = [i for i, (_, op) in enumerate(steps) if op is not None and op.kind == "convolution"]
+    if len(places) != 1 or any(op is None for _, op in steps):
         return None
-    expr = chain[place]
-    dims = expr.op.data["weight"].ndim - 2  # type: ignore[union-attr]
-    before = after = None
+    place = places[0]
+    expr, convolution = steps[place]
+    scales: list[Tensor | None] = [None, None]  # before and after
     mode = None
-    for i in range(1, len(chain)):
-        op = chain[i].op
-        if i == place or op is None:
+    for i, (above, op) in enumerate(steps):
+        if i == place:
             continue
-        if i == place - 1 and "pad_mode" in op.data and mode is None:
+        if i == place - 1 and "pad_mode" in op.data:
             mode = op.data["pad_mode"]
-            uneven = any(a != b for a, b in mode[1])
-            if uneven or any(p != (0, 0) for p in expr.op.data["padding"]):  # type: ignore[union-attr]
+            if any(a != b for a, b in mode[1]) or any(p != (0, 0) for p in convolution.data["padding"]):
                 return None
             continue
         if op.kind != "diagonal":
             return None
-        scale = _channel_scale(op.data["scale"], chain[i].shape, dims)
+        scale = _channel_scale(op.data["scale"], above.shape, convolution.data["weight"].ndim - 2)
         if scale is None:
             return None
-        if i < place:
-            before = scale if before is None else before * scale
-        else:
-            after = scale if after is None else after * scale
-    return expr, before, after, mode
+        before = scales[i > place]
+        scales[i > place] = scale if before is None else before * scale
+    return expr, scales[0], scales[1], mode
 
 
 def _channel_scale(scale: Tensor, shape: tuple[int, ...], dims: int) -> Tensor | None:

@@ -22,7 +22,7 @@ def theorem_9(weights: Iterable[Value], normalizers: Iterable[Value]) -> Value:
     >>> round(printed.value, 12), printed.kind.value
     (3.0, 'printed')
     """
-    return _printed(list(weights), list(normalizers), "Theorem 9")
+    return _printed(weights, normalizers, "Theorem 9")
 
 
 @statement("than2025", "Lemma 5", holds="1-Lipschitz activations, plain chain")
@@ -32,7 +32,7 @@ def lemma_5(weights: Iterable[Value]) -> Value:
     >>> round(lemma_5([Value.of(2.0, Kind.CERTIFIED), Value.of(3.0, Kind.CERTIFIED)]).value, 12)
     6.0
     """
-    return _printed(list(weights), [], "Lemma 5")
+    return _printed(weights, (), "Lemma 5")
 
 
 @statement("than2025", "Corollary 10", holds="printed; BatchNorm with fixed statistics, plain chain")
@@ -50,7 +50,7 @@ def corollary_10(weights: Iterable[Value], inverse_stds: Iterable[Value]) -> tup
     [1.0, 2.0]
     """
     norms, factors = list(weights), list(inverse_stds)
-    power = [max(factors, key=lambda v: v.log)] * len(factors) if factors else []
+    power = sorted(factors, key=lambda v: v.log)[-1:] * len(factors)
     return _printed(norms, factors, "Corollary 10 (1)"), _printed(norms, power, "Corollary 10 (2)")
 
 
@@ -65,10 +65,10 @@ def corollary_11(weights: Iterable[Value], inverse_stds: Iterable[Value]) -> Val
     >>> round(corollary_11([Value.of(8.0, Kind.CERTIFIED)], [Value.of(0.5, Kind.PRINTED)]).value, 12)
     4.0
     """
-    return _printed(list(weights), list(inverse_stds), "Corollary 11")
+    return _printed(weights, inverse_stds, "Corollary 11")
 
 
-def _printed(weights: list[Value], factors: list[Value], number: str) -> Value:
+def _printed(weights: Iterable[Value], factors: Iterable[Value], number: str) -> Value:
     """Return a flat product as a printed value."""
     whole = product([Value(0.0, Kind.PRINTED), *weights, *factors])
     return Value(whole.log, Kind.PRINTED, whole.domain, whole.mode, f"than2025 {number}", whole.assumptions)
