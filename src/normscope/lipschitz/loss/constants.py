@@ -1,9 +1,9 @@
-"""The constant of any loss: by name, or by the attributes of a module."""
+"""The constant of any loss: by name, or by the attributes of a module; and of a network followed by it."""
 
 import copy
 import inspect
 from collections.abc import Callable
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any, TypeVar
 
 import torch
@@ -12,9 +12,16 @@ from torch import Tensor, nn
 from normscope.core.errors import InputError, RuleError, listed
 from normscope.core.rounding import matrix_norm_sandwich
 from normscope.core.statement import statement
-from normscope.core.value import Kind, Value
-from normscope.lipschitz.loss.cross_entropy import bce, bce_with_logits, cross_entropy
-from normscope.lipschitz.loss.likelihood import gaussian_nll, kl, nll, poisson_nll
+from normscope.core.value import Kind, Value, product
+from normscope.lipschitz.loss.cross_entropy import (
+    bce,
+    bce_with_logits,
+    cross_entropy,
+    gaussian_nll,
+    kl,
+    nll,
+    poisson_nll,
+)
 from normscope.lipschitz.loss.margins import (
     cosine_embedding,
     crammer_singer,
@@ -266,3 +273,29 @@ def loss_at(loss: nn.Module, *arguments: Tensor, inputs: int = 1) -> Value:
         statement="normscope Proposition LOSS-14",
         assumptions=("float64 differentiation",),
     )
+
+
+@statement("than2025", "Corollary 14", holds="corrected: the constant of the loss multiplies that of the network")
+def corollary_14(network: Value, loss: Value) -> Value:
+    """Return ``||f, W_i|| <= ||l|| ||h, W_i||`` for a loss ``f = l(h)``: ``sqrt(n) ||h, W_i||`` for the l1 loss.
+
+    Args:
+        network: the constant of the network in the weights of one layer, or in its input.
+        loss: the constant of the loss in its outputs, as :func:`normscope.lipschitz.loss.loss_constant` returns it.
+
+    >>> round(corollary_14(Value.of(18.0, Kind.CERTIFIED), l1(4, reduction="sum")).value, 12)
+    36.0
+    """
+    return replace(product((network, loss)), statement="than2025 Corollary 14")
+
+
+@statement(
+    "than2025", "Corollary 14", holds="printed; a bound only for one output: the l1 loss has the constant sqrt(n)"
+)
+def corollary_14_printed(network: Value) -> Value:
+    """Return what is printed for the l1 loss, ``||f, W_i|| = ||h, W_i||``.
+
+    >>> round(corollary_14_printed(Value.of(18.0, Kind.CERTIFIED)).value, 12)
+    18.0
+    """
+    return replace(network, kind=Kind.PRINTED, statement="than2025 Corollary 14")

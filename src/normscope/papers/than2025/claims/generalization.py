@@ -8,7 +8,7 @@ from normscope.core.errors import InputError
 from normscope.core.value import Kind, Value
 from normscope.generalization.partition import Partition, grid, voronoi
 from normscope.generalization.theorem_20 import g_paper, g_tight, g_total_variation, partition_bound, theorem_20_printed
-from normscope.lipschitz.loss.corollary_14 import corollary_14
+from normscope.lipschitz.loss.constants import corollary_14
 from normscope.lipschitz.loss.regression import l1
 from normscope.lipschitz.theorem_9 import corollary_10, corollary_11, lemma_5
 from normscope.operators.normalizers.layer_norm import layer_norm_global

@@ -8,7 +8,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from normscope.core.value import Kind, Value
-from normscope.lipschitz.loss.corollary_14 import corollary_14, corollary_14_printed
+from normscope.lipschitz.loss.constants import corollary_14, corollary_14_printed
 from normscope.lipschitz.loss.regression import l1
 from normscope.lipschitz.theorem_9 import theorem_9
 from normscope.lipschitz.weights.theorem_12 import unnormalized_product
