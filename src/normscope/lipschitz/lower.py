@@ -185,23 +185,15 @@ def jacobian_norm(
     >>> round(value, 4)
     3.0
     """
-    mapping = jacobian_map(function, x)
-    value, vector = _largest(mapping, steps, tolerance, seed)
-    if value > 0.0 and math.isfinite(value):
-        return value, vector
-    # Squares may have left the float range where the Jacobian itself has not: once more at unit scale.
-    generator = torch.Generator().manual_seed(seed)
-    start = torch.randn(mapping.domain_dimension, generator=generator, dtype=torch.float64).to(x)
-    size = float(mapping.apply(start.reshape(mapping.domain_shape)).abs().max()) if mapping.range_dimension else 0.0
-    if size == 0.0 or not math.isfinite(size):
-        return value, vector
-    factor = 2.0 ** min(1000, -math.frexp(size)[1])
-    value, vector = _largest(mapping.scaled(factor), steps, tolerance, seed)
-    return value / factor, vector
+    return singular_pair(jacobian_map(function, x), steps, tolerance, seed)
 
 
-def _largest(mapping: LinearMap, steps: int, tolerance: float, seed: int) -> tuple[float, Tensor]:
-    """Return an attained value of the norm of a map and the unit vector of its domain that attains it."""
+def singular_pair(mapping: LinearMap, steps: int, tolerance: float, seed: int = 0) -> tuple[float, Tensor]:
+    """Return an attained value of the norm of a map and the unit vector of its domain that attains it.
+
+    >>> singular_pair(LinearMap.from_matrix(torch.diag(torch.tensor([1.0, 3.0]))), 10, 1e-6)[0]
+    3.0
+    """
     if 0 < mapping.range_dimension <= min(2 * steps, mapping.domain_dimension):
         return _largest_of_few(mapping)
     try:

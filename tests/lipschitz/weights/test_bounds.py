@@ -19,7 +19,7 @@ from normscope.lipschitz.weights.bounds import (
     output_constants,
     weight_constant,
 )
-from normscope.lipschitz.weights.samples import before_batch_statistics, meet
+from normscope.lipschitz.weights.factors import before_batch_statistics, meet
 from normscope.lipschitz.weights.uses import Weights, find_weights
 from normscope.operators.nonlinear import Range
 

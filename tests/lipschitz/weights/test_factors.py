@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -10,8 +11,8 @@ import torch
 from torch import Tensor, nn
 
 from networks import Lambda, seeded
-from normscope.lipschitz.weights.factors import Factor, activation
-from normscope.lipschitz.weights.samples import meet
+from normscope.lipschitz.weights import factors
+from normscope.lipschitz.weights.factors import Factor, activation, meet, stacked_norm
 
 F = nn.functional
 
@@ -103,3 +104,34 @@ def test_activations_are_norms_of_whole_tensors(found: Any) -> None:
     assert abs(kinds["convolution"] - float(x.norm())) < 1e-12
     assert kinds["diagonal"] is None
     assert activation(captured.graph[weights.uses[1].node], weights.uses[1], {}) is None
+
+
+def _inputs(count: int) -> list[Tensor]:
+    generator = torch.Generator().manual_seed(0)
+    return [torch.randn(1, 4, generator=generator, dtype=torch.float64) for _ in range(count)]
+
+
+def test_norms_have_room_for_rounding(found: Any) -> None:
+    """The norm of what a layer meets, and of the input, from above and to 1e-9."""
+    model = seeded(nn.Sequential(nn.Linear(4, 5), nn.Tanh(), nn.Linear(5, 2)))
+    (x,) = _inputs(1)
+    captured, weights = found(model, x)
+    sample = meet(captured, weights, [x])
+    index = next(i for i, u in enumerate(weights.uses) if weights.leaves[u.leaf].name == "2.weight")
+    truth = float(model[:2](x).detach().norm())
+    assert truth <= sample.met[index].norm <= truth * (1 + 1e-9)
+    assert float(x.norm()) <= sample.input_norm <= float(x.norm()) * (1 + 1e-9)
+
+
+@pytest.mark.parametrize("most", [2**24, 0])
+def test_stacked_samples_are_one_matrix(most: int, found: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """``||H||_2`` of the batch, or the root of the sum of squares where it is too large."""
+    monkeypatch.setattr(factors, "LARGEST_STACK", most)
+    data = _inputs(6)
+    captured, weights = found(seeded(nn.Linear(4, 3)), data[0])
+    met = [meet(captured, weights, [x]).met[0] for x in data]
+    whole = float(torch.linalg.matrix_norm(torch.cat(data), ord=2))
+    squares = math.sqrt(sum(float(x.square().sum()) for x in data))
+    expected = whole if most else squares
+    assert max(m.norm for m in met) < whole < squares
+    assert abs(stacked_norm(met) - expected) < 1e-9

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from normscope.core.statement import statement
 from normscope.core.value import exact_sum, log_of, log_sum
 from normscope.lipschitz.composition import Composition
-from normscope.lipschitz.weights.samples import Sample
+from normscope.lipschitz.weights.factors import Sample
 from normscope.lipschitz.weights.sensitivity import MovedRanges, Sensitivity
 from normscope.lipschitz.weights.uses import Use, Weights
 from normscope.operators.nonlinear import INF

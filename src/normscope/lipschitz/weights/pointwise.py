@@ -13,7 +13,6 @@ from normscope.core.statement import statement
 from normscope.graph.capture import Captured
 from normscope.graph.interpreter import as_floating, run
 from normscope.graph.ir import Node
-from normscope.linalg.dense import EIGENVALUES_UP_TO
 from normscope.linalg.lanczos import lanczos_norm
 from normscope.lipschitz.cost import forward_cost
 from normscope.lipschitz.lower import (
@@ -24,6 +23,7 @@ from normscope.lipschitz.lower import (
     jacobian_map,
     jacobian_norm,
     kept_outputs,
+    singular_pair,
 )
 from normscope.lipschitz.weights.factors import factor
 from normscope.lipschitz.weights.uses import Use, Weights
@@ -37,6 +37,8 @@ AFFORDABLE, JOINT_STEPS = 3e11, 10
 UNRESOLVED = 1e-12
 #: Products with the Jacobian of one weight that Lanczos takes about, in backward passes.
 PRODUCTS = 40
+#: Kinds of uses whose results are tensors of the graph.
+VISIBLE = {"matrix", "convolution", "diagonal"}
 #: Backward passes made at once.
 AT_ONCE = 64
 
@@ -54,19 +56,16 @@ class Norms:
     residual: float
 
 
-@dataclass(frozen=True, eq=False)
-class Seen:
-    """What one run showed of the weights."""
-
-    leaves: list[Tensor]  #: the weights, in float64
-    shapes: dict[str, tuple[int, ...]]  #: shape of the result of each operation that uses one
-    vectors: dict[int, Tensor]  #: for each dense layer used once on one vector, that vector
-    #: for each weight the operations that use it, or ``None`` where one is hidden inside a larger one
-    visible: list[tuple[str, ...] | None]
-
-
 class Network:
-    """The output of a network as a function of its weights, at one input, in float64."""
+    """The output of a network as a function of its weights, at one input, in float64; run once to see the weights.
+
+    Attributes:
+        leaves: the weights.
+        shapes: the shape of the result of each operation that uses one.
+        vectors: for each dense layer used once on one vector, that vector.
+        visible: for each weight the operations that use it, or ``None`` where one is hidden inside a larger one.
+        rows: the number of outputs.
+    """
 
     def __init__(self, captured: Captured, weights: Weights, inputs: Sequence[Tensor]) -> None:
         self.captured, self.weights = captured, weights
@@ -74,32 +73,31 @@ class Network:
         self.tensors = captured.tensors_as(torch.float64)
         self._leaf = {node: i for i, leaf in enumerate(weights.leaves) for node in leaf.nodes}
         self._keep = kept_outputs(captured.graph, weights.program)
-
-    def look(self) -> Seen:
-        """Run once and return the weights, and what their uses meet and give."""
+        own = [[weights.uses[i] for i in weights.of(leaf)] for leaf in range(len(weights.leaves))]
+        dense = {i for i, uses in enumerate(own) if [(u.kind, u.copies) for u in uses] == [("matrix", 1.0)]}
+        at: dict[str, list[Use]] = {}
+        for use in (u for uses in own for u in uses):
+            at.setdefault(use.node, []).append(use)
+        self.visible = [
+            tuple(dict.fromkeys(u.node for u in uses)) if {u.kind for u in uses} <= VISIBLE else None for uses in own
+        ]
+        self.shapes: dict[str, tuple[int, ...]] = {}
+        self.vectors: dict[int, Tensor] = {}
         found: dict[int, Tensor] = {}
-        shapes: dict[str, tuple[int, ...]] = {}
-        vectors: dict[int, Tensor] = {}
-        uses: dict[str, list[Use]] = {}
-        for index in range(len(self.weights.leaves)):
-            for use in (own := [self.weights.uses[i] for i in self.weights.of(index)]):
-                uses.setdefault(use.node, []).append(use)
-            if len(own) != 1 or own[0].kind != "matrix" or own[0].copies != 1.0:
-                vectors[index] = torch.empty(0)  # not a dense layer used once
 
         def visit(node: Node, value: Any, values: Mapping[str, Any]) -> None:
             if node.name in self._leaf:
                 found.setdefault(self._leaf[node.name], value.detach())
-            for use in uses.get(node.name, ()):
-                shapes[node.name] = tuple((value[0] if isinstance(value, tuple | list) else value).shape)
-                met = factor(node, use, values) if use.leaf not in vectors else None
+            for use in at.get(node.name, ()):
+                self.shapes[node.name] = tuple((value[0] if isinstance(value, tuple | list) else value).shape)
+                met = factor(node, use, values) if use.leaf in dense else None
                 if met is not None and met.blocks is not None and met.blocks.shape[:2] == (1, 1):
-                    vectors[use.leaf] = met.blocks.flatten()
+                    self.vectors[use.leaf] = met.blocks.flatten()
 
         with torch.no_grad(), sdpa_kernel(SDPBackend.MATH):
-            run(self.captured.graph, self.tensors, self.inputs, visit, torch.float64)
-        leaves = [found[i] for i in range(len(self.weights.leaves))]
-        return Seen(leaves, shapes, {i: v for i, v in vectors.items() if v.numel()}, _visible(self.weights))
+            outputs = run(captured.graph, self.tensors, self.inputs, visit, torch.float64)
+        self.leaves = [found[i] for i in range(len(own))]
+        self.rows = sum(outputs[i].numel() for i in self._keep)
 
     def __call__(self, leaves: Mapping[int, Tensor], shifts: Mapping[str, Tensor]) -> Tensor:
         """Run with some weights replaced, and shifts added to the outputs of some operations."""
@@ -146,32 +144,19 @@ def norms_at(captured: Captured, weights: Weights, inputs: Sequence[Tensor], *, 
     ``||J_i^T u|| <= ||J_i||`` attained there.
     """
     network = Network(captured, weights, inputs)
-    seen = network.look()
-    size = sum(t.numel() for t in seen.leaves) + sum(math.prod(s) for s in seen.shapes.values())
-    with torch.no_grad():
-        rows = network({}, {}).numel()
-    if rows <= PRODUCTS * max(1, len(seen.leaves)) and rows * size <= LARGEST_ROWS:
-        first = _by_rows(network, seen, seen.leaves)
-        return _lowered(first, _by_rows(network, seen, [_moved(t, 1)[0] for t in seen.leaves]))
+    leaves, rows = network.leaves, network.rows
+    size = sum(t.numel() for t in leaves) + sum(math.prod(s) for s in network.shapes.values())
+    if rows <= PRODUCTS * max(1, len(leaves)) and rows * size <= LARGEST_ROWS:
+        return _lowered(*(_by_rows(network, at) for at in (leaves, [_moved(t, 1)[0] for t in leaves])))
     walked = next((b.shape[0] for b in weights.program.blocks if b.shape), 1)  # the batch size of the program
     samples = max([t.shape[0] for t in inputs if t.ndim] or [1]) / max(1, walked)
-    work = forward_cost(weights.program) * samples * 6 * PRODUCTS * 1.5 * len(seen.leaves)
-    return _matrix_free(network, seen, seed) if work <= AFFORDABLE else _together(network, seen, seed)
+    work = forward_cost(weights.program) * samples * 6 * PRODUCTS * 1.5 * len(leaves)
+    return _matrix_free(network, seed) if work <= AFFORDABLE else _together(network, seed)
 
 
-def _visible(weights: Weights) -> list[tuple[str, ...] | None]:
-    """Return for each weight the operations that use it, or ``None`` where one is hidden inside a larger one."""
-    found: list[tuple[str, ...] | None] = []
-    for index in range(len(weights.leaves)):
-        uses = [weights.uses[i] for i in weights.of(index)]
-        hidden = any(use.kind not in ("matrix", "convolution", "diagonal") for use in uses)
-        found.append(None if hidden else tuple(dict.fromkeys(use.node for use in uses)))
-    return found
-
-
-def _by_rows(network: Network, seen: Seen, leaves: list[Tensor]) -> Norms:
+def _by_rows(network: Network, leaves: list[Tensor]) -> Norms:
     """Form all rows of the Jacobian and take the norms of its blocks."""
-    out, points, shifts = _traced(network, seen, leaves)
+    out, points, shifts = _traced(network, leaves)
     matrices = _jacobian_rows(out, [*points, *shifts.values()])
     by_name = dict(zip(shifts, matrices[len(points) :], strict=True))
     residuals: list[float] = []
@@ -182,17 +167,17 @@ def _by_rows(network: Network, seen: Seen, leaves: list[Tensor]) -> Norms:
         return value
 
     weights = tuple(norm([m]) for m in matrices[: len(points)])
-    memo = {item: norm([by_name[n] for n in item]) for item in dict.fromkeys(v for v in seen.visible if v is not None)}
-    outputs = tuple(None if item is None else memo[item] for item in seen.visible)
+    memo = {names: norm([by_name[n] for n in names]) for names in network.visible if names is not None}
+    outputs = tuple(None if item is None else memo[item] for item in network.visible)
     jointly = norm(matrices[: len(points)]) if points else 0.0
     return Norms(weights, outputs, jointly, max(residuals, default=0.0))
 
 
-def _traced(network: Network, seen: Seen, leaves: list[Tensor]) -> tuple[Tensor, list[Tensor], dict[str, Tensor]]:
+def _traced(network: Network, leaves: list[Tensor]) -> tuple[Tensor, list[Tensor], dict[str, Tensor]]:
     """Return the output as a function of the weights and of shifts of what their uses give, and these."""
     points = [t.detach().clone().requires_grad_(True) for t in leaves]
-    names = sorted({name for item in seen.visible if item is not None for name in item})
-    shifts = {n: _zeros(seen.shapes[n], leaves).requires_grad_(True) for n in names}
+    names = sorted({name for item in network.visible if item is not None for name in item})
+    shifts = {n: _zeros(network.shapes[n], leaves).requires_grad_(True) for n in names}
     with torch.enable_grad():
         return network(dict(enumerate(points)), shifts), points, shifts
 
@@ -214,20 +199,18 @@ def _jacobian_rows(out: Tensor, targets: Sequence[Tensor]) -> list[Tensor]:
 
 def _top(matrix: Tensor) -> tuple[float, float]:
     """Return the norm of a matrix and the relative residual of its leading singular pair."""
-    if matrix.numel() == 0 or not bool(matrix.any()):
+    if matrix.numel() == 0:
         return 0.0, 0.0
-    if not bool(torch.isfinite(matrix).all()):
-        return math.nan, math.inf
-    small = matrix if matrix.shape[0] <= matrix.shape[1] else matrix.mT
-    if small.shape[0] <= EIGENVALUES_UP_TO:
-        vector = torch.linalg.eigh(small @ small.mT)[1][:, -1]
-    else:
-        run = lanczos_norm(LinearMap.from_matrix(matrix), tolerance=1e-13, max_steps=200, apply_error=0.0)
-        vector = run.vector.reshape(-1)
-    image = small.mT @ vector
-    square = float(image.square().sum())
-    residual = float((small @ image - square * vector).norm()) / square if square > 0 else 0.0
-    return math.sqrt(square) / float(vector.norm()), residual
+    mapping = LinearMap.from_matrix(matrix)
+    value, vector = singular_pair(mapping, 200, 1e-13)
+    return value, _residual(mapping, vector) if math.isfinite(value) else math.inf
+
+
+def _residual(mapping: LinearMap, vector: Tensor) -> float:
+    """Return how far a unit vector is from a singular vector, relative to the square of what it attains."""
+    image = mapping.apply(vector)
+    square = euclidean(image) ** 2
+    return euclidean(mapping.adjoint(image) - square * vector) / square if square > 0 else 0.0
 
 
 def _lowered(first: Norms, again: Norms) -> Norms:
@@ -249,22 +232,22 @@ def _lowered(first: Norms, again: Norms) -> Norms:
     return Norms(weights, outputs, jointly, max(first.residual, again.residual))
 
 
-def _matrix_free(network: Network, seen: Seen, seed: int) -> Norms:
+def _matrix_free(network: Network, seed: int) -> Norms:
     """Measure each weight by Lanczos on products with its Jacobian, or by the closed form where it has one."""
     weights: list[float] = []
     outputs: list[float | None] = []
     residual = 0.0
     memo: dict[tuple[str, ...], tuple[float, float]] = {}
-    for index, (leaf, names) in enumerate(zip(seen.leaves, seen.visible, strict=True)):
+    for index, (leaf, names) in enumerate(zip(network.leaves, network.visible, strict=True)):
         output = None
         if names is not None:
             if names not in memo:  # a weight and its bias share their operation
-                memo[names] = _lanczos(*_of_outputs(network, names, seen), seed)
+                memo[names] = _lanczos(*_of_outputs(network, names), seed)
             output, error = memo[names]
             residual = max(residual, error)
         outputs.append(output)
-        if output is not None and index in seen.vectors:
-            weights.append(dense_weight_norm(output, seen.vectors[index]) * (1 - 1e-12))
+        if output is not None and index in network.vectors:
+            weights.append(dense_weight_norm(output, network.vectors[index]) * (1 - 1e-12))
             continue
         value, error = _lanczos(_of_weight(network, index, leaf), leaf.flatten(), seed)
         residual = max(residual, error)
@@ -272,35 +255,35 @@ def _matrix_free(network: Network, seen: Seen, seed: int) -> Norms:
     return Norms(tuple(weights), tuple(outputs), None, residual)
 
 
-def _together(network: Network, seen: Seen, seed: int) -> Norms:
+def _together(network: Network, seed: int) -> Norms:
     """Measure all weights by one direction of the output, the one all weights together move most."""
-    sizes = [t.numel() for t in seen.leaves]
+    sizes = [t.numel() for t in network.leaves]
 
     def of_all(w: Tensor) -> Tensor:
-        parts = [p.reshape(t.shape) for p, t in zip(torch.split(w, sizes), seen.leaves, strict=True)]
+        parts = [p.reshape(t.shape) for p, t in zip(torch.split(w, sizes), network.leaves, strict=True)]
         return network(dict(enumerate(parts)), {})
 
-    point = torch.cat([t.flatten() for t in seen.leaves])
+    point = torch.cat([t.flatten() for t in network.leaves])
     mapping = jacobian_map(of_all, point)
     try:
         found = lanczos_norm(mapping, tolerance=1e-3, max_steps=JOINT_STEPS, seed=seed, apply_error=0.0)
     except ValueError:  # beyond the float range
-        return Norms((0.0,) * len(sizes), tuple(None if v is None else 0.0 for v in seen.visible), None, math.inf)
+        return Norms((0.0,) * len(sizes), tuple(None if v is None else 0.0 for v in network.visible), None, math.inf)
     u = found.vector.reshape(mapping.range_shape if mapping.domain_dimension > mapping.range_dimension else -1)
     if mapping.domain_dimension <= mapping.range_dimension:
         u = mapping.apply(u)
     u = u / (euclidean(u) or 1.0)
-    moved = [_moved(t, 1)[0] for t in seen.leaves]
-    return _lowered(_pulled_back(network, seen, seen.leaves, u), _pulled_back(network, seen, moved, u))
+    moved = [_moved(t, 1)[0] for t in network.leaves]
+    return _lowered(*(_pulled_back(network, leaves, u) for leaves in (network.leaves, moved)))
 
 
-def _pulled_back(network: Network, seen: Seen, leaves: list[Tensor], u: Tensor) -> Norms:
+def _pulled_back(network: Network, leaves: list[Tensor], u: Tensor) -> Norms:
     """Return the norms of ``J_i^T u`` for one direction u of the output."""
-    out, points, shifts = _traced(network, seen, leaves)
+    out, points, shifts = _traced(network, leaves)
     grads = torch.autograd.grad(out, [*points, *shifts.values()], u, allow_unused=True)
     norms = [0.0 if g is None else euclidean(g.detach()) for g in grads]
     by_name = dict(zip(shifts, norms[len(points) :], strict=True))
-    outputs = tuple(None if v is None else math.hypot(*(by_name[n] for n in v)) for v in seen.visible)
+    outputs = tuple(None if v is None else math.hypot(*(by_name[n] for n in v)) for v in network.visible)
     return Norms(tuple(norms[: len(points)]), outputs, math.hypot(*norms[: len(points)]), math.inf)
 
 
@@ -309,16 +292,16 @@ def _of_weight(network: Network, index: int, leaf: Tensor) -> Function:
     return lambda w: network({index: w.reshape(leaf.shape)}, {})
 
 
-def _of_outputs(network: Network, names: tuple[str, ...], seen: Seen) -> tuple[Function, Tensor]:
+def _of_outputs(network: Network, names: tuple[str, ...]) -> tuple[Function, Tensor]:
     """Return the output as a function of shifts of some operations' results, and the zero shift."""
-    shapes = [seen.shapes[n] for n in names]
+    shapes = [network.shapes[n] for n in names]
     sizes = [math.prod(s) for s in shapes]
 
     def function(shift: Tensor) -> Tensor:
         parts = torch.split(shift, sizes)
         return network({}, {n: p.reshape(s) for n, p, s in zip(names, parts, shapes, strict=True)})
 
-    return function, _zeros((sum(sizes),), seen.leaves)
+    return function, _zeros((sum(sizes),), network.leaves)
 
 
 def _lanczos(function: Function, point: Tensor, seed: int) -> tuple[float, float]:
@@ -328,8 +311,4 @@ def _lanczos(function: Function, point: Tensor, seed: int) -> tuple[float, float
     value, vector = jacobian_norm(function, point, steps=40, tolerance=1e-6, seed=seed)
     if not 0.0 < value < math.inf:
         return 0.0, 0.0 if value == 0.0 else math.inf
-    mapping = jacobian_map(function, point)
-    image = mapping.apply(vector)
-    square = euclidean(image) ** 2
-    residual = euclidean(mapping.adjoint(image) - square * vector) / square if square > 0 else 0.0
-    return attained_at(function, point, vector), residual
+    return attained_at(function, point, vector), _residual(jacobian_map(function, point), vector)
