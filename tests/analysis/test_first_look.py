@@ -158,7 +158,7 @@ def test_less_is_looked_at_of_a_heavy_network(monkeypatch: pytest.MonkeyPatch) -
     full = normscope.analyze(model, data, time=0.0, points=2, ascent=0)
     for name, value in (("capacity.HEAVY", 0.0), ("capacity.NORMS", 0.0)):
         monkeypatch.setattr(f"normscope.analysis.{name}", value)
-    monkeypatch.setattr("normscope.lipschitz.quick_lower.HEAVY", 0.0)
+    monkeypatch.setattr("normscope.lipschitz.search.HEAVY", 0.0)
     first = normscope.analyze(model, data, fast=True)
     upper, lower = first.end_to_end["global"], first.end_to_end["lower_everywhere"]
     assert upper is not None

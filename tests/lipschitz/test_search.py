@@ -14,11 +14,11 @@ import normscope
 from networks import Lambda, captured_of, jacobian, jacobian_norm, points, seeded
 from normscope.graph.capture import Captured
 from normscope.graph.ir import Graph, Node, Ref
-from normscope.lipschitz import search as rescaled
+from normscope.lipschitz import search as module
 from normscope.lipschitz.climb import batched_norms
 from normscope.lipschitz.composition import Composition, Domain
 from normscope.lipschitz.lower import EndToEnd, jacobian_map
-from normscope.lipschitz.search import Rescaled, Search, _inside, is_homogeneous, number_of_points, search
+from normscope.lipschitz.search import Rescaled, Search, _inside, glance, is_homogeneous, number_of_points, search
 from normscope.lipschitz.segments import SegmentNorms
 from normscope.operators.nonlinear import Range
 from normscope.operators.program import Program, build_program
@@ -36,7 +36,7 @@ def test_the_best_of_the_points() -> None:
     """The largest dense Jacobian norm over the points given, to a millionth and never above."""
     model, x = seeded(nn.Sequential(nn.Linear(4, 8), nn.Tanh(), nn.Linear(8, 3))), points(9, 4) * 2
     captured, program, inputs = _walked(model, x)
-    found = search(captured, program, inputs, floors={}, ascent=0)
+    found = search(captured, program, inputs, ascent=0)
     truth = max(jacobian_norm(model, row[None]) for row in x)
     assert found.jacobian is not None
     assert math.exp(found.jacobian) <= truth
@@ -48,8 +48,8 @@ def test_ascent_only_raises() -> None:
     """From a flat place of a LayerNorm it climbs towards small spreads, still below the constant."""
     model = nn.LayerNorm(5).double()
     captured, program, inputs = _walked(model, points(3, 5))
-    flat = search(captured, program, inputs, floors={}, ascent=0)
-    steep = search(captured, program, inputs, floors={}, ascent=40)
+    flat = search(captured, program, inputs, ascent=0)
+    steep = search(captured, program, inputs, ascent=40)
     assert flat.everywhere is not None
     assert steep.everywhere is not None
     assert flat.everywhere < steep.everywhere <= -0.5 * math.log(1e-5)
@@ -60,7 +60,7 @@ def test_what_is_said_of_the_floors_lies_above_them() -> None:
     model, x = nn.LayerNorm(5).double(), points(6, 5)
     captured, program, inputs = _walked(model, x)
     floors = survey(captured, program, [[x]], activations={}).floors()
-    found = search(captured, program, inputs, floors=floors, ascent=40)
+    found = search(captured, program, inputs, Domain(floors=floors), ascent=40)
     least = float(x.var(1, unbiased=False).sqrt().min())
     bound = -0.5 * math.log(least**2 + 1e-5)
     assert found.on_floor is not None
@@ -75,10 +75,10 @@ def test_points_outside_the_domain_are_not_counted_in_it() -> None:
     captured, program, inputs = _walked(model, x)
     (node,) = (s.node for s in program.sites)
     spreads = x.var(1, unbiased=False).sqrt()
-    none = search(captured, program, inputs, floors={node: float(spreads.max()) * 2}, ascent=0)
+    none = search(captured, program, inputs, Domain(floors={node: float(spreads.max()) * 2}), ascent=0)
     assert none.on_floor is None
     assert none.jacobian is not None
-    last = search(captured, program, inputs, floors={node: float(spreads[2]) * 0.99}, ascent=0)
+    last = search(captured, program, inputs, Domain(floors={node: float(spreads[2]) * 0.99}), ascent=0)
     assert last.on_floor is not None
     assert math.exp(last.on_floor) == pytest.approx(jacobian_norm(model, x[2:]), rel=1e-6)
 
@@ -92,20 +92,20 @@ def test_membership() -> None:
     (node,) = (s.node for s in program.sites)
     spread = float(model[0](x).detach().var(unbiased=False).sqrt())
     flat = x.flatten()
-    assert _inside(function, flat, {}, ())
-    assert _inside(function, flat, {node: spread * (1 - 1e-9)}, ())
-    assert not _inside(function, flat, {node: spread * (1 + 1e-9)}, ())
+    assert _inside(function, flat, Domain())
+    assert _inside(function, flat, Domain(floors={node: spread * (1 - 1e-9)}))
+    assert not _inside(function, flat, Domain(floors={node: spread * (1 + 1e-9)}))
     low, high, norm = float(x.min()), float(x.max()), float(x.norm())
-    assert _inside(function, flat, {}, (Range(low, high, norm * (1 + 1e-9), norm * (1 + 1e-9)),))
+    assert _inside(function, flat, Domain(ranges=(Range(low, high, norm * (1 + 1e-9), norm * (1 + 1e-9)),)))
     for wrong in (Range(low + 0.1, high), Range(low, high - 0.1), Range(row=norm / 2), Range(norm=norm / 2)):
-        assert not _inside(function, flat, {}, (wrong,))
+        assert not _inside(function, flat, Domain(ranges=(wrong,)))
 
 
 def test_a_network_without_a_derivative_says_so() -> None:
     """An operation autograd does not know gives no lower bound, and the reason."""
     model = Lambda(lambda s, x: torch.special.zeta(x.abs() + 2, x.abs() + 1.0), p=nn.Parameter(torch.ones(1).double()))
     captured, program, inputs = _walked(model, points(2, 3))
-    found = search(captured, program, inputs, floors={})
+    found = search(captured, program, inputs)
     assert (found.jacobian, found.everywhere, found.on_floor) == (None, None, None)
     assert "zeta" in found.failure
 
@@ -118,7 +118,7 @@ def test_derivatives_beyond_the_float_range_are_named() -> None:
         for layer in blocks[::2]:
             layer.weight.fill_(1e-20)
     captured, program, inputs = _walked(model, points(2, 4))
-    found = search(captured, program, inputs, floors={})
+    found = search(captured, program, inputs)
     assert found.everywhere is None
     assert "zero or not finite" in found.failure
 
@@ -126,10 +126,10 @@ def test_derivatives_beyond_the_float_range_are_named() -> None:
 def test_nothing_to_search() -> None:
     """No inputs, or no output that depends on them."""
     captured, program, inputs = _walked(seeded(nn.Linear(3, 2)), points(2, 3))
-    assert search(captured, program, [], floors={}) == Search(None, None, None)
+    assert search(captured, program, []) == Search(None, None, None)
     constant = Lambda(lambda s, x: s.p * 2, p=nn.Parameter(torch.ones(2).double()))
     captured, program, inputs = _walked(constant, points(2, 3))
-    assert search(captured, program, inputs, floors={}) == Search(None, None, None)
+    assert search(captured, program, inputs) == Search(None, None, None)
 
 
 def test_deep_networks_beyond_the_float_range() -> None:
@@ -139,7 +139,7 @@ def test_deep_networks_beyond_the_float_range() -> None:
         if isinstance(layer, nn.Linear):
             layer.weight.data.copy_(1e-40 * torch.eye(3, dtype=torch.float64))
     captured, program, inputs = _walked(model, points(2, 3).abs() + 0.1)
-    found = search(captured, program, inputs, floors={})
+    found = search(captured, program, inputs)
     assert found.jacobian == pytest.approx(20 * math.log(1e-40), rel=1e-9)
 
 
@@ -151,7 +151,7 @@ def test_the_number_of_points() -> None:
     model, x = seeded(nn.Sequential(nn.Linear(4, 8), nn.Tanh(), nn.Linear(8, 3))), points(5, 4)
     captured, program, inputs = _walked(model, x)
     lines: list[str] = []
-    search(captured, program, inputs, floors={}, points=2, ascent=0, progress=lines.append)
+    search(captured, program, inputs, points=2, ascent=0, progress=lines.append)
     assert len(lines) == 2
 
 
@@ -187,7 +187,7 @@ def chain(
 def bounds_of(captured: Captured, program: Program) -> tuple[float, Search]:
     """Return the log of the certified constant, and what the search attained."""
     upper = Composition(program, Domain(), SegmentNorms()).total()[0]
-    return upper, search(captured, program, [captured.example], floors={}, ascent=0)
+    return upper, search(captured, program, [captured.example], ascent=0)
 
 
 def in_decimals(log: float) -> float:
@@ -292,8 +292,8 @@ def test_rescaling_changes_the_jacobian_by_the_factor_it_says(
     seed: int, limits: tuple[float, float], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """With powers of two taken out almost everywhere, entry by entry the dense Jacobian of the module."""
-    monkeypatch.setattr(rescaled, "SMALLEST", limits[0])
-    monkeypatch.setattr(rescaled, "LARGEST", limits[1])
+    monkeypatch.setattr(module, "SMALLEST", limits[0])
+    monkeypatch.setattr(module, "LARGEST", limits[1])
     model, x = seeded(Mixed(), seed=seed), points(1, 2, 8, 8, seed=seed)
     captured = captured_of(model, torch.cat([x, x]))
     program = build_program(captured.graph, captured.tensors, [x])
@@ -370,8 +370,71 @@ def test_what_is_climbed_to_counts_only_where_the_factors_stay_in_their_ranges()
         most = float(max(model.a(x).abs().max(), model.b(x).abs().max()))
     factors = {node: Range(-most, most) for node in nodes}
     norms = batched_norms(captured, program)
-    found = search(captured, program, inputs, floors={}, factors=factors, norms=norms, look=[x.double()])
+    found = search(captured, program, inputs, Domain(factors=factors), norms=norms, look=[x.double()])
     bound = most * (jacobian_norm(model.a, x[:1]) + jacobian_norm(model.b, x[:1]))
     assert found.on_floor is not None
     assert found.everywhere is not None
     assert math.exp(found.on_floor) <= bound < math.exp(found.everywhere)
+
+
+def _glance(model: nn.Module, x: Tensor) -> float | None:
+    captured = captured_of(model.eval(), x)
+    one = captured.at_batch(1)
+    return glance(captured, build_program(captured.graph, captured.tensors, one), one).everywhere
+
+
+HEAVY = pytest.mark.parametrize("heavy", [False, True])
+
+
+@HEAVY
+def test_a_linear_map_is_not_overstated(heavy: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The truth is the largest singular value; the power iteration comes within half of it, in one round too."""
+    monkeypatch.setattr(module, "HEAVY", -1.0 if heavy else 1e9)
+    torch.manual_seed(0)
+    layer = nn.Linear(12, 7)
+    truth = float(torch.linalg.matrix_norm(layer.weight.detach().double(), ord=2))
+    found = _glance(layer, torch.randn(2, 12))
+    assert found is not None
+    assert 0.5 * truth < math.exp(found) <= truth
+
+
+def test_rounding_is_taken_off() -> None:
+    """Outputs of float32 that differ in their last digits only show nothing."""
+    start = torch.full((100,), 1.0)
+    assert module._apart(start, torch.nextafter(start, start + 1)) == 0.0
+    assert module._apart(start, start + 1) == pytest.approx(10.0, rel=1e-4)
+    assert module._apart(start, start + 1) < 10.0
+
+
+@HEAVY
+def test_a_network_stays_below_its_bound(heavy: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """ReLU, BatchNorm with running statistics: below the product of norms."""
+    monkeypatch.setattr(module, "HEAVY", -1.0 if heavy else 1e9)
+    torch.manual_seed(1)
+    model = nn.Sequential(nn.Linear(6, 9), nn.BatchNorm1d(9), nn.ReLU(), nn.Linear(9, 3))
+    norms = [float(torch.linalg.matrix_norm(m.weight.detach().double(), ord=2)) for m in (model[0], model[3])]
+    found = _glance(model, torch.randn(2, 6))
+    assert found is not None
+    assert 0.0 < math.exp(found) <= norms[0] * norms[1]
+
+
+def test_a_constant_attains_nothing() -> None:
+    """No direction moves it."""
+
+    class Constant(nn.Module):
+        def forward(self, x: Tensor) -> Tensor:
+            return x * 0.0
+
+    assert _glance(Constant(), torch.ones(2, 3)) is None
+
+
+@pytest.mark.parametrize("seed", [0, 1])
+def test_the_same_seed_gives_the_same_number(seed: int) -> None:
+    """Twice."""
+    torch.manual_seed(2)
+    layer = nn.Linear(5, 5)
+    x = torch.randn(2, 5)
+    captured = captured_of(layer.eval(), x)
+    one = captured.at_batch(1)
+    program = build_program(captured.graph, captured.tensors, one)
+    assert glance(captured, program, one, seed) == glance(captured, program, one, seed)

@@ -46,8 +46,8 @@ from normscope.graph.weights_validation import check_model
 from normscope.linalg.dense import BLOCK_NUMBERS, LARGEST_COPIED
 from normscope.lipschitz.composition import Composition
 from normscope.lipschitz.cost import forward_cost, is_large
-from normscope.lipschitz.quick_lower import glance
 from normscope.lipschitz.quick_norms import QuickNorms, Roughly, affordable
+from normscope.lipschitz.search import glance
 from normscope.lipschitz.segments import Effort, SegmentNorms
 from normscope.lipschitz.tokens import KEPT_BYTES
 

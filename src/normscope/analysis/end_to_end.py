@@ -242,9 +242,7 @@ def _search(work: Work, domain: Domain | None) -> Search:
         work.captured,
         work.program,
         work.candidates,
-        floors={} if domain is None else domain.floors,
-        ranges=() if domain is None else domain.ranges,
-        factors={} if domain is None else domain.factors,
+        domain,
         points=work.options.points,
         ascent=work.options.ascent,
         seed=work.options.seed,
@@ -278,8 +276,9 @@ def _stacked(work: Work) -> tuple[Value | None, Value | None]:
     condition = fixed_inputs(captured, program).condition("that batch")
     name = f"stacked batches of {batch[0].shape[0]} whose normalizer stds stay above those of the first batch"
     name += f" and {condition}" if condition else ""
-    value, _ = _values(Composition(program, Domain(name, seen.floors()), work.norms), name, "batch")
-    found = search_inputs(captured, program, [batch], floors=seen.floors(), points=1, ascent=0, seed=work.options.seed)
+    domain = Domain(name, seen.floors())
+    value, _ = _values(Composition(program, domain, work.norms), name, "batch")
+    found = search_inputs(captured, program, [batch], domain, points=1, ascent=0, seed=work.options.seed)
     return value, _lower(found.jacobian, name, "batch")
 
 

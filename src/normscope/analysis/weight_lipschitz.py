@@ -22,10 +22,10 @@ from normscope.graph.modes import has_batch_norm, with_batch_statistics
 from normscope.lipschitz.composition import Composition, Domain
 from normscope.lipschitz.cost import LARGE, forward_cost
 from normscope.lipschitz.weights.bounds import Outputs, input_factors, joint_constant, output_constants, weight_constant
+from normscope.lipschitz.weights.factors import Sample, before_batch_statistics, meet, stacked_norm
 from normscope.lipschitz.weights.invariance import scale_free
 from normscope.lipschitz.weights.pointwise import Norms, norms_at
 from normscope.lipschitz.weights.result import WeightResult, WeightRow
-from normscope.lipschitz.weights.factors import Sample, before_batch_statistics, meet, stacked_norm
 from normscope.lipschitz.weights.theorem_12 import is_plain_chain, theorem_12, unnormalized_product
 from normscope.lipschitz.weights.uses import Weights, find_weights
 from normscope.operators.nonlinear import INF

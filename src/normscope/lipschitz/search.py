@@ -16,8 +16,9 @@ from normscope.graph.interpreter import call, run
 from normscope.graph.ir import SOURCES, Node, Ref, references
 from normscope.graph.recognise import name_of
 from normscope.lipschitz.climb import Norms, best_of, climb, rounds_for
+from normscope.lipschitz.composition import Domain
 from normscope.lipschitz.cost import forward_cost, is_large, overhead
-from normscope.lipschitz.lower import EndToEnd, ascend, attained_at, attained_by_pair, jacobian_norm
+from normscope.lipschitz.lower import EndToEnd, ascend, attained_at, attained_by_pair, euclidean, jacobian_norm
 from normscope.operators.nonlinear import Range
 from normscope.operators.program import Program
 from normscope.operators.survey import group_floor
@@ -54,10 +55,8 @@ def search(
     captured: Captured,
     program: Program,
     inputs: Sequence[list[Tensor]],
+    domain: Domain | None = None,
     *,
-    floors: Mapping[str, Tensor | float],
-    ranges: Sequence[Range] = (),
-    factors: Mapping[str, Range] | None = None,
     points: int | None = None,
     ascent: int | None = None,
     seed: int = 0,
@@ -71,9 +70,7 @@ def search(
         captured: the model.
         program: its program.
         inputs: candidate inputs, one list of tensors each.
-        floors: the variance-floor domain, against which every input is checked.
-        ranges: ranges of the input blocks that domain asks for, if any.
-        factors: ranges of tensors inside the network that it asks for, if any.
+        domain: the variance-floor domain, against which every input is checked; ``None`` is all inputs.
         points: how many inputs to use; ``None`` chooses by the cost of the network.
         ascent: steps of ascent; ``None`` chooses by the cost.
         seed: of the start vectors.
@@ -83,21 +80,21 @@ def search(
     """
     if not program.outputs or not inputs:
         return Search(None, None, None)
-    say = progress or (lambda text: None)
-    inside = functools.partial(_inside, floors=floors, ranges=ranges, factors=factors)
-    heavy = is_large(program)
-    looked = _looked_at(norms, look, say)
+    report = progress or (lambda text: None)
+    inside = functools.partial(_inside, domain=domain or Domain())
+    large = is_large(program)
+    looked = _looked_at(norms, look, report)
     first = [] if looked is None else [[point.unsqueeze(0)] for point in looked[0][:BEST_LOOKED_AT]]
-    if heavy and first and points is None:  # all of the data was looked at: the best of it, and one that is inside
+    if large and first and points is None:  # all of the data was looked at: the best of it, and one that is inside
         inputs = [first[0], inputs[0]]
     else:
         inputs = [*first, *inputs[: number_of_points(program, points)]]
-    ascent = (0 if heavy else 30) if ascent is None else ascent
-    dtype = torch.float32 if heavy else torch.float64
+    ascent = (0 if large else 30) if ascent is None else ascent
+    dtype = torch.float32 if large else torch.float64
     found: list[tuple[float, Tensor, Tensor, list[Tensor]]] = []
     network = EndToEnd(captured, program, inputs[0], dtype)
     for index, given in enumerate(inputs):
-        say(f"Jacobian at point {index + 1} of {len(inputs)}")
+        report(f"Jacobian at point {index + 1} of {len(inputs)}")
         function = network.at(given)
         x = function.point()
         try:
@@ -114,7 +111,7 @@ def search(
     network = network if dtype == torch.float64 else EndToEnd(captured, program, found[0][3], torch.float64)
     precise = network.at(found[0][3])
     _, x, direction, _ = found[0]
-    if not heavy:  # the first look was a short one
+    if not large:  # the first look was a short one
         direction = jacobian_norm(precise, x, steps=40, seed=seed)[1]
     jacobian = everywhere = attained_at(precise, x, direction)
     on_floor: float | None = jacobian
@@ -124,7 +121,7 @@ def search(
         best = next(all_inside, None)
         on_floor = None if best is None else attained_at(network.at(best.inputs), best.point, best.direction)
     if ascent:
-        say("ascent from the best point")
+        report("ascent from the best point")
         point, step = ascend(precise, x, direction, ascent)
         quotient = attained_by_pair(precise, point, step)
         everywhere = max(everywhere, quotient)
@@ -134,7 +131,7 @@ def search(
         slow = 6.0 if any(e.op is not None and e.op.kind == "convolution" for e in program.layers) else 1.0
         outputs = sum(e.numel for _, e in program.outputs)
         rounds = rounds_for(slow * forward_cost(program), outputs, overhead=overhead(program))
-        point = climb(norms, *looked, rounds=rounds, seed=seed, progress=say)[0].flatten()
+        point = climb(norms, *looked, rounds=rounds, seed=seed, progress=report)[0].flatten()
         higher = attained_at(precise, point, jacobian_norm(precise, point, steps=40, seed=seed)[1])
         everywhere = max(everywhere, higher)
         if inside(precise, point):
@@ -143,11 +140,13 @@ def search(
     return Search(*logs, best=best or Best(found[0][3], x, direction, False))
 
 
-def _looked_at(norms: Norms | None, look: Iterable[Tensor], say: Callable[[str], None]) -> tuple[Tensor, Tensor] | None:
+def _looked_at(
+    norms: Norms | None, look: Iterable[Tensor], report: Callable[[str], None]
+) -> tuple[Tensor, Tensor] | None:
     """Return the best of the inputs looked at and their norms, or ``None`` if there are none."""
     if norms is None:
         return None
-    say("Jacobians at the data points")
+    report("Jacobians at the data points")
     try:
         return best_of(norms, look)
     except (RuntimeError, NotImplementedError):  # an operation without a derivative; told below
@@ -188,32 +187,77 @@ def _within(value: Tensor, inside: Range) -> bool:
     )
 
 
-def _inside(
-    function: EndToEnd,
-    x: Tensor,
-    floors: Mapping[str, Any],
-    ranges: Sequence[Range],
-    factors: Mapping[str, Range] | None = None,
-) -> bool:
+def _inside(function: EndToEnd, x: Tensor, domain: Domain) -> bool:
     """Return whether an input lies in the variance-floor domain."""
-    sites = {s.node: s for s in function.program.sites if s.node in floors and s.spread is not None}
+    sites = {s.node: s for s in function.program.sites if s.node in domain.floors and s.spread is not None}
     sources: dict[str, list[str]] = {}
     for node, site in sites.items():
         sources.setdefault(site.source, []).append(node)
-    fine = all(_within(block, inside) for block, inside in zip(function.blocks(x), ranges, strict=False))
+    fine = all(_within(block, inside) for block, inside in zip(function.blocks(x), domain.ranges, strict=False))
 
     def look(node: Node, value: Tensor) -> None:
         nonlocal fine
-        if factors and node.name in factors:
-            fine = fine and _within(value, factors[node.name])
+        if node.name in domain.factors:
+            fine = fine and _within(value, domain.factors[node.name])
         for name in sources.get(node.name, ()):
             spread = sites[name].spread
-            if spread is not None and bool((group_floor(value, spread, 1.0) < floors[name]).any()):
+            if spread is not None and bool((group_floor(value, spread, 1.0) < domain.floors[name]).any()):
                 fine = False
 
     with torch.no_grad():
         function.watch(x, look)
     return fine
+
+
+#: Distance of the pair, relative to the norm of the input; and rounds of the power iteration.
+DISTANCE, POWER_ROUNDS = 1e-3, 2
+#: The same for a network that takes long, and what rounding to float32 may change, relative to the outputs.
+HEAVY, FAR, NOISE = 1e9, 1e-2, 1e-5
+
+
+def glance(captured: Captured, program: Program, inputs: Sequence[Tensor], seed: int = 0) -> Search:
+    """Return what a pair near one input attains.
+
+    The direction comes of a power iteration: ``v = J^T u`` is a gradient in float32, ``u = J v`` a difference of two
+    outputs in float64. Ten passes or so, and no more than the network itself is asked for. Of a network that takes
+    long, one round with outputs in float32, farther apart and less what rounding may have added.
+    """
+    if not program.outputs:
+        return Search(None, None, None)
+    heavy = forward_cost(program) > HEAVY
+    rough = EndToEnd(captured, program, inputs, torch.float32)
+    exact = rough if heavy else EndToEnd(captured, program, inputs, torch.float64)
+    x = exact.point()
+    try:
+        point = x.float().detach().clone().requires_grad_(True)
+        with torch.enable_grad():
+            outputs = rough(point)
+        with torch.no_grad():
+            start = outputs.detach() if heavy else exact(x)
+        u = torch.randn(outputs.shape, generator=torch.Generator().manual_seed(seed)).to(outputs)
+        distance = (FAR if heavy else DISTANCE) * (euclidean(x) or 1.0)
+        step, end = torch.zeros_like(x), start
+        for _ in range(1 if heavy else POWER_ROUNDS):
+            (v,) = torch.autograd.grad(outputs, point, u, retain_graph=not heavy)
+            length = euclidean(v.double())
+            if not 0.0 < length < float("inf"):
+                return Search(None, None, None)
+            step = (v.double() * (distance / length)).to(x.dtype)
+            with torch.no_grad():
+                end = exact(x + step)
+            u = (end - start).float()
+            u = u / (u.norm() or 1.0)
+    except (RuntimeError, NotImplementedError) as error:  # an operation without a derivative
+        return Search(None, None, None, str(error).splitlines()[0])
+    if not heavy:
+        return Search(None, log_of(attained_by_pair(exact, x, step, again=1, values=(start, end))), None)
+    return Search(None, log_of(_apart(start, end) / euclidean((x + step).double() - x.double())), None)
+
+
+def _apart(start: Tensor, end: Tensor) -> float:
+    """Return how far two outputs in float32 lie apart at least."""
+    start, end = start.double(), end.double()
+    return max(0.0, euclidean(end - start) - NOISE * (euclidean(start) + euclidean(end)))
 
 
 #: Operations that commute with a positive factor, biases aside; and where each has its bias.

@@ -237,7 +237,7 @@ def _refute_on_data(
             continue
         checked.compare(name, float(at_data.max()), "a Jacobian at the data")
         checked.compare(name, _quotients(function, data), "a pair of the data")
-        inside = torch.tensor([_inside(end, x, domain.floors, domain.ranges, domain.factors) for x in others])
+        inside = torch.tensor([_inside(end, x, domain) for x in others])
         if bool(inside.any()):
             checked.compare(name, float(at_others[inside].max()), "a Jacobian inside")
             checked.compare(name, _quotients(function, torch.cat([data, others[inside]])), "a pair inside")
