@@ -26,7 +26,7 @@ def test_every_file_of_rules_is_in_the_catalogue() -> None:
     """One rule, one file, one code, one name, one test file."""
     modules = [importlib.import_module(f"{package.__name__}.{m.name}") for m in pkgutil.iter_modules(package.__path__)]
     assert {m.RULE.code for m in modules} == set(RULES)
-    assert len({m.RULE.code for m in modules}) == len({m.RULE.name for m in modules}) == len(modules)
+    assert len(RULES) == len({rule.name for rule in ALL}) == len(modules)
     tests = {p.stem.removeprefix("test_") for p in (Path(__file__).parent / "rules").glob("test_*.py")}
     assert tests == {m.__name__.rpartition(".")[2] for m in modules}
 

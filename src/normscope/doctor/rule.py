@@ -39,10 +39,10 @@ NEEDS = {
 
 @dataclass(frozen=True, kw_only=True)
 class Rule:
-    """One rule."""
+    """One rule: ``RULE`` of its file, which also gives it its name and its functions."""
 
     code: str  #: stable, e.g. ``NS101``
-    name: str  #: a short name without spaces
+    name: str = ""  #: that of its file, with hyphens
     title: str  #: what is wrong, in a few words
     severity: Severity = Severity.WARNING  #: of most of its findings; one finding may be milder or graver
     certainty: Certainty  #: of most of its findings
@@ -53,11 +53,11 @@ class Rule:
     example: str  #: code that triggers it: it binds ``model`` and may bind ``data``, ``optimizer`` and ``options``
     good: str  #: code that does not
     needs: tuple[str, ...] = ("program",)  #: what must be there, keys of :data:`NEEDS`
-    look: Callable[[Rule, Subject], Findings]  #: the function from a subject to findings
     threads: tuple[str, ...] = ()  #: where people met it, below ``https://github.com/``
     explains: tuple[str, ...] = ()  #: codes of rules that speak as well because of what this one found
     not_for: tuple[str, ...] = ()  #: purposes it has nothing to say about
-    #: the function from a run to findings, if the rule looks at runs too
+    look: Callable[[Rule, Subject], Findings] = lambda rule, subject: iter(())  #: from a subject to findings
+    #: from a run to findings, if the rule looks at runs too
     over_time: Callable[[Rule, History], Findings] | None = None
     slow: bool = False  #: whether it reads all weights, or bounds the whole network: left out of a quick check
 

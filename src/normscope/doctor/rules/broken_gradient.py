@@ -8,7 +8,7 @@ from normscope.graph.recognise import name_of
 _ROOTS = ("sqrt", "pow", "rsqrt")
 
 
-def _look(rule: Rule, subject: Subject) -> Findings:
+def look(rule: Rule, subject: Subject) -> Findings:
     """Yield every operation with such a derivative; those that only the input's gradient passes are remarks."""
     if subject.broken:
         return
@@ -59,7 +59,6 @@ _NORM = (
 
 RULE = Rule(
     code="NS308",
-    name="broken-gradient",
     title="gradient is not finite although the values are",
     severity=Severity.ERROR,
     certainty=Certainty.MEASURED,
@@ -71,7 +70,6 @@ RULE = Rule(
     fix="add eps inside the root",
     example=_NORM.format("(square.sqrt() + 1e-8)"),
     good=_NORM.format("(square + 1e-8).sqrt()"),
-    look=_look,
     explains=("NS302", "NS306"),
     threads=("joe-siyuan-qiao/WeightStandardization/issues/16", "pytorch/pytorch/issues/2421"),
 )

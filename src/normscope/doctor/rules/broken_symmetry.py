@@ -33,7 +33,7 @@ def _typical(subject: Subject, feed: Feed) -> tuple[float, Certainty, str] | Non
     return float(seen.floor.double().min()) ** 2 * feed.spread.factor, Certainty.MEASURED, "some sample"
 
 
-def _look(rule: Rule, subject: Subject) -> Findings:
+def look(rule: Rule, subject: Subject) -> Findings:
     """Yield a finding for each scale-invariant weight whose normalizer divides mostly by eps."""
     for feed in subject.structure.feeds:
         typical = _typical(subject, feed)
@@ -57,7 +57,6 @@ def _look(rule: Rule, subject: Subject) -> Findings:
 
 RULE = Rule(
     code="NS303",
-    name="broken-symmetry",
     title="scale symmetry broken by eps",
     certainty=Certainty.PROVED,
     statement="N(c x) = N(x) only up to eps/(c^2 var + eps)",
@@ -70,5 +69,4 @@ RULE = Rule(
     "model[1].running_var.fill_(1e-6)  # eps is 1e-5",
     good="model = nn.Sequential(nn.Linear(8, 8, bias=False), nn.BatchNorm1d(8), nn.ReLU()).eval()\n"
     "model[1].running_var.fill_(0.5)",
-    look=_look,
 )

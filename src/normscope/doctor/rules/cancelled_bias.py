@@ -66,7 +66,7 @@ def vanishes(expr: Expr, site: Site, source: Expr) -> bool:
     return float(rest.abs().max()) <= ZERO * size
 
 
-def _look(rule: Rule, subject: Subject) -> Findings:
+def look(rule: Rule, subject: Subject) -> Findings:
     """Yield a finding for each bias."""
     shifts = {subject.parameter_name(s.beta, s.owner) for s in subject.sites() if s.beta is not None}
     for name, uses in cancelling_sites(subject).items():
@@ -94,7 +94,6 @@ def _look(rule: Rule, subject: Subject) -> Findings:
 
 RULE = Rule(
     code="NS101",
-    name="cancelled-bias",
     title="bias cancelled by a normalizer",
     certainty=Certainty.PROVED,
     statement="(x + b) - mean(x + b) = x - mean(x) if b is constant within a group",
@@ -107,6 +106,5 @@ RULE = Rule(
     "into the running mean",
     example="model = nn.Sequential(nn.Conv2d(3, 16, 3), nn.BatchNorm2d(16))",
     good="model = nn.Sequential(nn.Conv2d(3, 16, 3, bias=False), nn.BatchNorm2d(16))",
-    look=_look,
     threads=("milesial/Pytorch-UNet/pull/325", "4uiiurz1/pytorch-nested-unet/issues/39"),
 )

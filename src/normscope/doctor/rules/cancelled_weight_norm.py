@@ -37,7 +37,7 @@ def cancels(structure: Structure, feed: Feed, factor: Tensor) -> bool:
     return bool((plain - scaled).abs().max() <= _SAME * float(plain.abs().max()))
 
 
-def _look(rule: Rule, subject: Subject) -> Findings:
+def look(rule: Rule, subject: Subject) -> Findings:
     """Yield a finding for each weight or spectral normalization followed by a normalizer that undoes it."""
     for site in subject.weight_sites():
         undone = normalizers()[site.kind].symmetry
@@ -61,7 +61,6 @@ def _look(rule: Rule, subject: Subject) -> Findings:
 
 RULE = Rule(
     code="NS104",
-    name="cancelled-weight-norm",
     title="weight normalization cancelled by a normalizer",
     certainty=Certainty.PROVED,
     statement="N(c x) = N(x) for c > 0, eps = 0",
@@ -74,6 +73,5 @@ RULE = Rule(
     "    nn.utils.parametrizations.weight_norm(nn.Conv2d(3, 8, 3, bias=False)), nn.BatchNorm2d(8)\n"
     ")",
     good="model = nn.Sequential(nn.utils.parametrizations.weight_norm(nn.Conv2d(3, 8, 3)), nn.ReLU())",
-    look=_look,
     threads=("arcchang1236/CA-NoiseGAN/issues/3",),
 )

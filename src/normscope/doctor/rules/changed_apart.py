@@ -21,7 +21,7 @@ def change(old: torch.Tensor, new: torch.Tensor) -> float:
     return float((b - a).norm()) / size if size else float(b.norm())
 
 
-def _look(rule: Rule, subject: Subject) -> Findings:
+def look(rule: Rule, subject: Subject) -> Findings:
     """Yield BatchNorms whose buffers stayed while the weights moved, and frozen ones whose buffers moved."""
     assert subject.before is not None
     old = dict(batch_norms(subject.before))
@@ -52,7 +52,6 @@ def _look(rule: Rule, subject: Subject) -> Findings:
 
 RULE = Rule(
     code="NS216",
-    name="changed-apart",
     title="weights and statistics do not belong together",
     certainty=Certainty.PROVED,
     why="Running statistics belong to the weights they were estimated with. An average, a merge or a converter that "
@@ -70,6 +69,5 @@ RULE = Rule(
     "nn.init.normal_(model[0].weight)\n"
     "model(torch.randn(64, 8))  # in train mode: the statistics follow",
     needs=("before",),
-    look=_look,
     threads=("fadel/pytorch_ema/issues/13", "facebookresearch/moco/issues/70"),
 )

@@ -6,7 +6,7 @@ from normscope.doctor.rule import Certainty, Findings, Rule, Severity, Subject, 
 from normscope.doctor.rules.new_statistics import is_new, is_trained
 
 
-def _look(rule: Rule, subject: Subject) -> Findings:
+def look(rule: Rule, subject: Subject) -> Findings:
     """Yield them: an error where the whole network passes through, a warning in a trained one, else a remark."""
     graph = subject.graph
     users = graph.users()
@@ -41,7 +41,6 @@ def _look(rule: Rule, subject: Subject) -> Findings:
 
 RULE = Rule(
     code="NS603",
-    name="closed-branch",
     title="all scales of a normalizer are zero",
     certainty=Certainty.PROVED,
     why="A scale of zero makes the output of a normalizer equal to its shift. The last normalizer of a residual branch "
@@ -52,7 +51,6 @@ RULE = Rule(
     example="model = nn.Sequential(nn.Linear(8, 8, bias=False), nn.BatchNorm1d(8), nn.ReLU(), nn.Linear(8, 2))\n"
     "nn.init.zeros_(model[1].weight)",
     good="model = nn.Sequential(nn.Linear(8, 8, bias=False), nn.BatchNorm1d(8), nn.ReLU(), nn.Linear(8, 2))",
-    look=_look,
     threads=("tensorpack/tensorpack/issues/420", "jack-willturner/batchnorm-pruning/issues/1"),
     explains=("NS601", "NS604", "NS502"),
 )

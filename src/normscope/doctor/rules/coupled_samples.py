@@ -12,7 +12,7 @@ _WHY = {
 }
 
 
-def _look(rule: Rule, subject: Subject) -> Findings:
+def look(rule: Rule, subject: Subject) -> Findings:
     """Yield every normalizer that uses the statistics of the batch in training."""
     why = _WHY.get(subject.purpose)
     if why is None:
@@ -32,7 +32,6 @@ def _look(rule: Rule, subject: Subject) -> Findings:
 
 RULE = Rule(
     code="NS208",
-    name="coupled-samples",
     title="BatchNorm where samples must stay independent",
     certainty=Certainty.PROVED,
     statement="normscope F2",
@@ -46,7 +45,6 @@ RULE = Rule(
     "options = {'purpose': 'private'}",
     good="model = nn.Sequential(nn.Conv2d(3, 8, 3), nn.GroupNorm(2, 8), nn.ReLU())\noptions = {'purpose': 'private'}",
     needs=("purpose",),
-    look=_look,
     threads=(
         "meta-pytorch/opacus/issues/319",
         "facebookresearch/moco/issues/137",

@@ -34,7 +34,7 @@ def flat_on(node: Node, low: Tensor, high: Tensor) -> Tensor:
     return (values == values[:1]).all(0)
 
 
-def _look(rule: Rule, subject: Subject) -> Findings:
+def look(rule: Rule, subject: Subject) -> Findings:
     """Yield layers with units that are dead for every input by proof, then on the data."""
     yield from _by_proof(rule, subject)
     if subject.seen is None or subject.seen.samples < FEWEST:
@@ -109,7 +109,6 @@ _NET = (
 
 RULE = Rule(
     code="NS601",
-    name="dead-unit",
     title="dead units",
     certainty=Certainty.MEASURED,
     statement="normscope Proposition BN-7",
@@ -119,6 +118,5 @@ RULE = Rule(
     fix="lower the learning rate or raise the shift of its normalizer; re-initialize the unit; use a leaky activation",
     example=_NET.format("ReLU"),
     good=_NET.format("LeakyReLU"),
-    look=_look,
     threads=("Yang7879/3D-RecGAN/issues/6",),
 )

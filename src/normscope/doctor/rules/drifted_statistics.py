@@ -103,7 +103,7 @@ def _is_learned(module: nn.Module | None) -> bool:
     return any(p.requires_grad and re.search(r"mean|std|sd|sigma|dev", name) is not None for name, p in own)
 
 
-def _look(rule: Rule, subject: Subject) -> Findings:
+def look(rule: Rule, subject: Subject) -> Findings:
     """Yield every normalizer whose own statistics do not match, the ones before it aside."""
     samples = subject.batched
     modules = dict(subject.model.named_modules())
@@ -173,7 +173,7 @@ def _distances(
     return (mean.double().cpu() - mu).abs() / v.sqrt(), ((variance.double().cpu() + eps) / v).log(), v.sqrt()
 
 
-def _over_time(rule: Rule, history: History) -> Findings:
+def over_time(rule: Rule, history: History) -> Findings:
     """Yield the normalizers whose middle channel has been off at the last three probes."""
     limit = math.log(FACTOR) + ERRORS * math.sqrt(2 / max(history.samples, 1))
     for track in history.tracks("drift"):
@@ -200,7 +200,6 @@ _NET = (
 
 RULE = Rule(
     code="NS203",
-    name="drifted-statistics",
     title="running statistics do not match the data",
     certainty=Certainty.MEASURED,
     statement="normscope F1",
@@ -215,8 +214,6 @@ RULE = Rule(
     example=_NET.format("255 * torch.rand(64, 8)  # other preprocessing than in training"),
     good=_NET.format("torch.randn(64, 8)"),
     needs=("program", "data", "samples"),
-    look=_look,
-    over_time=_over_time,
     threads=(
         "apache/mxnet/issues/12063",
         "fadel/pytorch_ema/issues/13",

@@ -5,7 +5,7 @@ from normscope.doctor.rule import Certainty, Findings, Rule, Subject, drop_rate,
 from normscope.graph.recognise import name_of
 
 
-def _look(rule: Rule, subject: Subject) -> Findings:
+def look(rule: Rule, subject: Subject) -> Findings:
     """Yield every BatchNorm that reads what dropout left, with nothing but activations and views between."""
     graph = subject.graph
     for site in subject.sites():
@@ -27,7 +27,6 @@ def _look(rule: Rule, subject: Subject) -> Findings:
 
 RULE = Rule(
     code="NS215",
-    name="dropout-before",
     title="dropout right before BatchNorm",
     certainty=Certainty.LIKELY,
     statement="E (x m / (1 - p))^2 = E x^2 / (1 - p) for a mask m kept with probability 1 - p",
@@ -37,7 +36,6 @@ RULE = Rule(
     fix="put dropout after the normalizer, or after the last one",
     example="model = nn.Sequential(nn.Linear(8, 8), nn.ReLU(), nn.Dropout(0.5), nn.BatchNorm1d(8), nn.Linear(8, 2))",
     good="model = nn.Sequential(nn.Linear(8, 8), nn.ReLU(), nn.BatchNorm1d(8), nn.Dropout(0.5), nn.Linear(8, 2))",
-    look=_look,
     not_for=("inference",),
     threads=("luigibonati/mlcolvar/pull/205", "FengAoWang/TMO-Net/issues/12"),
 )

@@ -33,7 +33,7 @@ def steepest(site: Site) -> float:
     return math.inf if root == 0 else 1.0 / root
 
 
-def _look(rule: Rule, subject: Subject) -> Findings:
+def look(rule: Rule, subject: Subject) -> Findings:
     """Yield a finding for each normalizer whose eps is zero, vanishes, or lets its slope overflow."""
     for site in subject.sites():
         if site.spread is None:
@@ -69,7 +69,6 @@ def _look(rule: Rule, subject: Subject) -> Findings:
 
 RULE = Rule(
     code="NS302",
-    name="eps-for-dtype",
     title="eps too small for the precision",
     certainty=Certainty.PROVED,
     statement="normscope F3",
@@ -82,7 +81,6 @@ RULE = Rule(
     "options = {'input_shape': (64,)}",
     good="model = nn.Sequential(nn.Linear(64, 64), nn.LayerNorm(64, eps=1e-5)).half()\n"
     "options = {'input_shape': (64,)}",
-    look=_look,
     explains=("NS306",),
     threads=("huggingface/diffusers/pull/13316", "nomic-ai/gpt4all/pull/1946", "keras-team/keras/issues/2960"),
 )

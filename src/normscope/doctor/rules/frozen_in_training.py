@@ -16,7 +16,7 @@ def is_frozen(module: nn.Module) -> bool:
     return bool(parameters) and not any(p.requires_grad for p in parameters)
 
 
-def _look(rule: Rule, subject: Subject) -> Findings:
+def look(rule: Rule, subject: Subject) -> Findings:
     """Yield frozen BatchNorms in train mode, if anything else is trained."""
     if not any(p.requires_grad for p in subject.model.parameters()):
         return  # the whole model is frozen, to be run: its mode is another rule's matter
@@ -31,7 +31,6 @@ def _look(rule: Rule, subject: Subject) -> Findings:
 
 RULE = Rule(
     code="NS207",
-    name="frozen-in-training",
     title="frozen BatchNorm in train mode",
     certainty=Certainty.PROVED,
     why="requires_grad=False stops the gradient. It does not stop BatchNorm from using the statistics of the batch, "
@@ -42,7 +41,6 @@ RULE = Rule(
     example="model = nn.Sequential(nn.BatchNorm1d(8).requires_grad_(False), nn.Linear(8, 2)).train()",
     good="model = nn.Sequential(nn.BatchNorm1d(8).requires_grad_(False), nn.Linear(8, 2)).train()\nmodel[0].eval()",
     needs=(),
-    look=_look,
     not_for=("inference",),
     threads=("pytorch/pytorch/issues/86590", "pgniewko/gt-pyg/issues/112",
              "Sharpiless/yolov5-knowledge-distillation/issues/5"),

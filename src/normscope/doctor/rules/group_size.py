@@ -4,7 +4,7 @@ from normscope.doctor.rule import Certainty, Finding, Findings, Rule, Severity, 
 from normscope.operators.site import Site
 
 
-def _look(rule: Rule, subject: Subject) -> Findings:
+def look(rule: Rule, subject: Subject) -> Findings:
     """Yield a finding for each normalizer whose groups are too small to say anything."""
     for site in subject.sites():
         spread = site.spread
@@ -29,7 +29,6 @@ def _finding(rule: Rule, site: Site, size: int, *, centred: bool) -> Finding:
 
 RULE = Rule(
     code="NS202",
-    name="group-size",
     title="normalization groups of one or two entries",
     certainty=Certainty.PROVED,
     statement="normscope F3",
@@ -40,6 +39,5 @@ RULE = Rule(
     fix="use fewer groups, normalize before pooling to 1x1, or use another normalizer (LayerNorm over all channels)",
     example="model = nn.Sequential(nn.AdaptiveAvgPool2d(1), nn.GroupNorm(8, 8))\noptions = {'input_shape': (8, 4, 4)}",
     good="model = nn.Sequential(nn.GroupNorm(2, 8), nn.AdaptiveAvgPool2d(1))\noptions = {'input_shape': (8, 4, 4)}",
-    look=_look,
     threads=("pytorch/pytorch/issues/19250", "pytorch/pytorch/issues/45687", "meta-pytorch/opacus/issues/567"),
 )

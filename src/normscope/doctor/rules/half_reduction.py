@@ -41,7 +41,7 @@ def planned_graph(subject: Subject) -> Graph | None:
     return subject.planned.graph
 
 
-def _look(rule: Rule, subject: Subject) -> Findings:
+def look(rule: Rule, subject: Subject) -> Findings:
     """Yield every normalizer that is written out and does not widen its input first."""
     graph = planned_graph(subject)
     if graph is None:
@@ -73,7 +73,6 @@ _NORM = (
 
 RULE = Rule(
     code="NS305",
-    name="half-reduction",
     title="normalizer reduces in half precision",
     certainty=Certainty.PROVED,
     statement="256^2 > 65504",
@@ -84,6 +83,5 @@ RULE = Rule(
     fix="convert first: x = x.float(), normalize, then .to(dtype); or use nn.RMSNorm or nn.LayerNorm",
     example=_NORM.format("x", ""),
     good=_NORM.format("x.float()", ".to(x.dtype)"),
-    look=_look,
     threads=("pytorch/pytorch/pull/133085", "skyzh/tiny-llm/pull/18"),
 )

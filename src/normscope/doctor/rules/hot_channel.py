@@ -26,7 +26,7 @@ def channel_gains(site: Site) -> Tensor | None:
     return None if site.gamma is None else site.gamma.detach().double().flatten().abs()
 
 
-def _look(rule: Rule, subject: Subject) -> Findings:
+def look(rule: Rule, subject: Subject) -> Findings:
     """Yield a finding for each normalizer, or layer folded with one, that one channel dominates."""
     program = subject.program
     layers = {e.id: e for e in program.layers}
@@ -86,7 +86,6 @@ def _folded(subject: Subject, layer: Expr, out: Expr, gains: Tensor) -> tuple[in
 
 RULE = Rule(
     code="NS501",
-    name="hot-channel",
     title="one channel determines a layer's constant",
     severity=Severity.INFO,
     certainty=Certainty.PROVED,
@@ -100,6 +99,5 @@ RULE = Rule(
     "model[1].running_var.fill_(1.0)\n"
     "model[1].running_var[7] = 1e-4",
     good="model = nn.Sequential(nn.Linear(8, 8, bias=False), nn.BatchNorm1d(8)).eval()",
-    look=_look,
     slow=True,
 )

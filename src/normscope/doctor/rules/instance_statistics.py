@@ -7,7 +7,7 @@ from normscope.doctor.rule import Certainty, Findings, Rule, Subject
 _KINDS = (nn.InstanceNorm1d, nn.InstanceNorm2d, nn.InstanceNorm3d)
 
 
-def _look(rule: Rule, subject: Subject) -> Findings:
+def look(rule: Rule, subject: Subject) -> Findings:
     """Yield every InstanceNorm that tracks statistics."""
     for path, module in subject.model.named_modules():
         if isinstance(module, _KINDS) and module.track_running_stats and module.running_mean is not None:
@@ -21,7 +21,6 @@ def _look(rule: Rule, subject: Subject) -> Findings:
 
 RULE = Rule(
     code="NS218",
-    name="instance-statistics",
     title="InstanceNorm that does not normalize in evaluation",
     certainty=Certainty.PROVED,
     why="With track_running_stats=True, InstanceNorm normalizes each sample by itself in train mode and by averages "
@@ -34,6 +33,5 @@ RULE = Rule(
     good="model = nn.Sequential(nn.Conv2d(3, 8, 3, bias=False), nn.InstanceNorm2d(8), nn.ReLU())\n"
     "options = {'input_shape': (3, 8, 8)}",
     needs=(),
-    look=_look,
     threads=("junyanz/pytorch-CycleGAN-and-pix2pix/issues/395", "yunjey/stargan/issues/140"),
 )

@@ -6,7 +6,7 @@ from normscope.doctor.rule import Certainty, Findings, History, Rule, Subject
 LARGE = 100.0
 
 
-def _look(rule: Rule, subject: Subject) -> Findings:
+def look(rule: Rule, subject: Subject) -> Findings:
     """Yield every attention with such logits."""
     for name, distance in subject.probe.logits.items():
         if distance >= LARGE:
@@ -18,7 +18,7 @@ def _look(rule: Rule, subject: Subject) -> Findings:
             )
 
 
-def _over_time(rule: Rule, history: History) -> Findings:
+def over_time(rule: Rule, history: History) -> Findings:
     """Yield every attention whose logits are too large now, with the step since which they are."""
     for track in history.tracks("logit"):
         since = track.since(LARGE)
@@ -46,7 +46,6 @@ _NET = (
 
 RULE = Rule(
     code="NS507",
-    name="large-logits",
     title="attention logits too large on the data",
     certainty=Certainty.MEASURED,
     statement="the softmax of logits that lie d apart has gradients of at most exp(-d)",
@@ -57,8 +56,6 @@ RULE = Rule(
     example=_NET.format("Identity()", ""),
     good=_NET.format("LayerNorm(64)", " / 8"),
     needs=("program", "data"),
-    look=_look,
     slow=True,
-    over_time=_over_time,
     threads=("PAIR-code/tiny-transformers/issues/71", "lucidrains/imagen-pytorch/issues/69"),
 )

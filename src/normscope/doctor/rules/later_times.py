@@ -19,7 +19,7 @@ _RECURRENT = ("lstm", "gru", "rnn_tanh", "rnn_relu")
 _ATTENTION = ("softmax", "_softmax", "scaled_dot_product_attention")
 
 
-def _look(rule: Rule, subject: Subject) -> Findings:
+def look(rule: Rule, subject: Subject) -> Findings:
     """Yield the normalizers through which alone earlier outputs depend on later inputs."""
     captured = subject.captured
     if captured.graph.batch != "dynamic" or len(captured.example) != 1:
@@ -28,7 +28,7 @@ def _look(rule: Rule, subject: Subject) -> Findings:
     axes = {2: (1,), 3: (1, 2)}.get(x.ndim, ())
     for axis in axes:
         steps = x.shape[axis]
-        over = [s for s in subject.sites() if _over_time(s, steps) and _remembers(subject.graph, s)]
+        over = [s for s in subject.sites() if _spans_time(s, steps) and _remembers(subject.graph, s)]
         if steps >= FEWEST and over and x.shape[0] > 1:
             for site in _culprits(subject, x, axis, over):
                 yield rule.finding(
@@ -39,7 +39,7 @@ def _look(rule: Rule, subject: Subject) -> Findings:
                 )
 
 
-def _over_time(site: Site, steps: int) -> bool:
+def _spans_time(site: Site, steps: int) -> bool:
     """Return whether the groups of a normalizer may hold all time steps."""
     return site.spread is not None and steps in site.shape[1:] and site.spread.size % steps == 0
 
@@ -105,7 +105,6 @@ _CAUSAL = (
 
 RULE = Rule(
     code="NS219",
-    name="later-times",
     title="statistics over time in a causal network",
     certainty=Certainty.MEASURED,
     why="Causal convolutions, unidirectional recurrent layers and masked attention keep later inputs from earlier "
@@ -117,6 +116,5 @@ RULE = Rule(
     example=_CAUSAL.format("Causal(4, 8, 3), nn.GroupNorm(1, 8)"),
     good=_CAUSAL.format("Causal(4, 8, 3, bias=False), nn.BatchNorm1d(8)"),
     needs=("program", "data"),
-    look=_look,
     threads=("espnet/espnet/issues/5900",),
 )

@@ -8,7 +8,7 @@ from normscope.doctor.rules.frozen_in_training import is_frozen
 PROBES = 2
 
 
-def _look(rule: Rule, subject: Subject) -> Findings:
+def look(rule: Rule, subject: Subject) -> Findings:
     """Yield the first trained BatchNorm of a model in evaluation whose purpose is training: a remark."""
     if subject.purpose != "train" or subject.model.training:
         return
@@ -22,7 +22,7 @@ def _look(rule: Rule, subject: Subject) -> Findings:
         )
 
 
-def _over_time(rule: Rule, history: History) -> Findings:
+def over_time(rule: Rule, history: History) -> Findings:
     """Yield the layers that were in train mode at one probe and are in evaluation mode since another."""
     for track in history.tracks("training"):
         modes = [(s, v) for s, v in zip(track.steps, track.values, strict=True) if s > 0]
@@ -43,7 +43,6 @@ def _over_time(rule: Rule, history: History) -> Findings:
 
 RULE = Rule(
     code="NS217",
-    name="left-in-evaluation",
     title="model in evaluation mode while it trains",
     severity=Severity.INFO,
     certainty=Certainty.PROVED,
@@ -56,7 +55,5 @@ RULE = Rule(
     good="model = nn.Sequential(nn.Linear(8, 8, bias=False), nn.BatchNorm1d(8), nn.Linear(8, 2)).train()\n"
     "options = {'purpose': 'train'}",
     needs=("purpose",),
-    look=_look,
-    over_time=_over_time,
     threads=("facebookresearch/clevr-iep/pull/22",),
 )

@@ -22,7 +22,7 @@ _FIXES = {
 }
 
 
-def _look(rule: Rule, subject: Subject) -> Findings:
+def look(rule: Rule, subject: Subject) -> Findings:
     """Yield weights and statistics beyond the planned precision; if there are none, the first value that is lost."""
     planned = subject.dtype if subject.dtype in _HALF else None
     beyond = False
@@ -111,7 +111,6 @@ _NORM = (
 
 RULE = Rule(
     code="NS307",
-    name="lost-precision",
     title="the precision is too low for the numbers",
     certainty=Certainty.MEASURED,
     statement="E x^2 - (E x)^2 loses log10((E x)^2 / Var x) digits; float16 ends at 65504",
@@ -123,6 +122,5 @@ RULE = Rule(
     fix="compute this layer in a wider precision, or rewrite it so that nothing cancels or overflows",
     example=_NORM.format("x.pow(2).mean(-1, keepdim=True) - mean.pow(2)"),
     good=_NORM.format("(x - mean).pow(2).mean(-1, keepdim=True)"),
-    look=_look,
     threads=("k2-fsa/sherpa-onnx/pull/3857", "apple/coreai-torch/pull/54", "huggingface/transformers/issues/5651"),
 )

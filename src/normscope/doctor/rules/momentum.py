@@ -7,7 +7,7 @@ from normscope.doctor.rule import Certainty, Findings, Rule, Subject
 LARGE = 0.5
 
 
-def _look(rule: Rule, subject: Subject) -> Findings:
+def look(rule: Rule, subject: Subject) -> Findings:
     """Yield every BatchNorm with such a momentum."""
     for path, bn in batch_norms(subject.model):
         momentum = bn.momentum
@@ -28,7 +28,6 @@ def _look(rule: Rule, subject: Subject) -> Findings:
 
 RULE = Rule(
     code="NS212",
-    name="momentum",
     title="momentum of BatchNorm at or above 0.5, or zero",
     certainty=Certainty.PROVED,
     statement="running = (1 - momentum) running + momentum batch",
@@ -40,7 +39,6 @@ RULE = Rule(
     example="model = nn.Sequential(nn.Linear(8, 4, bias=False), nn.BatchNorm1d(4, momentum=0.99))",
     good="model = nn.Sequential(nn.Linear(8, 4, bias=False), nn.BatchNorm1d(4, momentum=0.01))",
     needs=(),
-    look=_look,
     not_for=("inference",),
     threads=("pytorch/vision/issues/8250", "Cadene/pretrained-models.pytorch/issues/44",
              "Cadene/pretrained-models.pytorch/issues/5", "kazuto1011/deeplab-pytorch/issues/79"),

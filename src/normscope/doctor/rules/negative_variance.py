@@ -4,7 +4,7 @@ from normscope.doctor.modules import batch_norms, listed_channels
 from normscope.doctor.rule import Certainty, Findings, Rule, Severity, Subject
 
 
-def _look(rule: Rule, subject: Subject) -> Findings:
+def look(rule: Rule, subject: Subject) -> Findings:
     """Yield every BatchNorm with such channels."""
     for path, bn in batch_norms(subject.model):
         variance = bn.running_var
@@ -23,7 +23,6 @@ def _look(rule: Rule, subject: Subject) -> Findings:
 
 RULE = Rule(
     code="NS210",
-    name="negative-variance",
     title="negative running variance",
     severity=Severity.ERROR,
     certainty=Certainty.PROVED,
@@ -36,7 +35,6 @@ RULE = Rule(
     "-0.1",
     good="model = nn.Sequential(nn.Linear(8, 4, bias=False), nn.BatchNorm1d(4)).eval()\nmodel[1].running_var[2] = 0.1",
     needs=(),
-    look=_look,
     threads=("tensorflow/tensorflow/issues/18334", "facebookresearch/detectron2/pull/3160"),
     explains=("NS002", "NS203", "NS301", "NS303", "NS501", "NS504", "NS601"),
 )

@@ -50,7 +50,7 @@ def is_trained(bn: nn.Module) -> bool:
         )
 
 
-def _look(rule: Rule, subject: Subject) -> Findings:
+def look(rule: Rule, subject: Subject) -> Findings:
     """Yield every layer whose statistics are new, as a whole or one of the two, although the layer is not."""
     modules = list(tracked(subject.model))
     new = [path for path, _, mean, variance in modules if are_new(mean, variance)]
@@ -146,7 +146,6 @@ def _misses(subject: Subject, path: str) -> bool:
 
 RULE = Rule(
     code="NS205",
-    name="new-statistics",
     title="initial running statistics with trained weights",
     severity=Severity.ERROR,
     certainty=Certainty.PROVED,
@@ -164,7 +163,6 @@ RULE = Rule(
     "nn.init.normal_(model[1].bias)\n"
     "model(torch.randn(64, 3, 8, 8))  # in train mode: the statistics are gathered",
     needs=(),
-    look=_look,
     threads=(
         "CuriousAI/mean-teacher/issues/9",
         "hiwonjoon/tf-frrn/issues/2",

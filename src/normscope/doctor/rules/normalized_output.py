@@ -20,7 +20,7 @@ _ENDINGS = (
 _PASSING = ("view", "reshape", "flatten", "squeeze", "clone", "contiguous", "dropout", "to", "transpose", "permute")
 
 
-def _look(rule: Rule, subject: Subject) -> Findings:
+def look(rule: Rule, subject: Subject) -> Findings:
     """Yield the normalizers behind which nothing but an ending comes, if the output is too small for an embedding."""
     if len(subject.program.layers) < LAYERS:
         return
@@ -56,7 +56,6 @@ def _of_a_layer(graph: Graph, name: str) -> bool:
 
 RULE = Rule(
     code="NS106",
-    name="normalized-output",
     title="normalizer right before the output",
     certainty=Certainty.LIKELY,
     why="A normalizer as the last layer fixes the mean and variance of the outputs over the batch, or over the outputs "
@@ -67,7 +66,6 @@ RULE = Rule(
     fix="remove the normalizer after the last linear layer",
     example="model = nn.Sequential(nn.Linear(8, 8), nn.ReLU(), nn.Linear(8, 1, bias=False), nn.BatchNorm1d(1))",
     good="model = nn.Sequential(nn.Linear(8, 8), nn.ReLU(), nn.Linear(8, 1))",
-    look=_look,
     not_for=("contrastive",),
     threads=("fastai/fastai2/issues/107", "Lab41/attalos/pull/89", "yaoing/DAN/issues/14"),
 )

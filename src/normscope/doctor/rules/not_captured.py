@@ -4,7 +4,7 @@ from normscope.core.errors import listed
 from normscope.doctor.rule import NET, Certainty, Finding, Findings, Rule, Severity, Subject
 
 
-def _look(rule: Rule, subject: Subject) -> Findings:
+def look(rule: Rule, subject: Subject) -> Findings:
     """Yield why there is no graph."""
     if subject.moved:
         yield _stateful(rule, subject)
@@ -57,7 +57,6 @@ def _stateful(rule: Rule, subject: Subject) -> Finding:
 
 RULE = Rule(
     code="NS001",
-    name="not-captured",
     title="the model cannot be captured",
     certainty=Certainty.PROVED,
     why="Most rules read the graph of what the model computes. Without it, only the modules and the optimizer are "
@@ -68,6 +67,5 @@ RULE = Rule(
     example=NET.format("x.argmax()"),
     good=NET.format("x.relu()"),
     needs=(),
-    look=_look,
     threads=("liufeng2915/CFSM/issues/4", "rosinality/glow-pytorch/issues/6"),
 )

@@ -3,13 +3,13 @@
 from normscope.doctor.rule import Certainty, Findings, History, Rule, Severity, Subject
 
 
-def _look(rule: Rule, subject: Subject) -> Findings:
+def look(rule: Rule, subject: Subject) -> Findings:
     """Yield what is not a number."""
     if subject.broken:
         yield rule.finding(subject.broken_at, " ".join(subject.broken.split()), fix=subject.broken_fix)
 
 
-def _over_time(rule: Rule, history: History) -> Findings:
+def over_time(rule: Rule, history: History) -> Findings:
     """Yield the first layer, and the first step, at which something is not a number."""
     tracks = [t for t in history.tracks("not_finite") if max(t.values) > 0]
     if tracks:
@@ -35,7 +35,6 @@ def _over_time(rule: Rule, history: History) -> Findings:
 
 RULE = Rule(
     code="NS002",
-    name="not-finite",
     title="weights or activations are not finite",
     severity=Severity.ERROR,
     certainty=Certainty.PROVED,
@@ -46,8 +45,6 @@ RULE = Rule(
     example="model = nn.Linear(4, 2)\nmodel.weight.data[0] = float('nan')",
     good="model = nn.Linear(4, 2)",
     needs=(),
-    look=_look,
-    over_time=_over_time,
     explains=("NS001", "NS203", "NS301", "NS303", "NS501", "NS601"),
     threads=("pytorch/pytorch/issues/1206",),
 )

@@ -7,7 +7,7 @@ from normscope.doctor.rules.unbounded_attention import attentions
 from normscope.operators.nonlinear import Opaque
 
 
-def _look(rule: Rule, subject: Subject) -> Findings:
+def look(rule: Rule, subject: Subject) -> Findings:
     """Yield operations known not to be Lipschitz, then those that are not on all inputs, each kind once."""
     program = subject.program
     broken: dict[str, dict[str, str]] = {}
@@ -48,7 +48,6 @@ def _look(rule: Rule, subject: Subject) -> Findings:
 
 RULE = Rule(
     code="NS504",
-    name="not-lipschitz",
     title="part without a Lipschitz constant",
     severity=Severity.INFO,
     certainty=Certainty.PROVED,
@@ -60,6 +59,5 @@ RULE = Rule(
     fix="bound its input (a normalizer or clamp before it), or use a smooth counterpart",
     example=NET.format("torch.sign(x)"),
     good=NET.format("torch.tanh(x)"),
-    look=_look,
     slow=True,
 )

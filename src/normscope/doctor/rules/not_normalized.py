@@ -111,7 +111,7 @@ def is_normalized(z: Tensor, *, divides: bool) -> bool:
     return False
 
 
-def _look(rule: Rule, subject: Subject) -> Findings:
+def look(rule: Rule, subject: Subject) -> Findings:
     """Yield the modules whose output on the data is not normalized."""
     yield from _sums_for_means(rule, subject)
     found = {c.node: c for c in candidates(subject)}
@@ -170,7 +170,6 @@ _NORM = (
 
 RULE = Rule(
     code="NS608",
-    name="not-normalized",
     title="normalizer that does not normalize",
     certainty=Certainty.MEASURED,
     statement="mean of z^2 over groups of mean square one is one",
@@ -182,7 +181,6 @@ RULE = Rule(
     example=_NORM.format("x - self.mean / self.std  # a bracket is missing"),
     good=_NORM.format("(x - self.mean) / self.std"),
     needs=("program", "data"),
-    look=_look,
     threads=("znxlwm/UGATIT-pytorch/issues/30", "andrewliao11/gail-tf/issues/8", "k2-fsa/sherpa-onnx/pull/3857"),
     explains=("NS504",),
 )

@@ -6,12 +6,12 @@ from torch import Tensor
 
 from normscope.doctor.modules import is_normalizer
 from normscope.doctor.rule import Certainty, Findings, Rule, Subject, layer_of
-from normscope.doctor.rules.weight_decay import scales_and_shifts
+from normscope.doctor.rules.decayed_normalizer import scales_and_shifts
 from normscope.graph.recognise import name_of
 from normscope.operators.site import Site
 
 
-def _look(rule: Rule, subject: Subject) -> Findings:
+def look(rule: Rule, subject: Subject) -> Findings:
     """Yield normalizers whose parameters ask for a gradient and never move, though those around them do."""
     if subject.optimizer is None:
         return
@@ -89,7 +89,6 @@ def _lengths(subject: Subject, site: Site) -> Iterator[tuple[str, Tensor]]:
 
 RULE = Rule(
     code="NS403",
-    name="not-optimized",
     title="scale, shift or length that no optimizer moves",
     certainty=Certainty.PROVED,
     why="An optimizer holds the parameters it was built with. A layer that is replaced afterwards (converted, pruned, "
@@ -104,7 +103,6 @@ RULE = Rule(
     good="model = nn.Sequential(nn.Linear(8, 8), nn.LayerNorm(8))\n"
     "optimizer = torch.optim.SGD(model.parameters(), lr=0.1, weight_decay=0.0)",
     needs=("optimizer",),
-    look=_look,
     not_for=("inference",),
     threads=(
         "microsoft/nni/issues/4521",

@@ -3,7 +3,7 @@
 from normscope.doctor.rule import NET, Certainty, Findings, Rule, Severity, Subject
 
 
-def _look(rule: Rule, subject: Subject) -> Findings:
+def look(rule: Rule, subject: Subject) -> Findings:
     """Yield each kind of operation once, at its first place."""
     unknown = [a.atom for a in subject.program.opaque if not a.atom.known]
     for op in dict.fromkeys(r.op for r in unknown):
@@ -18,7 +18,6 @@ def _look(rule: Rule, subject: Subject) -> Findings:
 
 RULE = Rule(
     code="NS003",
-    name="not-understood",
     title="operation without a rule",
     severity=Severity.INFO,
     certainty=Certainty.PROVED,
@@ -29,5 +28,4 @@ RULE = Rule(
     fix="register a rule for it (normscope.register_rule), or write it with known operations",
     example=NET.format("torch.special.bessel_j0(x)"),
     good=NET.format("torch.tanh(x)"),
-    look=_look,
 )

@@ -23,7 +23,7 @@ def odd_ones(sites: list[Site]) -> Iterator[tuple[Site, float]]:
             yield site, usual
 
 
-def _look(rule: Rule, subject: Subject) -> Findings:
+def look(rule: Rule, subject: Subject) -> Findings:
     """Yield such normalizers among those at equal places of equal blocks, then single ones among all of a kind."""
     sites = list({place_of(s): s for s in subject.sites()}.values())
     told: set[str] = set()
@@ -48,7 +48,6 @@ def _look(rule: Rule, subject: Subject) -> Findings:
 
 RULE = Rule(
     code="NS304",
-    name="odd-eps",
     title="one eps unlike the others",
     certainty=Certainty.LIKELY,
     why="Layers at the same position of equal blocks have the same eps. One that differs was built on another code "
@@ -59,6 +58,5 @@ RULE = Rule(
     example="model = nn.Sequential(*(nn.Sequential(nn.Linear(8, 8), nn.LayerNorm(8, eps=1e-6)) for _ in range(4)))\n"
     "model[2][1].eps = 1e-3",
     good="model = nn.Sequential(*(nn.Sequential(nn.Linear(8, 8), nn.LayerNorm(8, eps=1e-6)) for _ in range(4)))",
-    look=_look,
     threads=("LeelaChessZero/lc0/pull/1914", "huggingface/candle/pull/271"),
 )

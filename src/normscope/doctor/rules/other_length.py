@@ -27,7 +27,7 @@ def factors(old: Tensor, new: Tensor) -> Tensor | None:
     return lengths[1][kept] / lengths[0][kept] if bool((cosine >= ALONG).all()) else None
 
 
-def _look(rule: Rule, subject: Subject) -> Findings:
+def look(rule: Rule, subject: Subject) -> Findings:
     """Yield layers whose weight is as long as another factor makes it."""
     earlier = subject.earlier
     if not earlier.differs:
@@ -57,7 +57,6 @@ def _look(rule: Rule, subject: Subject) -> Findings:
 
 RULE = Rule(
     code="NS607",
-    name="other-length",
     title="weight with the same direction and another length",
     certainty=Certainty.PROVED,
     why="Training turns a weight; only a factor changes its length and nothing else. Removing spectral or weight "
@@ -75,6 +74,5 @@ RULE = Rule(
     "options = {'before': copy.deepcopy(model)}\n"
     "model[0].weight.data += 0.1 * torch.randn(8, 8)  # training",
     needs=("earlier graph",),
-    look=_look,
     threads=("pytorch/pytorch/issues/8208",),
 )

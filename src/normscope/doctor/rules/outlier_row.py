@@ -7,7 +7,7 @@ from normscope.doctor.rule import Certainty, Findings, Rule, Subject
 FACTOR, FEWEST = 100.0, 3
 
 
-def _look(rule: Rule, subject: Subject) -> Findings:
+def look(rule: Rule, subject: Subject) -> Findings:
     """Yield the layers with such rows."""
     for layer in subject.program.layers:
         op = layer.op
@@ -31,7 +31,6 @@ def _look(rule: Rule, subject: Subject) -> Findings:
 
 RULE = Rule(
     code="NS508",
-    name="outlier-row",
     title="rows of a layer far longer than the others",
     certainty=Certainty.LIKELY,
     why="The rows of a layer are its output units. One that is a hundred times longer than the median alone determines "
@@ -41,7 +40,6 @@ RULE = Rule(
     fix="initialize the rows like the others, or find what wrote them",
     example="model = nn.Sequential(nn.Linear(8, 8), nn.ReLU(), nn.Linear(8, 4))\nmodel[2].weight.data[1] *= 1000",
     good="model = nn.Sequential(nn.Linear(8, 8), nn.ReLU(), nn.Linear(8, 4))",
-    look=_look,
     slow=True,
     threads=("yaoing/DAN/issues/14",),
     explains=("NS501", "NS502"),

@@ -38,7 +38,7 @@ def padded_share(x: Tensor) -> float:
     return best
 
 
-def _look(rule: Rule, subject: Subject) -> Findings:
+def look(rule: Rule, subject: Subject) -> Findings:
     """Yield every normalizer over places of padded data."""
     batch = subject.batch or []
     inputs = [t for t in batch if t.ndim > 1 and t.shape[0] >= FEWEST and t.shape[-1] > 1]
@@ -65,7 +65,6 @@ _NET = (
 
 RULE = Rule(
     code="NS214",
-    name="padding",
     title="padding inside statistics",
     certainty=Certainty.MEASURED,
     why="Sequences of different lengths are padded to one length. BatchNorm and InstanceNorm do not know the lengths: "
@@ -77,6 +76,5 @@ RULE = Rule(
     example=_NET.format(", bias=False), nn.BatchNorm1d(8)"),
     good=_NET.format("), nn.GroupNorm(2, 8)"),
     needs=("program", "data"),
-    look=_look,
     threads=("pytorch/pytorch/issues/70529", "SeanNaren/deepspeech.pytorch/issues/312"),
 )

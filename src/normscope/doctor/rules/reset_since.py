@@ -14,7 +14,7 @@ from normscope.operators.site import Site
 OTHER = 1.5
 
 
-def _look(rule: Rule, subject: Subject) -> Findings:
+def look(rule: Rule, subject: Subject) -> Findings:
     """Yield normalizers whose scale, shift or statistics are those of a new one again, or whose eps is another."""
     if not subject.earlier.differs:
         return  # what was folded into a layer beside it is not lost
@@ -58,7 +58,6 @@ def _is(value: Tensor | None, first: float) -> bool:
 
 RULE = Rule(
     code="NS606",
-    name="reset-since",
     title="normalizer reset since the earlier checkpoint",
     certainty=Certainty.PROVED,
     why="A converter whose list of names misses one, strict=False, or a rebuilt layer leaves a scale of one, a shift "
@@ -77,7 +76,6 @@ RULE = Rule(
     "nn.init.normal_(model[1].bias)\n"
     "options = {'before': copy.deepcopy(model)}",
     needs=("earlier graph",),
-    look=_look,
     threads=("baidu-baige/LoongForge/pull/109", "qqwweee/keras-yolo3/issues/451"),
     explains=("NS203", "NS205", "NS216", "NS301"),
 )

@@ -58,7 +58,7 @@ def _is_bare(graph: Graph, root: Node) -> bool:
     return squares is not None and name_of(squares) in _SQUARES
 
 
-def _look(rule: Rule, subject: Subject) -> Findings:
+def look(rule: Rule, subject: Subject) -> Findings:
     """Yield every quotient by such a root that depends on the input."""
     for node, root, added in bare_roots(subject.graph):
         what = "nothing is added to the divisor: equal entries are divided by zero"
@@ -89,7 +89,6 @@ _NORM = (
 
 RULE = Rule(
     code="NS306",
-    name="root-without-eps",
     title="root without eps",
     certainty=Certainty.PROVED,
     statement="d sqrt(v)/dv = 1/(2 sqrt(v)), infinite at v = 0",
@@ -100,6 +99,5 @@ RULE = Rule(
     fix="add eps inside the root: (variance + eps).sqrt()",
     example=_NORM.format(".sqrt() + 1e-5)"),
     good=_NORM.format(" + 1e-5).sqrt()"),
-    look=_look,
     threads=("keras-team/keras/issues/2960", "richzhang/PerceptualSimilarity/issues/69", "pytorch/pytorch/issues/4320"),
 )

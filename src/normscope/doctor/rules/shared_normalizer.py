@@ -8,7 +8,7 @@ from normscope.doctor.rule import Certainty, Findings, Rule, Subject, place_of
 from normscope.operators.site import Site
 
 
-def _look(rule: Rule, subject: Subject) -> Findings:
+def look(rule: Rule, subject: Subject) -> Findings:
     """Yield the normalizers that are called between layers which have nothing in common."""
     graph = subject.graph
     ends = [s.node for s in subject.sites()]
@@ -64,7 +64,6 @@ def _strangers(around: list[set[str]], *, by_role: bool) -> tuple[str, str] | No
 
 RULE = Rule(
     code="NS213",
-    name="shared-normalizer",
     title="one normalizer for different layers",
     certainty=Certainty.LIKELY,
     why="A module that is called twice has one set of parameters and buffers. A BatchNorm shared by two layers "
@@ -83,7 +82,6 @@ RULE = Rule(
     good="model = nn.Sequential(\n"
     "    nn.Linear(8, 8, bias=False), nn.BatchNorm1d(8), nn.ReLU(), nn.Linear(8, 8, bias=False), nn.BatchNorm1d(8)\n"
     ")",
-    look=_look,
     threads=(
         "pytorch/pytorch/issues/1738",
         "keras-team/keras/issues/8794",

@@ -7,7 +7,7 @@ from normscope.graph.recognise import name_of
 _SOFTMAX = ("softmax", "_softmax", "log_softmax", "_log_softmax")
 
 
-def _look(rule: Rule, subject: Subject) -> Findings:
+def look(rule: Rule, subject: Subject) -> Findings:
     """Yield every softmax whose result is one, or zero for its logarithm, whatever it is given."""
     graph = subject.graph
     # Where some input is a sequence of length one, attention over it has one entry, for now.
@@ -42,7 +42,6 @@ _HEAD = "model = nn.Sequential(nn.Linear(8, {0}), nn.Softmax(-1))"
 
 RULE = Rule(
     code="NS107",
-    name="single-softmax",
     title="softmax over one entry",
     certainty=Certainty.PROVED,
     statement="e^x / e^x = 1",
@@ -52,6 +51,5 @@ RULE = Rule(
     fix="use the axis of the competing entries (the tokens, the classes), or a sigmoid for one output",
     example=_HEAD.format(1),
     good=_HEAD.format(2),
-    look=_look,
     threads=("Amshaker/SwiftFormer/issues/2",),
 )

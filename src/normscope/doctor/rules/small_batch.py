@@ -13,7 +13,7 @@ SAMPLES = 8
 VALUES = 16
 
 
-def _look(rule: Rule, subject: Subject) -> Findings:
+def look(rule: Rule, subject: Subject) -> Findings:
     """Yield the worst BatchNorm for the batch size, and a last batch that cannot be normalized at all."""
     size = subject.batch_size or 0
     synchronized = {path for path, bn in batch_norms(subject.model) if isinstance(bn, nn.SyncBatchNorm)}
@@ -58,7 +58,6 @@ def _look(rule: Rule, subject: Subject) -> Findings:
 
 RULE = Rule(
     code="NS201",
-    name="small-batch",
     title="batch too small for BatchNorm",
     certainty=Certainty.MEASURED,
     statement="the variance of m normal values has the relative standard error sqrt(2/(m - 1))",
@@ -71,7 +70,6 @@ RULE = Rule(
     example="model = nn.Sequential(nn.Conv2d(3, 8, 3, bias=False), nn.BatchNorm2d(8))\noptions = {'batch_size': 2}",
     good="model = nn.Sequential(nn.Conv2d(3, 8, 3, bias=False), nn.BatchNorm2d(8))\noptions = {'batch_size': 64}",
     needs=("program", "batch size"),
-    look=_look,
     not_for=("inference",),
     threads=("fastai/fastai/issues/1352", "ultralytics/yolov5/issues/1630", "STVIR/PMTD/issues/6"),
 )

@@ -9,7 +9,7 @@ from normscope.operators.normalizer import normalizers
 SMALL = 1e-3
 
 
-def _look(rule: Rule, subject: Subject) -> Findings:
+def look(rule: Rule, subject: Subject) -> Findings:
     """Yield a finding for each layer with such vectors."""
     for site in subject.weight_sites():
         stored = subject.captured.tensors.get(site.source)
@@ -35,7 +35,6 @@ def _look(rule: Rule, subject: Subject) -> Findings:
 
 RULE = Rule(
     code="NS602",
-    name="small-direction",
     title="weight-normalized vector near zero",
     certainty=Certainty.PROVED,
     statement="d(g v/||v||)/dv = (g/||v||) (I - v v^T/||v||^2)",
@@ -46,6 +45,5 @@ RULE = Rule(
     example="model = nn.Sequential(nn.utils.parametrizations.weight_norm(nn.Linear(8, 8)))\n"
     "model[0].parametrizations.weight.original1.data[0] *= 1e-6",
     good="model = nn.Sequential(nn.utils.parametrizations.weight_norm(nn.Linear(8, 8)))",
-    look=_look,
     threads=("pytorch/pytorch/issues/19126",),
 )

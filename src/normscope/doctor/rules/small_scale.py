@@ -9,7 +9,7 @@ MIXED, SMALL, FEWEST = 0.2, 0.02, 8
 DOUBLED = 2.0
 
 
-def _look(rule: Rule, subject: Subject) -> Findings:
+def look(rule: Rule, subject: Subject) -> Findings:
     """Yield the normalizers of single samples whose scales have no common sign, or are all tiny."""
     for site in subject.sites():
         scale = subject.scale_of(site) if site.kind in _KINDS else None
@@ -42,7 +42,6 @@ def _look(rule: Rule, subject: Subject) -> Findings:
 
 RULE = Rule(
     code="NS604",
-    name="small-scale",
     title="scales near zero, or doubled",
     certainty=Certainty.LIKELY,
     why="Trained scales of LayerNorm and RMSNorm are near one and have one sign. Some families of models store "
@@ -52,6 +51,5 @@ RULE = Rule(
     fix="multiply by 1 + weight, or add one to these weights when converting the checkpoint",
     example="model = nn.Sequential(nn.Linear(16, 16), nn.RMSNorm(16))\nnn.init.normal_(model[1].weight, 0.0, 0.05)",
     good="model = nn.Sequential(nn.Linear(16, 16), nn.RMSNorm(16))\nnn.init.normal_(model[1].weight, 1.0, 0.05)",
-    look=_look,
     threads=("pytorch/executorch/pull/19901", "llmmanorg/llmman/pull/151", "huggingface/transformers/pull/40796"),
 )

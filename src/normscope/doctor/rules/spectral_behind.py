@@ -37,7 +37,7 @@ def attained_norm(weight: Tensor) -> float:
     return best
 
 
-def _look(rule: Rule, subject: Subject) -> Findings:
+def look(rule: Rule, subject: Subject) -> Findings:
     """Yield every spectrally normalized weight that is still longer than one."""
     for _, op in spectrally_normalized(subject):
         weight = op.data["weight"]
@@ -53,7 +53,6 @@ def _look(rule: Rule, subject: Subject) -> Findings:
 
 RULE = Rule(
     code="NS506",
-    name="spectral-behind",
     title="power iteration of spectral normalization has not converged",
     certainty=Certainty.PROVED,
     why="Spectral normalization divides by an estimate that one power iteration improves at every training step, and "
@@ -68,7 +67,6 @@ RULE = Rule(
     "nn.init.normal_(model[0].parametrizations.weight.original)\n"
     "model(torch.randn(4, 8))\n"
     "model.eval()",
-    look=_look,
     threads=("jarrelscy/iResnet/issues/2", "pytorch/pytorch/pull/59564"),
     explains=("NS505",),
 )

@@ -10,7 +10,7 @@ from normscope.operators.normalizers.spectral_norm import convolution_certificat
 ABOVE = 1.01
 
 
-def _look(rule: Rule, subject: Subject) -> Findings:
+def look(rule: Rule, subject: Subject) -> Findings:
     """Yield a finding for each spectrally normalized convolution with an attained norm above one."""
     for layer, op in spectrally_normalized(subject):
         if op.kind != "convolution":
@@ -35,7 +35,6 @@ def _look(rule: Rule, subject: Subject) -> Findings:
 
 RULE = Rule(
     code="NS505",
-    name="spectral-convolution",
     title="spectrally normalized convolution is not 1-Lipschitz",
     severity=Severity.INFO,
     certainty=Certainty.PROVED,
@@ -48,6 +47,5 @@ RULE = Rule(
     example="model = nn.Sequential(nn.utils.parametrizations.spectral_norm(nn.Conv2d(8, 8, 3, padding=1)))\n"
     "options = {'input_shape': (8, 6, 6)}",
     good="model = nn.Sequential(nn.utils.parametrizations.spectral_norm(nn.Linear(8, 8)))",
-    look=_look,
     threads=("pytorch/pytorch/issues/99149", "pfnet-research/sngan_projection/issues/37"),
 )

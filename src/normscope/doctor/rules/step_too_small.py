@@ -19,7 +19,7 @@ def least_step(scale: torch.Tensor) -> float:
     return float(torch.finfo(scale.dtype).eps) / 4 * float(scale.detach().float().abs().median())
 
 
-def _look(rule: Rule, subject: Subject) -> Findings:
+def look(rule: Rule, subject: Subject) -> Findings:
     """Yield normalizers whose scale is too coarse for the rate of an optimizer with steps of bounded size."""
     optimizer = subject.optimizer
     if optimizer is None or type(optimizer).__name__ not in _BOUNDED:
@@ -43,7 +43,7 @@ def _look(rule: Rule, subject: Subject) -> Findings:
             )
 
 
-def _over_time(rule: Rule, history: History) -> Findings:
+def over_time(rule: Rule, history: History) -> Findings:
     """Yield the scales that have not moved at all while other parts of the network have."""
     tracks = list(history.tracks("scale_moved"))
     trains = any(t.last > 0 for t in tracks) or any(t.last > 0 for t in history.tracks("angle"))
@@ -61,7 +61,6 @@ def _over_time(rule: Rule, history: History) -> Findings:
 
 RULE = Rule(
     code="NS404",
-    name="step-too-small",
     title="scale that optimizer steps cannot change",
     certainty=Certainty.LIKELY,
     statement="1 - lr rounds to 1 if lr < eps/4",
@@ -74,8 +73,6 @@ RULE = Rule(
     good="model = nn.Sequential(nn.Linear(8, 8), nn.LayerNorm(8))\n"
     "optimizer = torch.optim.Adam(model.parameters(), lr=1e-4)",
     needs=("optimizer",),
-    look=_look,
-    over_time=_over_time,
     not_for=("inference",),
     threads=("vllm-project/speculators/pull/765", "fla-org/flame/issues/47"),
 )

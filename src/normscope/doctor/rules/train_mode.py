@@ -13,7 +13,7 @@ from normscope.graph.recognise import name_of
 _AVERAGES, _APPLIED = ("mean", "sum", "std", "var", "linalg_vector_norm", "norm"), ("div", "mul", "sub")
 
 
-def _look(rule: Rule, subject: Subject) -> Findings:
+def look(rule: Rule, subject: Subject) -> Findings:
     """Yield BatchNorm modules left in train mode, and normalizers over the batch axis in evaluation."""
     left = set()
     whole = subject.model.training
@@ -94,7 +94,6 @@ def batch_averages(graph: Graph) -> Iterator[Node]:
 
 RULE = Rule(
     code="NS204",
-    name="train-mode",
     title="batch statistics in evaluation",
     severity=Severity.ERROR,
     certainty=Certainty.PROVED,
@@ -108,7 +107,6 @@ RULE = Rule(
     example="model = nn.Sequential(nn.Linear(8, 8, bias=False), nn.BatchNorm1d(8)).eval()\nmodel[1].train()",
     good="model = nn.Sequential(nn.Linear(8, 8, bias=False), nn.BatchNorm1d(8)).eval()",
     needs=(),
-    look=_look,
     threads=(
         "yunjey/pytorch-tutorial/issues/62",
         "uci-cbcl/UFold/issues/18",

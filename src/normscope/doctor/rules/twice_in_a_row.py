@@ -1,10 +1,10 @@
 """NS102: a normalizer right after a normalizer."""
 
 from normscope.doctor.rule import Certainty, Findings, Rule, Severity, Subject, place_of
-from normscope.doctor.rules.commuting import directly, pairs, removable
+from normscope.doctor.rules.cannot_act import directly, pairs, removable
 
 
-def _look(rule: Rule, subject: Subject) -> Findings:
+def look(rule: Rule, subject: Subject) -> Findings:
     """Yield a finding for each such pair, at the first of the two, then those beside a way around the second."""
     for pair in pairs(subject.structure):
         if not directly(pair):
@@ -37,7 +37,6 @@ def _look(rule: Rule, subject: Subject) -> Findings:
 
 RULE = Rule(
     code="NS102",
-    name="twice-in-a-row",
     title="normalizer directly after a normalizer",
     certainty=Certainty.PROVED,
     statement="N(a N(x) + b) = N(x) for a > 0, eps = 0, where a and b are constant within a group",
@@ -47,7 +46,6 @@ RULE = Rule(
     fix="keep one of the two",
     example="model = nn.Sequential(nn.LayerNorm(8), nn.LayerNorm(8), nn.Linear(8, 2))",
     good="model = nn.Sequential(nn.LayerNorm(8), nn.Linear(8, 2))",
-    look=_look,
     threads=(
         "pytorch/pytorch/issues/50086",
         "ggml-org/llama.cpp/pull/1925",

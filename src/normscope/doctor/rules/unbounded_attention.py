@@ -23,7 +23,7 @@ def attentions(subject: Subject) -> Iterator[tuple[Nonlinear, tuple[Expr, Expr]]
                     break
 
 
-def _look(rule: Rule, subject: Subject) -> Findings:
+def look(rule: Rule, subject: Subject) -> Findings:
     """Yield a finding for each attention whose queries and keys have no bound on all inputs."""
     for attention, (q, k) in attentions(subject):
         # Logits q.k are bounded as soon as the rows of both are.
@@ -38,7 +38,6 @@ def _look(rule: Rule, subject: Subject) -> Findings:
 
 RULE = Rule(
     code="NS503",
-    name="unbounded-attention",
     title="attention logits without a bound",
     severity=Severity.INFO,
     certainty=Certainty.PROVED,
@@ -51,6 +50,5 @@ RULE = Rule(
     example="model = nn.TransformerEncoderLayer(16, 2, 32, batch_first=True)\noptions = {'input_shape': (5, 16)}",
     good="model = nn.TransformerEncoderLayer(16, 2, 32, batch_first=True, norm_first=True)\n"
     "options = {'input_shape': (5, 16)}",
-    look=_look,
     slow=True,
 )

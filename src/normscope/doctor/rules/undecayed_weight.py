@@ -2,7 +2,7 @@
 
 from normscope.doctor.modules import batch_norms
 from normscope.doctor.rule import Certainty, Findings, Rule, Severity, Subject
-from normscope.doctor.rules.weight_decay import decay_of
+from normscope.doctor.rules.decayed_normalizer import decay_of
 
 
 def invariant_weights(subject: Subject) -> dict[str, str]:
@@ -23,7 +23,7 @@ def invariant_weights(subject: Subject) -> dict[str, str]:
     return {name: owner for name, owner in found.items() if name not in bad}
 
 
-def _look(rule: Rule, subject: Subject) -> Findings:
+def look(rule: Rule, subject: Subject) -> Findings:
     """Yield one finding with the number of such weights; nothing where a BatchNorm is kept in evaluation mode."""
     if subject.model.training and not all(bn.training for _, bn in batch_norms(subject.model)):
         return  # it divides by what is stored: the scale of the weight before it counts
@@ -42,7 +42,6 @@ def _look(rule: Rule, subject: Subject) -> Findings:
 
 RULE = Rule(
     code="NS402",
-    name="undecayed-weight",
     title="scale-invariant weight without decay",
     severity=Severity.INFO,
     certainty=Certainty.PROVED,
@@ -59,6 +58,5 @@ RULE = Rule(
     "groups = [{'params': [model[0].weight], 'weight_decay': 5e-4}, {'params': model[1].parameters()}]\n"
     "optimizer = torch.optim.SGD(groups, lr=0.1)",
     needs=("program", "optimizer"),
-    look=_look,
     not_for=("inference",),
 )

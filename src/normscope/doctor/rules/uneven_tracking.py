@@ -21,7 +21,7 @@ def between(counts: list[int]) -> list[int]:
     return [i for i in range(first, last) if counts[i] != usual]
 
 
-def _look(rule: Rule, subject: Subject) -> Findings:
+def look(rule: Rule, subject: Subject) -> Findings:
     """Yield the layers whose number of batches does not fit that of their neighbours."""
     called = subject.calls
     counted = [(path, bn.num_batches_tracked) for path, bn in batch_norms(subject.model)]
@@ -40,7 +40,7 @@ def _look(rule: Rule, subject: Subject) -> Findings:
         )
 
 
-def _over_time(rule: Rule, history: History) -> Findings:
+def over_time(rule: Rule, history: History) -> Findings:
     """Yield the layers that count another number of batches per step than most, and all if they count several."""
     rates = {t.place: t.last for t in history.tracks("tracked") if t.last > 0}
     if not rates:
@@ -69,7 +69,6 @@ def _over_time(rule: Rule, history: History) -> Findings:
 
 RULE = Rule(
     code="NS206",
-    name="uneven-tracking",
     title="statistics from different numbers of batches",
     certainty=Certainty.LIKELY,
     why="Every BatchNorm counts the batches it has seen in training. Layers that are called once per step have the "
@@ -82,7 +81,5 @@ RULE = Rule(
     good="model = nn.Sequential(*(nn.BatchNorm1d(4) for _ in range(3)))\n"
     "for bn in model:\n    bn.num_batches_tracked.fill_(500)",
     needs=(),
-    look=_look,
-    over_time=_over_time,
     threads=("pytorch/ignite/issues/2590", "NVIDIA/apex/pull/380", "pytorch/pytorch/issues/96136"),
 )

@@ -90,7 +90,7 @@ def _between(expr: Expr) -> list[Expr]:
     return reached([expr], lambda e: () if e.op is None and isinstance(e.atom, Division | Input) else operands(e))
 
 
-def _look(rule: Rule, subject: Subject) -> Findings:
+def look(rule: Rule, subject: Subject) -> Findings:
     """Yield a finding for each stretch whose constant is out of hand, with the place where a normalizer helps most."""
     told: set[int] = set()
     for stretch in suspects(subject):
@@ -114,7 +114,6 @@ def _look(rule: Rule, subject: Subject) -> Findings:
 
 RULE = Rule(
     code="NS502",
-    name="unnormalized-segment",
     title="product of layers explodes or vanishes without a normalizer",
     certainty=Certainty.PROVED,
     statement="normscope F10",
@@ -129,6 +128,5 @@ RULE = Rule(
     good="model = nn.Sequential(*(m for _ in range(10) for m in (nn.Linear(64, 64), nn.LayerNorm(64), nn.Tanh())))\n"
     "for layer in model[::3]:\n"
     "    nn.init.orthogonal_(layer.weight, gain=0.3)",
-    look=_look,
     slow=True,
 )

@@ -9,7 +9,7 @@ from normscope.doctor.rule import Certainty, Findings, Rule, Severity, Subject
 ENOUGH = 16
 
 
-def _look(rule: Rule, subject: Subject) -> Findings:
+def look(rule: Rule, subject: Subject) -> Findings:
     """Yield plain BatchNorms of a model that runs on several devices."""
     if not subject.parallel:
         return
@@ -28,7 +28,6 @@ def _look(rule: Rule, subject: Subject) -> Findings:
 
 RULE = Rule(
     code="NS209",
-    name="unsynchronized",
     title="BatchNorm separate on each device",
     certainty=Certainty.LIKELY,
     statement="the variance of m normal values has the relative standard error sqrt(2/(m - 1))",
@@ -42,7 +41,6 @@ RULE = Rule(
     good="model = nn.DataParallel(nn.Sequential(nn.Conv2d(3, 8, 3, bias=False), nn.BatchNorm2d(8), nn.ReLU()))\n"
     "options = {'batch_size': 32}",
     needs=(),
-    look=_look,
     not_for=("inference",),
     threads=("fundamentalvision/BEVFormer/issues/136", "pytorch/pytorch/issues/2584"),
     explains=("NS201",),

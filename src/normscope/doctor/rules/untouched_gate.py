@@ -4,7 +4,7 @@ from torch import Tensor, nn
 
 from normscope.doctor.modules import is_normalizer
 from normscope.doctor.rule import Certainty, Findings, Rule, Subject
-from normscope.doctor.rules.weight_decay import gates
+from normscope.doctor.rules.decayed_normalizer import gates
 
 #: Branch scales start at a number of this size or less, if they start closed.
 TINY = 1e-3
@@ -18,7 +18,7 @@ def _was_trained(norm: nn.Module) -> bool:
     return isinstance(shift, Tensor) and shift.numel() > 1 and float(shift.detach().float().std()) > MOVED
 
 
-def _look(rule: Rule, subject: Subject) -> Findings:
+def look(rule: Rule, subject: Subject) -> Findings:
     """Yield the branches whose scales are all one tiny number, although shifts of normalizers were trained."""
     if not any(is_normalizer(m) and _was_trained(m) for m in subject.model.modules()):
         return
@@ -52,7 +52,6 @@ _BLOCKS = (
 
 RULE = Rule(
     code="NS605",
-    name="untouched-gate",
     title="branch scale at its initial value in a trained network",
     certainty=Certainty.LIKELY,
     why="A layer scale starts at a tiny number (1e-6), the same in every channel, and moves with the first step. If it "
@@ -63,6 +62,5 @@ RULE = Rule(
     example=_BLOCKS + "for block in model:\n"
     "    nn.init.normal_(block.norm.bias)  # trained weights were loaded, the scales were not",
     good=_BLOCKS.rstrip(),  # as they start
-    look=_look,
     threads=("2noise/ChatTTS/issues/732",),
 )

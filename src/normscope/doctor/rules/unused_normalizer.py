@@ -9,7 +9,7 @@ from normscope.doctor.rule import Certainty, Findings, Rule, Subject
 _SCALE = re.compile(r"scale|gamma|gain")
 
 
-def _look(rule: Rule, subject: Subject) -> Findings:
+def look(rule: Rule, subject: Subject) -> Findings:
     """Yield the normalizers of modules that run, which do not run themselves."""
     yield from _forgotten(rule, subject)
     graph = subject.graph
@@ -55,7 +55,6 @@ def _forgotten(rule: Rule, subject: Subject) -> Findings:
 
 RULE = Rule(
     code="NS105",
-    name="unused-normalizer",
     title="normalizer that is never called",
     certainty=Certainty.PROVED,
     why="forward() does not call a normalizer that __init__ builds, although the module it belongs to runs. The "
@@ -71,6 +70,5 @@ RULE = Rule(
     "        return self.out(self.fc(x).relu())\n\n\n"
     "model = Net()",
     good="model = nn.Sequential(nn.Linear(8, 8), nn.LayerNorm(8), nn.ReLU(), nn.Linear(8, 2))",
-    look=_look,
     threads=("lucidrains/PaLM-rlhf-pytorch/issues/46", "lucidrains/x-transformers/issues/352"),
 )

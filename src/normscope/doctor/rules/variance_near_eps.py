@@ -15,7 +15,7 @@ NEAR = 2.0
 STEEP = 100.0
 
 
-def _look(rule: Rule, subject: Subject) -> Findings:
+def look(rule: Rule, subject: Subject) -> Findings:
     """Yield a finding for each normalizer with such channels: of running variances, or of groups seen in the data."""
     for site in subject.sites():
         for variance, words, certainty in _variances(subject, site):
@@ -98,7 +98,6 @@ def _variances(subject: Subject, site: Site) -> Iterator[tuple[Tensor, str, Cert
 
 RULE = Rule(
     code="NS301",
-    name="variance-near-eps",
     title="variance near or below eps",
     certainty=Certainty.PROVED,
     statement="normscope F1",
@@ -112,7 +111,6 @@ RULE = Rule(
     example="model = nn.Sequential(nn.Linear(8, 8, bias=False), nn.BatchNorm1d(8)).eval()\n"
     "model[1].running_var[3] = 1e-8",
     good="model = nn.Sequential(nn.Linear(8, 8, bias=False), nn.BatchNorm1d(8)).eval()",
-    look=_look,
     threads=(
         "Tomiinek/Multilingual_Text_to_Speech/issues/81",
         "qqwweee/keras-yolo3/issues/451",

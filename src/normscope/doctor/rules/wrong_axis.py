@@ -17,7 +17,7 @@ def _axis(axis: int, shape: tuple[int, ...], samples: int = 1) -> str:
     return f"the {name} axis ({shape[axis]} entries)"
 
 
-def _look(rule: Rule, subject: Subject) -> Findings:
+def look(rule: Rule, subject: Subject) -> Findings:
     """Yield the normalizers whose groups do not fit the axis along which the layer before makes features."""
     yield from _along_kernels(rule, subject)
     yield from _lengths_elsewhere(rule, subject)
@@ -211,7 +211,6 @@ def _cut_heads(rule: Rule, subject: Subject, site: Site) -> Findings:
 
 RULE = Rule(
     code="NS211",
-    name="wrong-axis",
     title="normalized axis is not the feature axis",
     certainty=Certainty.LIKELY,
     why="A convolution puts features on axis 1, a linear layer on the last one. BatchNorm keeps statistics for axis 1, "
@@ -223,7 +222,6 @@ RULE = Rule(
     "options = {'input_shape': (3, 6, 6)}",
     good="model = nn.Sequential(nn.Conv2d(3, 8, 3, padding=1), nn.GroupNorm(1, 8), nn.ReLU())\n"
     "options = {'input_shape': (3, 6, 6)}",
-    look=_look,
     slow=True,
     threads=(
         "tensorflow/addons/pull/2142",

@@ -90,7 +90,7 @@ def _end(structure: Structure, site: Site, atom: Expr) -> Expr:
     return readers[0] if alone else atom
 
 
-def _look(rule: Rule, subject: Subject) -> Findings:
+def look(rule: Rule, subject: Subject) -> Findings:
     """Yield a finding for each normalizer that the next one makes superfluous, with a linear map between."""
     for pair in pairs(subject.structure):
         if directly(pair) or not removable(subject, pair):
@@ -106,7 +106,6 @@ def _look(rule: Rule, subject: Subject) -> Findings:
 
 RULE = Rule(
     code="NS103",
-    name="cannot-act",
     title="normalizer without effect",
     certainty=Certainty.PROVED,
     statement="N A (a N x + b) = N A x if A maps each group by itself: A N = N A up to the factor N removes",
@@ -119,6 +118,5 @@ RULE = Rule(
     "options = {'input_shape': (8, 6, 6)}",
     good="model = nn.Sequential(nn.BatchNorm2d(8), nn.ReLU(), nn.AvgPool2d(2), nn.BatchNorm2d(8))\n"
     "options = {'input_shape': (8, 6, 6)}",
-    look=_look,
     threads=("quark0/darts/issues/41",),
 )

@@ -81,7 +81,7 @@ _KINDS = {
 }
 
 
-def _look(rule: Rule, subject: Subject) -> Findings:
+def look(rule: Rule, subject: Subject) -> Findings:
     """Yield one finding with the parameters of every kind, at the first of the most important kind."""
     decay = decay_of(subject)
     kinds: dict[str, list[str]] = {what: [] for what in _KINDS}
@@ -106,7 +106,6 @@ def _look(rule: Rule, subject: Subject) -> Findings:
 
 RULE = Rule(
     code="NS401",
-    name="decayed-normalizer",
     title="weight decay on normalization parameters, gates or biases",
     certainty=Certainty.LIKELY,
     why="Decay on a scale pulls the output of its normalizer to zero, decay on a shift or bias pulls its mean: it "
@@ -123,7 +122,6 @@ RULE = Rule(
     "]\n"
     "optimizer = torch.optim.AdamW(groups)",
     needs=("optimizer",),
-    look=_look,
     not_for=("inference",),
     threads=("Lightning-AI/lit-llama/issues/254", "huggingface/transformers/issues/4360", "majumderb/rezero/issues/14"),
 )
