@@ -507,7 +507,7 @@ def test_the_result_is_kept_where_the_report_or_the_doctor_fails(run: Run, monke
     def fail(*_: object, **__: object) -> None:
         raise TypeError("must be real number, not str")
 
-    monkeypatch.setattr("normscope.cli.analyze.findings_of", fail)
+    monkeypatch.setattr("normscope.doctor.check", fail)
     done = run("analyze", SMALL, "--check", "--points", 1, "--ascent", 0)
     assert done.exit_code == 2
     assert "the doctor is left out (TypeError: must be real number, not str)" in done.stderr

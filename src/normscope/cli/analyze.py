@@ -12,8 +12,8 @@ import typer
 
 from normscope.cli import options
 from normscope.cli.console import Stages, finish, guarded
-from normscope.cli.loading import Inputs, Loaded, Named, load
-from normscope.cli.specification import checked_apart, checked_file, checked_folder, new_folder, writing
+from normscope.cli.loading import Inputs, Named, load
+from normscope.cli.specification import checked_apart, checked_file, checked_folder, new_folder, save, writing
 from normscope.core.errors import STOPPED, InputError, NormscopeError, attempt, failure
 from normscope.core.files import user_path
 
@@ -23,7 +23,6 @@ if TYPE_CHECKING:
     from normscope.analysis.checkpoint import CheckpointResult
     from normscope.core.finding import Finding
     from normscope.core.result import Result
-    from normscope.lipschitz.weights.result import WeightResult
     from normscope.report.table import Section
     from normscope.weight_normalization.guarantees import Guarantees
 
@@ -142,48 +141,33 @@ def analyze(
 
             lines = verdict_lines(look)
             stages.above(lines if has_urgent(look) else (*lines[:2], FOLLOWS))
-            write(look, target)
+            save(look, target)
             if page is not None:
                 _report(look, page, told)
 
         result = run(request, stages, check=check, fast=fast, first=first, told=told, theory=theory)
-        write(result, target)  # first, so that nothing that follows can lose it
+        save(result, target)  # first, so that nothing that follows can lose it
         for found in theory:
-            with writing(target):
-                found.save(target.with_name(WEIGHT_NORM))
+            save(found, target.with_name(WEIGHT_NORM))
     if page is not None:
         _report(result, page, told, panels=theory)
-    finish(
-        result,
-        lambda: sections_of(result, everything=everything, printed=printed, theory=theory),
-        json=json,
-        quiet=quiet,
-        written=target,
-        page=None if told else page,
-    )
+    sections = functools.partial(_sections, result, theory, everything=everything, printed=printed)
+    finish(result, json=json, quiet=quiet, sections=sections, written=target, page=None if told else page)
     if told:
         raise NormscopeError("; ".join(dict.fromkeys(told)))
 
 
-def sections_of(
-    result: Result | CheckpointResult,
-    *,
-    everything: bool = False,
-    printed: bool = False,
-    theory: Sequence[Guarantees] = (),
+def _sections(
+    result: Result | CheckpointResult, theory: Sequence[Guarantees], *, everything: bool, printed: bool
 ) -> Sequence[Section]:
     """Return the report of a model, or of a checkpoint."""
     from normscope.core.result import Result
+    from normscope.report.text import result_sections
 
-    if isinstance(result, Result):
-        from normscope.report.text import result_sections
-        from normscope.report.weight_normalization import weight_normalization_sections
-
-        more = [section for found in theory for section in weight_normalization_sections(found)]
-        return [*result_sections(result, everything=everything, printed=printed), *more]
-    from normscope.report.checkpoint import checkpoint_sections
-
-    return checkpoint_sections(result, everything=everything)
+    if not isinstance(result, Result):
+        return result.sections(everything=everything)
+    more = (section for found in theory for section in found.sections())
+    return [*result_sections(result, everything=everything, printed=printed), *more]
 
 
 def _report(result: Result | CheckpointResult, page: Path, told: list[str], **rest: Any) -> None:
@@ -225,6 +209,7 @@ def run(
     from normscope.analysis import analyze as capacity
     from normscope.analysis.capacity import is_big
     from normscope.analysis.context import prepare
+    from normscope.doctor import check as ask
 
     def twin(model: nn.Module, data: Any, **rest: Any) -> Result:
         found: tuple[Finding, ...] | None = None
@@ -238,10 +223,11 @@ def run(
             """Ask the doctor: about a big network first what needs no time, and the rest when that is shown."""
             nonlocal found
             if check:
-                step = functools.partial(
-                    findings_of, request, model, data, rest["input_shape"], stages, prepared, quick=quick
-                )
-                found = step() if told is None else attempt("the doctor", step, None, told)
+                common = {name: value for name, value in rest.items() if name != "options"}
+                seed = rest["options"].seed
+                step = functools.partial(ask, model, data, seed=seed, prepared=prepared, quick=quick, **common)
+                answer = step() if told is None else attempt("the doctor", step, None, told)
+                found = None if answer is None else answer.findings
 
         def shown(look: Result) -> None:
             if first is not None:
@@ -285,29 +271,12 @@ def measured(request: Request, stages: Callable[[str], None], twin: Callable[...
     options = Options(**request.options)
     checked_device(request.device)
     loaded = load(request, options.seed, stages)
-    with loaded.home.open():
-        result = twin(
-            loaded.model,
-            loaded.inputs,
-            input_shape=loaded.shape,
-            name=request.model,
-            options=options,
-            progress=stages,
-            limit=request.limit,
-            device=request.device,
-        )
-    return with_origin(result, loaded, request)
-
-
-def with_origin(result: Measured, loaded: Loaded, request: Request) -> Measured:
-    """Return a result that also says where model and data come from."""
+    found: Any = loaded.call(twin, options=options, limit=request.limit, device=request.device)
     origin, data = loaded.origin, loaded.data
     notes = list(origin.notes)
     if origin.initialization == "random" and not any("random" in note for note in notes):
-        seed = request.options["seed"]
-        notes.append(f"The weights are random (seed {seed}). Pass --weights to use those of a trained model.")
+        notes.append(f"The weights are random (seed {options.seed}). Pass --weights to use those of a trained model.")
     source = None if data is None else {"name": data.name, "split": request.split, "samples": len(data)}
-    found: Any = result
     complete: Measured = replace(
         found,
         model=found.model | {"origin": asdict(origin) | {"typed": request.typed}},
@@ -315,12 +284,6 @@ def with_origin(result: Measured, loaded: Loaded, request: Request) -> Measured:
         messages=(*notes, *found.messages),
     )
     return complete
-
-
-def write(result: Result | CheckpointResult | WeightResult, target: Path) -> Path:
-    """Write a result, whole or not at all."""
-    with writing(target):
-        return result.save(target)
 
 
 def write_page(
@@ -331,26 +294,6 @@ def write_page(
 
     with writing(target, option):
         return save_html(results, target, **rest)
-
-
-def findings_of(
-    request: Request,
-    model: nn.Module,
-    data: Any,
-    shape: tuple[int, ...] | None,
-    stages: Callable[[str], None],
-    prepared: Any = None,
-    *,
-    quick: bool = False,
-) -> tuple[Finding, ...]:
-    """Ask the doctor about the model of a request."""
-    from normscope.doctor import check
-
-    seed = request.options["seed"]
-    return check(
-        model, data, name=request.model, input_shape=shape, limit=request.limit, device=request.device, seed=seed,
-        progress=stages, prepared=prepared, quick=quick,
-    ).findings  # fmt: skip
 
 
 def _check_unused(request: Request) -> None:

@@ -6,9 +6,9 @@ from typing import Annotated
 import typer
 
 from normscope.cli import options
-from normscope.cli.console import Stages, finish, guarded, show
+from normscope.cli.console import Stages, finish, guarded
 from normscope.cli.demo import one_thread
-from normscope.cli.specification import checked_apart, checked_file, split_commas, write_file
+from normscope.cli.specification import checked_apart, checked_file, save, split_commas, write_file
 
 
 @guarded
@@ -54,15 +54,15 @@ def audit(
 
         with one_thread():
             found = run(paper, only=ids, progress=stages)
-    from normscope.report.audit import audit_markdown, audit_sections
+    if out is not None:
+        save(found, out)
+    if markdown is not None:
+        from normscope.report.audit import audit_markdown
 
-    texts = (("--out", out, lambda: found.to_json() + "\n"), ("--markdown", markdown, lambda: audit_markdown(found)))
-    written = [write_file(file, text(), option) for option, file, text in texts if file is not None]
-    if json:
-        print(found.to_json())
-    elif not quiet:
-        show(audit_sections(found, details=verbose or ids is not None))
-        for file in written:
+        write_file(markdown, audit_markdown(found), "--markdown")
+    finish(found, json=json, quiet=quiet, details=verbose or ids is not None)
+    if not json and not quiet:
+        for file in filter(None, (out, markdown)):
             print(f"written: {file}")
 
 
@@ -89,8 +89,6 @@ def _bench(bound: str, draws: int, delta: float, seed: int, *, json: bool, quiet
     if found is None:
         print("\n".join(CONTESTANTS))
         return
-    from normscope.report.bounds import bench_sections
-
-    finish(found, lambda: bench_sections(found), json=json, quiet=quiet)
+    finish(found, json=json, quiet=quiet)
     if found.broken:
         raise typer.Exit(1)

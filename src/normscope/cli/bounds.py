@@ -9,7 +9,7 @@ from normscope.cli import options
 from normscope.cli.analyze import write_page
 from normscope.cli.console import Stages, finish, guarded
 from normscope.cli.loading import Named, load
-from normscope.cli.specification import checked_folder, split_commas, writing
+from normscope.cli.specification import checked_folder, save, split_commas
 from normscope.core.errors import InputError
 
 _DATA = "digits, mnist, fashion-mnist, cifar10 (its {0} split), or a tensor file with labels."
@@ -75,14 +75,11 @@ def bounds(
                 seed=seed,
                 progress=stages,
             )
+    page = None
     if folder is not None:
-        with writing(folder):
-            found.save(folder / FILE)
-        write_page({}, folder / PAGE, "--out", panels=[found])
-    from normscope.report.bounds import bounds_sections
-
-    page = None if folder is None else folder / PAGE
-    finish(found, lambda: bounds_sections(found), json=json, quiet=quiet, page=page)
+        save(found, folder / FILE)
+        page = write_page({}, folder / PAGE, "--out", panels=[found])
+    finish(found, json=json, quiet=quiet, page=page)
 
 
 def _ends(text: str) -> tuple[float, float]:

@@ -143,39 +143,23 @@ def run(
     checked_device(device)
     precision = _dtype(dtype)
     loaded = load(named, seed, stages)
-    with loaded.home.open():
-        result = doctor(
-            loaded.model,
-            loaded.inputs,
-            None if optimizer is None else optimizer_of(optimizer, loaded.model, seed),
-            settings=settings,
-            name=named.model,
-            input_shape=loaded.shape,
-            batch_size=batch_size,
-            dtype=precision,
-            purpose=purpose,
-            before=None if before is None else _earlier(loaded.model, before),
-            limit=named.limit,
-            device=device,
-            seed=seed,
-            progress=stages,
-            tell=lambda finding: stages.note(finding_line(finding)),
-        )
+    common = {"limit": named.limit, "device": device, "seed": seed}
+    result = loaded.call(
+        doctor,
+        optimizer=None if optimizer is None else optimizer_of(optimizer, loaded.model, seed),
+        settings=settings,
+        batch_size=batch_size,
+        dtype=precision,
+        purpose=purpose,
+        before=None if before is None else _earlier(loaded.model, before),
+        tell=lambda finding: stages.note(finding_line(finding)),
+        **common,
+    )
 
     def capacity() -> Result:
         from normscope.analysis import analyze
 
-        with loaded.home.open():
-            return analyze(
-                loaded.model,
-                loaded.inputs,
-                input_shape=loaded.shape,
-                name=named.model,
-                limit=named.limit,
-                device=device,
-                progress=stages,
-                seed=seed,
-            )
+        return loaded.call(analyze, **common)
 
     return result, source_of(split_arguments(named.model)[0]), capacity
 

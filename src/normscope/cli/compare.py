@@ -2,21 +2,19 @@
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, TypeVar
 
 import typer
 
 from normscope.cli import options
 from normscope.cli.analyze import Request, checked_places, write_page
 from normscope.cli.analyze import run as analyzed
-from normscope.cli.console import Stages, finish, guarded
-from normscope.cli.loading import Named
-from normscope.cli.modulo import compare_modulo, refuse_unused
-from normscope.cli.specification import writing
+from normscope.cli.console import Stages, finish, guarded, json_text
+from normscope.cli.loading import Named, load
+from normscope.cli.specification import save, write_file
 from normscope.core.files import user_path
 from normscope.core.names import numbered
 
@@ -24,7 +22,10 @@ if TYPE_CHECKING:
     from normscope.analysis.compare import Comparable, Comparison
     from normscope.core.finding import Finding
 
-FILE = "comparison.json"
+Asked = TypeVar("Asked", bound=Named)
+FILE, ALIGNMENT = "comparison.json", "alignment.json"
+#: Options that say how networks are analyzed or shown; with ``--modulo`` nothing is.
+_OF_ANALYSES = ("device", "printed", "no_check", "report", "everything")
 _ITEMS = (
     "Two or more of: models as for analyze (FILE.py:factory, zoo:NAME, ...), result.json "
     "files of earlier analyses, checkpoints (.safetensors, .pt). The others are compared with "
@@ -70,22 +71,18 @@ def compare(
     if len(items) < 2:
         raise typer.BadParameter(f"Expected at least two models or results, got {len(items)}.", param_hint="MODEL")
     if modulo is not None:
+        _refuse_unused(context, modulo)
         named = Named("", None, data, data_root, split, limit, normalize, input)
-        refuse_unused(context)
-        compare_modulo(items, model, modulo, named, seed, out=out, json=json, quiet=quiet)
+        _compare_modulo_symmetries(items, model, named, seed, out, json=json, quiet=quiet)
         return
     target, page = checked_places(out, FILE, report, no_report=no_report, name="compare")
     settings = {"mode": mode, "seed": seed}
     request = Request("", None, data, data_root, split, limit, normalize, input, device, settings)
     with Stages(quiet=quiet, lines=not json) as stages:
         found, findings = run(items, model, request, stages, check=not no_check)
-        with writing(target):
-            found.save(target)
+        save(found, target)
         page = write_comparison(found, findings, page)
-    from normscope.report.comparison import comparison_sections
-
-    sections = functools.partial(comparison_sections, found, everything=everything, printed=printed)
-    finish(found, sections, json=json, quiet=quiet, written=target, page=page)
+    finish(found, json=json, quiet=quiet, written=target, page=page, everything=everything, printed=printed)
 
 
 def run(
@@ -95,7 +92,6 @@ def run(
 
     Checkpoints are weights of ``model``, if it was named; all else that is asked of each analysis is in common.
     """
-    from normscope.analysis.checkpoint import is_checkpoint
     from normscope.analysis.compare import compare as compared
     from normscope.cli.report import read_whole
     from normscope.core.result import Result
@@ -106,24 +102,30 @@ def run(
         if item.endswith(".json") and not item.endswith(".index.json"):
             results[name] = read_whole(user_path(item))
             continue
-        weights = Path(item) if model is not None and is_checkpoint(item) else None
-        request = replace(common, model=item if weights is None else model or item, weights=weights)
-        found = results[name] = analyzed(request, stages.about(name), check=check)
+        found = results[name] = analyzed(_about(item, model, common), stages.about(name), check=check)
         if isinstance(found, Result) and found.findings is not None:
             findings[name] = found.findings
     return compared(results, findings), findings
 
 
+def _about(item: str, model: str | None, common: Asked) -> Asked:
+    """Return what is asked of one item: of a model, or of a checkpoint for the model, if it was named."""
+    from normscope.analysis.checkpoint import is_checkpoint
+
+    if model is not None and is_checkpoint(item):
+        return replace(common, model=model, weights=Path(item))
+    return replace(common, model=item)
+
+
 def write_comparison(comparison: Comparison, findings: dict[str, Sequence[Finding]], page: Path | None) -> Path | None:
     """Write the page of a comparison and return it; bare checkpoints have no page in common."""
     from normscope.core.result import Result
-    from normscope.report.comparison import comparison_sections
 
     results = [r for r in comparison.results if isinstance(r, Result)]
     if page is None or len(results) < len(comparison.models):
         return None
     named = dict(zip(comparison.models, results, strict=True))
-    sections = comparison_sections(comparison)[2:]  # the page has the names and the whole networks already
+    sections = comparison.sections()[2:]  # the page has the names and the whole networks already
     return write_page(named, page, findings=findings, sections=sections)
 
 
@@ -134,3 +136,54 @@ def names_of(items: Sequence[str]) -> list[str]:
     ['zoo:mlp', 'zoo:mlp (2)', 'a/result.json']
     """
     return numbered(items, "{} ({})", plain_first=True)
+
+
+def _refuse_unused(context: typer.Context, modulo: str) -> None:
+    """Raise if ``--modulo`` is unknown, or an option was given, be it with its default, that has no meaning with it."""
+    if modulo != "symmetries":
+        raise typer.BadParameter(f"Expected symmetries, got {modulo}.", param_hint="--modulo")
+    for option in context.command.params:
+        source = context.get_parameter_source(option.name or "")
+        if source is None or source.name == "DEFAULT":
+            continue
+        if option.name == "mode" and context.params["mode"] != "batch":
+            raise typer.BadParameter(
+                "With --modulo, networks are compared as in training, where BatchNorm uses the statistics of the "
+                f"batch: expected batch, got {context.params['mode']}.",
+                param_hint="--mode",
+            )
+        if option.name in _OF_ANALYSES:
+            raise typer.BadParameter(
+                "With --modulo, the weights are compared and nothing is analyzed. Leave this option out.",
+                param_hint=option.opts[0],
+            )
+
+
+def _compare_modulo_symmetries(
+    items: Sequence[str], model: str | None, named: Named, seed: int, out: Path | None, *, json: bool, quiet: bool
+) -> None:
+    """Print how far two sets of weights are apart before and after symmetries are removed."""
+    if len(items) != 2:
+        raise typer.BadParameter(f"Expected two models, got {len(items)}.", param_hint="ITEMS")
+    target, _ = checked_places(out, ALIGNMENT, None, no_report=True, name="compare")
+    with Stages(quiet=quiet, lines=not json) as stages:
+        from normscope.geometry.align import align
+        from normscope.geometry.discover import symmetry
+        from normscope.graph.weights_validation import check_model
+
+        first, second = (load(_about(item, model, named), seed, stages) for item in items)
+        check_model(second.model)  # the first is checked as it is captured
+        with first.home.open():
+            found = symmetry(first.model, first.data, input_shape=first.shape, name=items[0], progress=stages)
+            stages("aligning")
+            result = align(found, second.model.state_dict())
+    body = {"before": result.before, "after": result.after, "moved": result.moved, "same": result.same}
+    text = json_text({"schema_version": 1, "kind": "alignment", "models": list(items), **body})
+    write_file(target, text + "\n")
+    if json:
+        print(text)
+    elif not quiet:
+        print(f"relative distance of the weights: {result.before:.3g}; modulo symmetries: {result.after:.3g}")
+        print(f"permuted units: {result.moved}")
+        print("the same network" if result.same else "not the same network")
+        print(f"\nwritten: {target}")

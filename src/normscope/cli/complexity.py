@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json as json_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -10,7 +9,7 @@ import typer
 
 from normscope.cli import options
 from normscope.cli.analyze import Request, measured
-from normscope.cli.console import Stages, guarded, show
+from normscope.cli.console import Stages, finish, guarded
 from normscope.core.files import user_path
 
 if TYPE_CHECKING:
@@ -35,7 +34,7 @@ def complexity(
     data_root: options.DataRoot = None,
     limit: options.Limit = None,
     input: options.InputShape = None,
-    json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+    json: options.PlainJson = False,
 ) -> None:
     """Show how many iterations each layer of MODEL needs by the papers' corollaries, with and without its normalizers.
 
@@ -45,7 +44,7 @@ def complexity(
     from normscope.lipschitz.loss import loss_constant
     from normscope.papers.than2025.complexity.iterations import iterations_of
     from normscope.papers.than2025.complexity.layers import Setting
-    from normscope.report.complexity import complexity_document, complexity_sections
+    from normscope.report.complexity import complexity_document
 
     setting = Setting(alpha, delta, gap, radius, signal)
     loss_constant(loss, 1)  # a name that is none is said before any work
@@ -55,10 +54,7 @@ def complexity(
     else:
         result, found = _analyzed(model, data, data_root, limit, input, quiet=json)
     iterations = iterations_of(result, found, loss, setting)
-    if json:
-        print(json_module.dumps(complexity_document(iterations), indent=1, allow_nan=False))
-        return
-    show(complexity_sections(iterations))
+    finish(iterations, json=json, document=complexity_document(iterations))
 
 
 def _read(path: Path) -> Result:

@@ -6,6 +6,7 @@ import contextlib
 import errno
 import functools
 import gc
+import json as json_module
 import os
 import shutil
 import sys
@@ -221,21 +222,39 @@ def _step(text: str) -> str:
 
 def finish(
     result: Any,
-    sections: Callable[[], Sequence[Section]],
     *,
     json: bool,
-    quiet: bool,
+    quiet: bool = False,
+    document: Any = None,
+    sections: Callable[[], Sequence[Section]] | None = None,
     written: Path | None = None,
     page: Path | None = None,
+    **layout: Any,
 ) -> None:
-    """Print a result as JSON, or as tables followed by the files that were written; nothing if quiet."""
+    """Print a result as JSON, or as tables followed by the files that were written; nothing if quiet.
+
+    Args:
+        result: what was computed, a :class:`normscope.core.display.Shown`.
+        json: print JSON.
+        quiet: print nothing else.
+        document: what is printed as JSON; by default the result's own form.
+        sections: returns the tables; by default the result's own, laid out with further keyword arguments.
+        written: the file of the result.
+        page: its page.
+        **layout: how the result lays itself out.
+    """
     if json:
-        print(result.to_json())
+        print(result.to_json() if document is None else json_text(document))
     elif not quiet:
-        show(sections())
+        show(result.sections(**layout) if sections is None else sections())
         files = [f"{what}: {file}" for what, file in (("written", written), ("open", page)) if file is not None]
         if files:
             print("\n".join(("", *files)))
+
+
+def json_text(document: Any) -> str:
+    """Return data as strict JSON, indented as all JSON of the command line."""
+    return json_module.dumps(document, indent=1, allow_nan=False)
 
 
 def show(sections: Sequence[Section]) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -12,7 +11,7 @@ from normscope.cli import options
 from normscope.cli.analyze import checked_device, checked_places, write_page
 from normscope.cli.console import STOPPED, Stages, finish, guarded
 from normscope.cli.loading import Named, load
-from normscope.cli.specification import split_commas, writing
+from normscope.cli.specification import save, split_commas
 from normscope.core.errors import InputError
 
 if TYPE_CHECKING:
@@ -98,14 +97,10 @@ def curvature(
     named = Named(model, weights, data, data_root, split, limit, normalize, None)
     with Stages(quiet=quiet, lines=not json) as stages:
         result = run(named, chosen, stages, device=device, double=double)
-    with writing(target):
-        result.save(target)
+    save(result, target)
     if page is not None:
         write_page({}, page, panels=[result])
-    from normscope.report.curvature import curvature_sections
-
-    sections = functools.partial(curvature_sections, result, everything=everything)
-    finish(result, sections, json=json, quiet=quiet, written=target, page=page)
+    finish(result, json=json, quiet=quiet, written=target, page=page, everything=everything)
     if result.stopped:
         raise SystemExit(STOPPED)
 

@@ -1,12 +1,11 @@
 """``normscope decompose``: where the error of a trained model comes from, on a problem whose truth is known."""
 
-import json as json_module
 from typing import Annotated
 
 import typer
 
 from normscope.cli import options
-from normscope.cli.console import guarded, show
+from normscope.cli.console import finish, guarded
 
 
 @guarded
@@ -17,7 +16,7 @@ def decompose(
     noise: Annotated[float, typer.Option(min=0.0, help="Standard deviation of the noise.")] = 0.1,
     radius: Annotated[float, typer.Option(help="Bound on the norm of the weights.")] = 2.0,
     seed: Annotated[int, typer.Option(min=0, max=options.LARGEST_SEED, help="Random seed of the data.")] = 0,
-    json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+    json: options.PlainJson = False,
 ) -> None:
     """Split the error of a model into approximation, optimization and generalization, every term computed exactly.
 
@@ -29,8 +28,5 @@ def decompose(
 
     problem = Problem(features, radius=radius, noise=noise)
     run = train_synthetic(problem, samples, steps, seed)
-    if json:
-        document = decomposition_document(problem, samples, steps, seed, run)
-        print(json_module.dumps(document, indent=1, allow_nan=False))
-        return
-    show([decomposition_section(problem, samples, steps, run)])
+    document = decomposition_document(problem, samples, steps, seed, run)
+    finish(run, json=json, document=document, sections=lambda: [decomposition_section(problem, samples, steps, run)])

@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from normscope.cli import options
-from normscope.cli.analyze import FILE, REPORT, write, write_page
+from normscope.cli.analyze import FILE, REPORT, write_page
 from normscope.cli.console import Stages, guarded, show
 from normscope.cli.loading import Inputs
-from normscope.cli.specification import checked_file, checked_folder, write_file
+from normscope.cli.specification import checked_file, checked_folder, save, write_file
 
 if TYPE_CHECKING:
     from torch import nn
@@ -65,8 +65,8 @@ def demo(
     checked_file(folder / REPORT)
     with Stages(quiet=quiet) as stages, one_thread():
         results, section, facts = compare(stages, seed=seed, width=width, epochs=epochs)
-    written = [write(result, folder / name / FILE) for name, result in results.items()]
-    written.append(write(results["batchnorm"], folder / FILE))
+    written = [save(result, folder / name / FILE) for name, result in results.items()]
+    written.append(save(results["batchnorm"], folder / FILE))
     verdicts = [verdict_section(result, name) for name, result in results.items()]
     introduction = (
         f"ten linear layers, {width} wide, ReLU, without and with BatchNorm; the same initial weights (seed {seed}), "

@@ -4,7 +4,8 @@ from typing import Annotated
 
 import typer
 
-from normscope.cli.console import Stages, guarded, show
+from normscope.cli import options
+from normscope.cli.console import Stages, finish, guarded
 from normscope.cli.demo import one_thread
 from normscope.core.errors import InputError
 from normscope.core.words import WORDS
@@ -22,7 +23,7 @@ def explain(
             show_default=False,
         ),
     ],
-    json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+    json: options.PlainJson = False,
 ) -> None:
     """Explain a word from a report, a rule of the doctor, a theorem or a claim."""
     known = _word(" ".join(name)) if not json else None
@@ -42,12 +43,7 @@ def explain(
                 except InputError:
                     raise unknown from None
                 answer = Answer(" ".join(name), parts)
-    if json:
-        print(answer.to_json())
-        return
-    from normscope.report.audit import answer_sections
-
-    show(answer_sections(answer))
+    finish(answer, json=json)
 
 
 def _word(name: str) -> str | None:

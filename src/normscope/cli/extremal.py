@@ -1,13 +1,13 @@
 """``normscope extremal``: networks that attain or break the bounds, with exploding and vanishing gradients."""
 
-import json as json_module
 import sys
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from normscope.cli.console import guarded, show
+from normscope.cli import options
+from normscope.cli.console import finish, guarded
 from normscope.cli.specification import checked_file, write_file
 
 _WIDTHS = "Width of every layer, or n_0,n_1,... (input first), which also sets the depth."
@@ -28,7 +28,7 @@ def extremal(
     eps: Annotated[float, typer.Option(help="eps of LayerNorm.")] = 1e-5,
     activation: Annotated[str, typer.Option(help="Map between LayerNorms: relu or identity.")] = "relu",
     plot: Annotated[Path | None, typer.Option(help="Write the chart to this .svg file.")] = None,
-    json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+    json: options.PlainJson = False,
 ) -> None:
     """Build a network with a prescribed constant and show its gradients explode or vanish, layer by layer.
 
@@ -37,7 +37,7 @@ def extremal(
     In Python, these networks are functions of normscope.papers.than2025.extremal, for testing other tools.
     """
     from normscope.papers.than2025.extremal.constructions import CONSTRUCTIONS, Settings
-    from normscope.report.extremal import extremal_chart, extremal_document, extremal_sections
+    from normscope.report.extremal import extremal_chart, extremal_document
 
     build = CONSTRUCTIONS.get(construction)
     if build is None:
@@ -51,12 +51,8 @@ def extremal(
     shown = build(settings)
     if target is not None:
         write_file(target, extremal_chart(shown), "--plot")
-    if json:
-        print(json_module.dumps(extremal_document(construction, settings, shown), indent=1, allow_nan=False))
-        return
-    show(extremal_sections(shown, sys.stdout.encoding))
-    if target is not None:
-        print(f"\nwritten: {target}")
+    document = extremal_document(construction, settings, shown)
+    finish(shown, json=json, document=document, written=target, encoding=sys.stdout.encoding)
 
 
 def _widths(text: str, depth: int) -> tuple[int, ...]:

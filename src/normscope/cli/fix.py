@@ -8,7 +8,7 @@ import typer
 from normscope.cli import options
 from normscope.cli.console import Stages, guarded, line_width, visible
 from normscope.cli.loading import Named, load
-from normscope.cli.specification import checked_file, split_commas, writing
+from normscope.cli.specification import checked_file, save, split_commas
 
 
 @guarded
@@ -51,20 +51,9 @@ def fix(
 
         loaded = load(Named(model, weights, data, data_root, split, limit, normalize, input), seed, stages)
         names = [name for item in only or [] for name in split_commas(item)]
-        with loaded.home.open():
-            result = mend(
-                loaded.model,
-                loaded.inputs,
-                only=[*names, "rotate"] if rotate else names,
-                name=model,
-                input_shape=loaded.shape,
-                limit=limit,
-                seed=seed,
-                progress=stages,
-            )
+        result = loaded.call(mend, only=[*names, "rotate"] if rotate else names, limit=limit, seed=seed)
         if write_to is not None:
-            with writing(write_to, "--write-to"):
-                result.save(write_to)
+            save(result, write_to, "--write-to")
     if json:
         print(result.to_json())
         return

@@ -7,7 +7,7 @@ import shlex
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from normscope.cli.specification import split_arguments
 from normscope.core.errors import ModelNotFoundError
@@ -19,6 +19,8 @@ if TYPE_CHECKING:
     from normscope.zoo.data.source import Data
     from normscope.zoo.load import ModelOrigin
     from normscope.zoo.user_code import Home
+
+Made = TypeVar("Made")
 
 
 @dataclass(frozen=True)
@@ -63,16 +65,24 @@ class Inputs:
 class Loaded:
     """A model and data that were loaded."""
 
+    named: Named  #: what a user called them
     model: nn.Module  #: the network
     origin: ModelOrigin  #: where it comes from
     data: Data | None  #: its data, if some were named
     shape: tuple[int, ...] | None  #: of one input: as named, or as a network of the zoo says
     home: Home  #: where its code lives, to be open while the model runs
+    say: Callable[[str], None]  #: called with a line of text at each step
 
     @property
     def inputs(self) -> Inputs | None:
         """Return the inputs of the data."""
         return None if self.data is None else Inputs(self.data)
+
+    def call(self, twin: Callable[..., Made], data: Any = None, **options: Any) -> Made:
+        """Call the Python twin of a verb with the model, its inputs or the given data, and what every twin takes."""
+        data = self.inputs if data is None else data
+        with self.home.open():
+            return twin(self.model, data, input_shape=self.shape, name=self.named.model, progress=self.say, **options)
 
 
 def load(named: Named, seed: int, say: Callable[[str], None]) -> Loaded:
@@ -100,4 +110,4 @@ def load(named: Named, seed: int, say: Callable[[str], None]) -> Loaded:
         data = load_data(named.data, named.root, named.split, named.limit, normalize=named.normalize)
     elif shape is None and origin.kind == "zoo":
         shape = tuple(getattr(model, "input_shape", ())) or None
-    return Loaded(model, origin, data, shape, home)
+    return Loaded(named, model, origin, data, shape, home, say)

@@ -6,54 +6,36 @@ import gc
 import io
 import os
 import sys
-from collections.abc import Callable
 from typing import Annotated, Any
 
 import typer
 from typer.core import TyperGroup
 
 from normscope import __version__
-from normscope.cli.analyze import analyze
-from normscope.cli.audit import audit
-from normscope.cli.bounds import bounds
-from normscope.cli.check import check
-from normscope.cli.compare import compare
-from normscope.cli.complexity import complexity
-from normscope.cli.curvature import curvature
-from normscope.cli.decompose import decompose
-from normscope.cli.demo import demo
-from normscope.cli.explain import explain
-from normscope.cli.extremal import extremal
-from normscope.cli.fix import fix
-from normscope.cli.report import report
-from normscope.cli.reproduce import reproduce
-from normscope.cli.statements import statements
-from normscope.cli.symmetry import symmetry
-from normscope.cli.watch import watch
-from normscope.cli.weights import weights
+from normscope.core.lazy import late
 
 #: The verbs of every day, and those for research, each with a few words; what is in neither comes last.
-EVERYDAY: dict[str, tuple[Callable[..., Any], str]] = {
-    "analyze": (analyze, "what moving the input does, what normalization does, what to do next"),
-    "check": (check, "what is wrong with the normalization, and how to fix it"),
-    "fix": (fix, "fix what can be fixed without changing the function"),
-    "compare": (compare, "models or checkpoints side by side"),
-    "watch": (watch, "a training run in the browser, live"),
-    "report": (report, "the HTML report of earlier results"),
-    "explain": (explain, "what a word, a code or a theorem means"),
-    "demo": (demo, "a first tour: one network with and without BatchNorm"),
+EVERYDAY = {
+    "analyze": "what moving the input does, what normalization does, what to do next",
+    "check": "what is wrong with the normalization, and how to fix it",
+    "fix": "fix what can be fixed without changing the function",
+    "compare": "models or checkpoints side by side",
+    "watch": "a training run in the browser, live",
+    "report": "the HTML report of earlier results",
+    "explain": "what a word, a code or a theorem means",
+    "demo": "a first tour: one network with and without BatchNorm",
 }
-RESEARCH: dict[str, tuple[Callable[..., Any], str]] = {
-    "symmetry": (symmetry, "changes of the weights that leave the function unchanged"),
-    "curvature": (curvature, "eigenvalues of the Hessian, modulo symmetries"),
-    "bounds": (bounds, "every generalization bound next to the true gap"),
-    "weights": (weights, "how the output depends on each weight"),
-    "complexity": (complexity, "iteration counts of training, printed and corrected"),
-    "audit": (audit, "every claim of the papers, checked now"),
-    "reproduce": (reproduce, "figures and experiments of the papers"),
-    "extremal": (extremal, "networks that attain a bound"),
-    "decompose": (decompose, "where the error of a model comes from"),
-    "statements": (statements, "every implemented theorem, and where it is"),
+RESEARCH = {
+    "symmetry": "changes of the weights that leave the function unchanged",
+    "curvature": "eigenvalues of the Hessian, modulo symmetries",
+    "bounds": "every generalization bound next to the true gap",
+    "weights": "how the output depends on each weight",
+    "complexity": "iteration counts of training, printed and corrected",
+    "audit": "every claim of the papers, checked now",
+    "reproduce": "figures and experiments of the papers",
+    "extremal": "networks that attain a bound",
+    "decompose": "where the error of a model comes from",
+    "statements": "every implemented theorem, and where it is",
 }
 
 
@@ -62,11 +44,11 @@ class Verbs(TyperGroup):
 
     def list_commands(self, ctx: Any) -> list[str]:
         """Return the verbs in the order of the groups."""
-        return [*EVERYDAY, *RESEARCH, *(name for name in self.commands if name not in {**EVERYDAY, **RESEARCH})]
+        return list(dict.fromkeys((*EVERYDAY, *RESEARCH, *self.commands)))
 
     def format_commands(self, ctx: Any, formatter: Any) -> None:
         """Write the verbs group by group."""
-        rest = [name for name in self.list_commands(ctx) if name not in {**EVERYDAY, **RESEARCH}]
+        rest = [name for name in self.commands if name not in EVERYDAY | RESEARCH]
         for title, names in (("Every day", EVERYDAY), ("Research", RESEARCH), ("More", rest)):
             with formatter.section(title):
                 formatter.write_dl([(name, self.commands[name].get_short_help_str()) for name in names])
@@ -80,8 +62,8 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
 )
-for _name, (_verb, _words) in {**EVERYDAY, **RESEARCH}.items():
-    app.command(_name, short_help=_words)(_verb)
+for _name, _words in (EVERYDAY | RESEARCH).items():
+    app.command(_name, short_help=_words)(late(f"normscope.cli.{_name}", _name))
 
 
 @app.command("version")

@@ -34,5 +34,6 @@ Device = Annotated[str | None, typer.Option(help="Device, such as cpu or cuda.")
 ReportFile = Annotated[Path | None, typer.Option(help="File for the HTML report.", show_default="report.html in --out")]
 NoReport = Annotated[bool, typer.Option("--no-report", help="Write no HTML report.")]
 Json = Annotated[bool, typer.Option("--json", help="Print only the result, as JSON.")]
+PlainJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Print only errors.")]
 Everything = Annotated[bool, typer.Option("--all", help="Show every row of every table.")]

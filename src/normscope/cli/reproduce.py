@@ -1,6 +1,5 @@
 """``normscope reproduce``: reproduce a figure or an experiment of a paper, and compare its claims with measurements."""
 
-import json as json_module
 import sys
 from pathlib import Path
 from typing import Annotated
@@ -8,7 +7,7 @@ from typing import Annotated
 import typer
 
 from normscope.cli import options
-from normscope.cli.console import Stages, guarded, show
+from normscope.cli.console import Stages, guarded, json_text, show
 from normscope.cli.specification import checked_folder, writing
 
 
@@ -55,7 +54,7 @@ def reproduce(
         print("normscope: finished epochs are kept; the same command resumes from there", file=sys.stderr)
         raise
     if json:
-        print(json_module.dumps(done.facts, indent=1, allow_nan=False))
+        print(json_text(done.facts))
     elif not quiet:
         from normscope.report.studies import evidence_section
 

@@ -13,7 +13,7 @@ from typing import Any
 import typer
 
 from normscope.core.errors import ModelNotFoundError
-from normscope.core.files import user_path, write_text
+from normscope.core.files import Saved, user_path, write_text
 
 #: Where every run gets a folder of its own.
 RUNS = Path("normscope-runs")
@@ -63,6 +63,12 @@ def writing(target: Path, option: str = "--out") -> Iterator[None]:
         yield
     except OSError as error:
         raise typer.BadParameter(f"Cannot write {target}: {error.strerror or error}.", param_hint=option) from error
+
+
+def save(result: Saved, target: Path, option: str = "--out") -> Path:
+    """Write a result to a file that an option named, whole or not at all, and return its path."""
+    with writing(target, option):
+        return result.save(target)
 
 
 def write_file(target: Path, text: str, option: str = "--out") -> Path:

@@ -1,6 +1,5 @@
 """``normscope symmetry``: which changes of the parameters leave the function of a model unchanged."""
 
-import functools
 from typing import Annotated
 
 import typer
@@ -9,7 +8,7 @@ from normscope.cli import options
 from normscope.cli.analyze import checked_places
 from normscope.cli.console import Stages, finish, guarded
 from normscope.cli.loading import Named, load
-from normscope.cli.specification import write_file
+from normscope.cli.specification import save
 
 FILE = "symmetry.json"
 
@@ -48,21 +47,6 @@ def symmetry(
         from normscope.geometry.discover import symmetry as discover
 
         loaded = load(Named(model, weights, data, data_root, split, limit, normalize, input), seed, stages)
-        with loaded.home.open():
-            found = discover(
-                loaded.model,
-                loaded.data,
-                mode=mode,
-                loss=loss,
-                input_shape=loaded.shape,
-                batch=batch,
-                name=model,
-                seed=seed,
-                progress=stages,
-                follow_orbits=orbits,
-            )
-    write_file(target, found.to_json() + "\n")
-    from normscope.report.symmetry import symmetry_sections
-
-    sections = functools.partial(symmetry_sections, found, everything=everything)
-    finish(found, sections, json=json, quiet=quiet, written=target)
+        found = loaded.call(discover, loaded.data, mode=mode, loss=loss, batch=batch, seed=seed, follow_orbits=orbits)
+    save(found, target)
+    finish(found, json=json, quiet=quiet, written=target, everything=everything)

@@ -1,14 +1,13 @@
 """``normscope weights``: how much a change of each weight can change the output."""
 
-import functools
 from typing import Annotated
 
 import typer
 
 from normscope.cli import options
-from normscope.cli.analyze import Request, measured, write
+from normscope.cli.analyze import Request, measured
 from normscope.cli.console import Stages, finish, guarded
-from normscope.cli.specification import checked_file, checked_folder, new_folder
+from normscope.cli.specification import checked_file, checked_folder, new_folder, save
 
 FILE = "weights.json"
 
@@ -46,9 +45,7 @@ def weights(
     request = Request(model, weights, data, data_root, split, limit, normalize, input, device, settings)
     with Stages(quiet=quiet, lines=not json) as stages:
         from normscope.analysis.weight_lipschitz import weight_lipschitz
-        from normscope.report.weight_lipschitz import weight_sections
 
         result = measured(request, stages, weight_lipschitz)
-    write(result, target)
-    sections = functools.partial(weight_sections, result, everything=everything)
-    finish(result, sections, json=json, quiet=quiet, written=target)
+    save(result, target)
+    finish(result, json=json, quiet=quiet, written=target, everything=everything)

@@ -23,11 +23,11 @@ class Shown:
 
     def summary(self) -> str:
         """Return the result as plain text, the most important first."""
-        return str(late("normscope.report.table", "plain_text")(self._sections()))
+        return str(late("normscope.report.table", "plain_text")(self.sections()))
 
     def __repr__(self) -> str:
         """Return one line: the class, and what it is about."""
-        return f"<{type(self).__name__}: {self._sections()[0].title}>"
+        return f"<{type(self).__name__}: {self.sections()[0].title}>"
 
     def __str__(self) -> str:
         """Return :meth:`summary`."""
@@ -35,11 +35,11 @@ class Shown:
 
     def _repr_html_(self) -> str:
         """Return the result as a notebook shows it."""
-        return str(late("normscope.report.notebook", "notebook_html")(self._sections()))
+        return str(late("normscope.report.notebook", "notebook_html")(self.sections()))
 
-    def _sections(self) -> Any:
-        """Return the sections of the report."""
-        return late(*self._layout)(self)
+    def sections(self, **layout: Any) -> Any:
+        """Return the sections of the report; keyword arguments are those of the function that lays it out."""
+        return late(*self._layout)(self, **layout)
 
     def to_frame(self) -> Any:
         """Return the rows of the result as a pandas data frame.
