@@ -18,6 +18,6 @@ def test_in_a_residual_network() -> None:
     assert [n.op.split(".")[1] for n in before(graph, last.name)] == ["relu", "add"]
     assert producers(graph, last.name) == {"b"}
     first = next(n for n in graph if n.owner == "a" and "linear" in n.op)
-    assert {first.name, last.name} <= between(graph, first.name, last.name)
+    assert {first.name, last.name} <= between(graph, [first.name], last.name)
     assert last.name not in reach([first.name], graph.users(), without=[n.name for n in graph if "relu" in n.op])
     assert reads(graph)[last.name][0] in graph.moving

@@ -39,9 +39,9 @@ def test_the_operation_in_which_samples_meet(name: str) -> None:
     forward, operation = FORWARDS[name]
     model, x = Lambda(forward, fc=nn.Linear(4, 3)), noise(6, 4) * torch.tensor([[1.0], [2], [3], [4], [5], [60]])
     captured = examine(model, x).captured
-    companions = Companions(captured.graph)
     batch = x if captured.graph.batch == "dynamic" else x[: int(captured.graph.batch)]
-    assert companions.begin([batch])
+    companions = Companions(captured.graph, [batch])
+    assert companions.size == len(batch)
     with torch.no_grad():
         run(captured.graph, captured.tensors, [batch], companions.visit)
         run(captured.graph, captured.tensors, companions.alone, companions.visit_alone)
@@ -55,6 +55,5 @@ def test_the_operation_in_which_samples_meet(name: str) -> None:
 def test_a_single_sample_has_no_company() -> None:
     """And nothing is compared."""
     captured = examine(nn.Linear(4, 3), noise(1, 4)).captured
-    companions = Companions(captured.graph)
-    assert not companions.begin([noise(1, 4)])
-    assert companions.alone == []
+    companions = Companions(captured.graph, [noise(1, 4)])
+    assert (companions.size, companions.alone) == (0, [])

@@ -8,16 +8,12 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from normscope.doctor.neighbours import CONVOLUTIONS, LINEAR, RECURRENT
 from normscope.graph.capture import Captured
 from normscope.graph.interpreter import call, run
 from normscope.graph.ir import Node
 from normscope.graph.recognise import name_of
 
-_CONVOLUTIONS = (
-    "conv1d", "conv2d", "conv3d", "convolution", "conv_transpose1d", "conv_transpose2d", "conv_transpose3d",
-)  # fmt: skip
-_LINEAR = ("linear", "addmm", "mm", "embedding")
-_RECURRENT = ("lstm", "gru", "rnn_tanh", "rnn_relu")
 #: Operations that move entries, or combine them in the same way for every feature.
 _MOVING = (
     "view", "reshape", "_unsafe_view", "permute", "transpose", "t", "flatten", "unflatten", "unsqueeze", "squeeze",
@@ -41,8 +37,8 @@ def feature_axes(captured: Captured) -> dict[str, frozenset[int]]:
 
     def visit(node: Node, value: Any, values: Mapping[str, Any]) -> None:
         if isinstance(value, Tensor) and value.ndim:
-            source = node.inputs()[0] if node.op == "getitem" else ""
-            axes = _axes(node, value, values, found, name_of(captured.graph[source]) if source else "")
+            made_by = name_of(captured.graph[node.inputs()[0]]) if node.op == "getitem" else ""
+            axes = _axes(node, value, values, found, made_by)
             if axes is not None:
                 found[node.name] = axes
 
@@ -56,15 +52,14 @@ def _axes(
 ) -> frozenset[int] | None:
     """Return the axes of one node; of several values, which one operation made, those of one."""
     name = name_of(node)
-    if name in _CONVOLUTIONS:
+    if name in CONVOLUTIONS:
         return frozenset({1}) if value.ndim > 2 else None
-    if name in _LINEAR or (node.op == "getitem" and made_by in _RECURRENT):
+    if name in LINEAR or (node.op == "getitem" and made_by in RECURRENT):
         return frozenset({value.ndim - 1})
     known = [(source, values[source]) for source in node.inputs() if source in found and source in values]
     if name in ("matmul", "bmm", "scaled_dot_product_attention") and known:
-        last = node.inputs()[1 if name != "scaled_dot_product_attention" else 2 : 3]
-        carrier = next((n for n in last if n in found), None)  # what is averaged: features stay where they are
-        axes = found.get(carrier, frozenset()) if carrier else frozenset()
+        last = node.inputs()[2 if name == "scaled_dot_product_attention" else 1 : 3]
+        axes = next((found[n] for n in last if n in found), None)  # of what is averaged: features stay where they are
         return axes if axes and max(axes) == value.ndim - 1 else None
     same = next((source for source, tensor in known if tensor.shape == value.shape), None)
     if same is not None and name not in _MOVING:

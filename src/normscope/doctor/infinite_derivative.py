@@ -7,31 +7,30 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from normscope.doctor.neighbours import reach, reads
+from normscope.doctor.neighbours import CONVOLUTIONS, LINEAR, PRODUCTS, RECURRENT, reach, reads
 from normscope.graph.interpreter import call
 from normscope.graph.ir import SOURCES, Graph, Node
 from normscope.graph.recognise import name_of
 
 #: Operations whose derivative is finite wherever their value is; overflow aside.
 _SMOOTH = frozenset((
-    "linear", "addmm", "mm", "bmm", "matmul", "baddbmm", "einsum", "dot", "mv", "embedding", "conv1d", "conv2d",
-    "conv3d", "convolution", "conv_transpose1d", "conv_transpose2d", "conv_transpose3d", "lstm", "gru", "rnn_tanh",
-    "rnn_relu", "scaled_dot_product_attention", "layer_norm", "rms_norm", "group_norm", "batch_norm", "instance_norm",
-    "native_layer_norm", "native_group_norm", "native_batch_norm", "_native_batch_norm_legit_no_training",
-    "relu", "relu6", "gelu", "silu", "mish", "elu", "selu", "celu", "leaky_relu", "prelu", "rrelu", "tanh", "sigmoid",
-    "hardtanh", "hardswish", "hardsigmoid", "softplus", "softsign", "softmax", "_softmax", "log_softmax",
-    "_log_softmax", "logsumexp", "exp", "expm1", "erf", "sin", "cos", "abs", "square", "neg", "add", "sub", "rsub",
-    "mul", "addcmul", "mean", "sum", "cumsum", "amax", "amin", "max", "min", "maximum", "minimum", "clamp",
-    "clamp_min", "clamp_max", "where", "masked_fill", "dropout", "native_dropout", "alpha_dropout", "feature_dropout",
-    "view", "_unsafe_view", "reshape", "permute", "transpose", "t", "flatten", "unflatten", "unsqueeze", "squeeze",
-    "expand", "expand_as", "repeat", "repeat_interleave", "movedim", "contiguous", "clone", "detach", "alias", "slice",
-    "select", "narrow", "index", "index_select", "gather", "scatter", "scatter_add", "index_add", "cat", "stack",
-    "unbind", "split", "split_with_sizes", "chunk", "roll", "flip", "pad", "constant_pad_nd", "triu", "tril", "to",
-    "_to_copy", "type_as", "copy", "avg_pool1d", "avg_pool2d", "avg_pool3d", "adaptive_avg_pool1d",
-    "adaptive_avg_pool2d", "adaptive_avg_pool3d", "max_pool1d", "max_pool2d", "max_pool3d", "adaptive_max_pool2d",
-    "max_pool2d_with_indices", "upsample_nearest1d", "upsample_nearest2d", "upsample_bilinear2d", "pixel_shuffle",
-    "pixel_unshuffle", "unfold", "fold", "zeros_like", "ones_like", "full_like", "getitem", "var", "var_mean",
-    "lift_fresh_copy", "expand_copy", "glu", "sym_size", "topk", "sort", "diff",
+    *LINEAR, *CONVOLUTIONS, *RECURRENT, *PRODUCTS, "dot", "mv", "layer_norm", "rms_norm", "group_norm", "batch_norm",
+    "instance_norm", "native_layer_norm", "native_group_norm", "native_batch_norm",
+    "_native_batch_norm_legit_no_training", "relu", "relu6", "gelu", "silu", "mish", "elu", "selu", "celu",
+    "leaky_relu", "prelu", "rrelu", "tanh", "sigmoid", "hardtanh", "hardswish", "hardsigmoid", "softplus", "softsign",
+    "softmax", "_softmax", "log_softmax", "_log_softmax", "logsumexp", "exp", "expm1", "erf", "sin", "cos", "abs",
+    "square", "neg", "add", "sub", "rsub", "mul", "addcmul", "mean", "sum", "cumsum", "amax", "amin", "max", "min",
+    "maximum", "minimum", "clamp", "clamp_min", "clamp_max", "where", "masked_fill", "dropout", "native_dropout",
+    "alpha_dropout", "feature_dropout", "view", "_unsafe_view", "reshape", "permute", "transpose", "t", "flatten",
+    "unflatten", "unsqueeze", "squeeze", "expand", "expand_as", "repeat", "repeat_interleave", "movedim",
+    "contiguous", "clone", "detach", "alias", "slice", "select", "narrow", "index", "index_select", "gather",
+    "scatter", "scatter_add", "index_add", "cat", "stack", "unbind", "split", "split_with_sizes", "chunk", "roll",
+    "flip", "pad", "constant_pad_nd", "triu", "tril", "to", "_to_copy", "type_as", "copy", "avg_pool1d", "avg_pool2d",
+    "avg_pool3d", "adaptive_avg_pool1d", "adaptive_avg_pool2d", "adaptive_avg_pool3d", "max_pool1d", "max_pool2d",
+    "max_pool3d", "adaptive_max_pool2d", "max_pool2d_with_indices", "upsample_nearest1d", "upsample_nearest2d",
+    "upsample_bilinear2d", "pixel_shuffle", "pixel_unshuffle", "unfold", "fold", "zeros_like", "ones_like",
+    "full_like", "getitem", "var", "var_mean", "lift_fresh_copy", "expand_copy", "glu", "sym_size", "topk", "sort",
+    "diff",
 ))  # fmt: skip
 #: Operations nothing is learned through.
 _CUTS = ("detach", "detach_copy", "argmax", "argmin", "sym_size")

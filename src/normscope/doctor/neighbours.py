@@ -5,11 +5,15 @@ from collections.abc import Iterable, Iterator, Mapping
 from normscope.graph.ir import Graph, Node
 from normscope.graph.recognise import name_of
 
-#: Operations that make new features out of old ones.
-LAYERS = (
-    "linear", "addmm", "mm", "embedding", "conv1d", "conv2d", "conv3d", "convolution", "conv_transpose1d",
-    "conv_transpose2d", "conv_transpose3d", "lstm", "gru",
+CONVOLUTIONS = (
+    "conv1d", "conv2d", "conv3d", "convolution", "conv_transpose1d", "conv_transpose2d", "conv_transpose3d",
 )  # fmt: skip
+LINEAR = ("linear", "addmm", "mm", "embedding")
+RECURRENT = ("lstm", "gru", "rnn_tanh", "rnn_relu")
+#: Products of matrices both of which depend on the input.
+PRODUCTS = ("matmul", "bmm", "baddbmm", "einsum", "scaled_dot_product_attention")
+#: Operations that make new features out of old ones.
+LAYERS = (*LINEAR, *CONVOLUTIONS, "lstm", "gru")
 
 
 def reach(start: Iterable[str], edges: Mapping[str, Iterable[str]], without: Iterable[str] = ()) -> set[str]:
@@ -34,9 +38,9 @@ def reads(graph: Graph) -> dict[str, tuple[str, ...]]:
     return {n.name: n.inputs() for n in graph}
 
 
-def between(graph: Graph, start: str, end: str) -> set[str]:
-    """Return the nodes on some way from one node to another, both included."""
-    return reach([start], graph.users()) & reach([end], reads(graph))
+def between(graph: Graph, starts: Iterable[str], end: str) -> set[str]:
+    """Return the nodes on some way from one of some nodes to another, both included."""
+    return reach(starts, graph.users()) & reach([end], reads(graph))
 
 
 def before(graph: Graph, name: str) -> Iterator[Node]:

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from normscope.doctor.neighbours import LAYERS, reach, reads
+from normscope.doctor.neighbours import LAYERS, PRODUCTS, RECURRENT, reach, reads
 from normscope.graph.interpreter import as_floating, call
 from normscope.graph.ir import SOURCES, Graph, Node, Ref
 from normscope.graph.recognise import name_of
@@ -16,7 +16,7 @@ from normscope.graph.recognise import name_of
 #: Relative error, over all entries of a value, from which on it is lost; and the least absolute one.
 LOST, LEAST = 0.1, 1e-3
 #: Operations of many multiplications: rounding does not add up in them, and a wide run of them takes long.
-_HEAVY = (*LAYERS, "matmul", "bmm", "baddbmm", "einsum", "scaled_dot_product_attention", "rnn_tanh", "rnn_relu")
+_HEAVY = (*LAYERS, *PRODUCTS, *RECURRENT)
 #: What lies below is a mask, written for minus infinity.
 _MASK = -1e8
 

@@ -16,7 +16,7 @@ from normscope.core.files import Saved
 from normscope.core.finding import FINDINGS_VERSION, Finding, Severity, grouped, order
 from normscope.doctor.catalogue import RULES
 from normscope.doctor.history import History
-from normscope.doctor.settings import Settings, read_baseline
+from normscope.doctor.settings import Settings
 from normscope.doctor.subject import Progress, Subject, examine
 from normscope.graph.guard import untouched
 
@@ -128,8 +128,7 @@ def check(
     >>> [(f.code, f.place) for f in result.findings]
     [('NS101', '0')]
     """
-    settings, known = _settled(settings, select, ignore)
-    say = progress or (lambda text: None)
+    settings = _settled(settings, select, ignore)
     if not isinstance(model, nn.Module):
         raise InputError(
             f"Expected a torch.nn.Module, got {type(model).__name__}. Build the model, or load it with "
@@ -142,15 +141,15 @@ def check(
     if quick:
         slow = tuple(code for code, rule in RULES.items() if rule.slow)
         data, settings = None, replace(settings, ignore=(*settings.ignore, *slow))
-    teller = _Teller(tell, settings, known)
+    teller = _Teller(tell, settings)
     with untouched(model, parameters=not quick):  # quick rules that run the model guard it themselves
         subject = examine(
             model, data, optimizer=optimizer, input_shape=input_shape, batch_size=batch_size, dtype=dtype,
             purpose=purpose, before=before, limit=limit, device=device, seed=seed, progress=progress, prepared=prepared,
             first=None if tell is None else teller.early,
         )  # fmt: skip
-        found, ran, skipped = run_rules(subject, settings, say, teller)
-    result = _judged(found, settings, known, group=group)
+        found, ran, skipped = _run_rules(subject, settings, progress or (lambda text: None), teller)
+    result = _judged(found, settings, group=group)
     return replace(result, model=name or type(model).__name__, ran=ran, skipped=skipped, purpose=purpose)
 
 
@@ -164,30 +163,22 @@ def check_history(
     >>> [(f.code, f.place) for f in check_history(run).findings]
     [('NS203', 'bn')]
     """
-    settings, known = _settled(settings, select, ignore)
-    ran, found = [], []
-    for rule in RULES.values():
-        if rule.over_time is not None and settings.runs(rule.code):
-            ran.append(rule.code)
-            found += list(rule.over_time(rule, history))
-    return replace(_judged(found, settings, known), model=name, ran=tuple(ran), purpose="train")
+    settings = _settled(settings, select, ignore)
+    rules = {code: rule.over_time for code, rule in RULES.items() if rule.over_time is not None and settings.runs(code)}
+    found = [finding for code, over_time in rules.items() for finding in over_time(RULES[code], history)]
+    return replace(_judged(found, settings), model=name, ran=tuple(rules), purpose="train")
 
 
-def _settled(
-    settings: Settings | None, select: Iterable[str], ignore: Iterable[str]
-) -> tuple[Settings, frozenset[tuple[str, str]]]:
-    """Return all settings, checked, and the findings of the baseline."""
+def _settled(settings: Settings | None, select: Iterable[str], ignore: Iterable[str]) -> Settings:
+    """Return all settings, checked."""
     found = settings or Settings()
-    found = replace(found, select=(*found.select, *select), ignore=(*found.ignore, *ignore)).checked(RULES)
-    return found, frozenset() if found.baseline is None else read_baseline(found.baseline)
+    return replace(found, select=(*found.select, *select), ignore=(*found.ignore, *ignore)).checked(RULES)
 
 
-def _judged(
-    found: Iterable[Finding], settings: Settings, known: frozenset[tuple[str, str]], *, group: bool = True
-) -> CheckResult:
+def _judged(found: Iterable[Finding], settings: Settings, *, group: bool = True) -> CheckResult:
     """Return findings as a result: one per cause, without hidden ones, in order."""
     told = one_per_cause(found)
-    kept = [f for f in told if not settings.hides(f) and f.key not in known]
+    kept = [f for f in told if not settings.hides(f)]
     shown = order(grouped(order(kept)) if group else kept)
     return CheckResult("", tuple(shown), hidden=len(told) - len(kept), failed=settings.fails(kept))
 
@@ -195,17 +186,16 @@ def _judged(
 class _Teller:
     """Passes findings on as they come, each once, without those that settings or a baseline hide."""
 
-    def __init__(self, tell: Callable[[Finding], None] | None, settings: Settings, known: frozenset[Any]) -> None:
-        self._tell, self._settings, self._known = tell, settings, known
+    def __init__(self, tell: Callable[[Finding], None] | None, settings: Settings) -> None:
+        self._tell, self._settings = tell, settings
         self._told: set[tuple[str, ...]] = set()
 
     def __call__(self, finding: Finding) -> None:
         """Pass a finding on."""
         key = (*finding.key, finding.message)
-        if self._tell is None or key in self._told or self._settings.hides(finding) or finding.key in self._known:
-            return
-        self._told.add(key)
-        self._tell(finding)
+        if self._tell is not None and key not in self._told and not self._settings.hides(finding):
+            self._told.add(key)
+            self._tell(finding)
 
     def early(self, subject: Subject) -> None:
         """Run the rules that need nothing but the modules, before the graph is captured."""
@@ -226,13 +216,12 @@ def one_per_cause(findings: Iterable[Finding]) -> list[Finding]:
     """
     found = list(findings)
     gone: set[int] = set()
-    explained: dict[int, set[str]] = {}
+    named = []
     for cause in found:
-        for i, other in enumerate(found):
-            if other.code in RULES[cause.code].explains and _concerns(cause, other):
-                gone.add(i)
-                explained.setdefault(id(cause), set()).add(other.code)
-    return [replace(f, explains=tuple(sorted(explained.get(id(f), ())))) for i, f in enumerate(found) if i not in gone]
+        effects = [f for f in found if f.code in RULES[cause.code].explains and _concerns(cause, f)]
+        gone.update(map(id, effects))
+        named.append(tuple(sorted({f.code for f in effects})))
+    return [replace(f, explains=codes) for f, codes in zip(found, named, strict=True) if id(f) not in gone]
 
 
 def _concerns(cause: Finding, other: Finding) -> bool:
@@ -241,8 +230,8 @@ def _concerns(cause: Finding, other: Finding) -> bool:
     return inside or cause.severity is Severity.ERROR
 
 
-def run_rules(
-    subject: Subject, settings: Settings, say: Progress, tell: Callable[[Finding], None] = lambda finding: None
+def _run_rules(
+    subject: Subject, settings: Settings, say: Progress, tell: Callable[[Finding], None]
 ) -> tuple[list[Finding], tuple[str, ...], dict[str, str]]:
     """Run the selected rules over a subject; each finding is told as it is made.
 

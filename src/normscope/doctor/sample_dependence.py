@@ -1,86 +1,70 @@
 """Whether the output for a sample depends on the others of its batch: samples run together and alone."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from normscope.doctor.neighbours import reach, reads
+from normscope.doctor.neighbours import PRODUCTS, RECURRENT, reach, reads
 from normscope.graph.ir import Graph, Node
 
 #: Entries of each value that are kept, samples that are run alone, and relative differences that are no rounding.
 KEPT, ALONE, SHARE, COARSE = 4096, 8, 1e-3, 0.05
 #: Operations that join entries of the first axis on purpose: nodes of a graph, times, pairs of samples.
 JOINS = (
-    "matmul", "mm", "bmm", "linear", "einsum", "baddbmm", "addmm", "scaled_dot_product_attention", "lstm", "gru",
-    "rnn_tanh", "rnn_relu", "scatter", "scatter_add", "index_add", "index", "index_select", "gather", "index_put",
-    "embedding_bag", "conv1d", "conv2d", "conv3d", "convolution", "scatter_reduce", "cdist", "sort", "topk",
+    "linear", "addmm", "mm", *PRODUCTS, *RECURRENT, "scatter", "scatter_add", "scatter_reduce", "index_add", "index",
+    "index_select", "index_put", "gather", "embedding_bag", "conv1d", "conv2d", "conv3d", "convolution", "cdist",
+    "sort", "topk",
 )  # fmt: skip
 
 
-@dataclass(eq=False)
 class Companions:
-    """Some samples of the first batch, run in company and alone.
+    """Some samples of a batch, run in company and alone.
 
     :meth:`visit` is called at each node of the first run, :meth:`visit_alone` at each node of the second.
+
+    Attributes:
+        size: how many samples there are together; 0 if the batch is of no use.
+        alone: some of them, at most half, without company; where the size is fixed, one as often as there are others.
+        differ: the nodes at which they give something else alone, in order.
+
+    Args:
+        graph: what is run.
+        batch: the inputs of the first run.
     """
 
-    graph: Graph  #: what is run
-    inputs: list[Tensor] = field(default_factory=list)  #: the first batch
-    differ: list[str] = field(default_factory=list)  #: the nodes at which they give something else alone, in order
-    _kept: dict[str, Tensor] = field(default_factory=dict)
-
-    def begin(self, batch: Sequence[Tensor]) -> bool:
-        """Take the first batch that is run; tell whether it is of use."""
+    def __init__(self, graph: Graph, batch: Sequence[Tensor]) -> None:
         size = batch[0].shape[0] if batch and batch[0].ndim else 0
-        fits = all(t.ndim and t.shape[0] == size for t in batch)
-        if size > 1 and fits and not self.inputs:
-            self.inputs = list(batch)
-            return True
-        return False
-
-    @property
-    def count(self) -> int:
-        """Return how many samples are compared: at most half of the batch, one where its size is fixed."""
-        size = self.inputs[0].shape[0] if self.inputs else 0
-        return min(size, max(1, min(ALONE, size // 2))) if self.graph.batch == "dynamic" else min(size, 1)
-
-    @property
-    def start(self) -> int:
-        """Return where they begin: in the middle, so that samples before and behind them count."""
-        return (self.inputs[0].shape[0] - self.count + 1) // 2 if self.inputs else 0
-
-    @property
-    def alone(self) -> list[Tensor]:
-        """Return these samples without company; where the size is fixed, one as often as there are others."""
-        if self.graph.batch == "dynamic":
-            return [t[self.start : self.start + self.count] for t in self.inputs]
-        return [t[self.start : self.start + 1].expand(t.shape).contiguous() for t in self.inputs]
+        fits = size > 1 and all(t.ndim and t.shape[0] == size for t in batch)
+        self.graph, self.size, self.differ = graph, size if fits else 0, list[str]()
+        self._dynamic = graph.batch == "dynamic"
+        self._count = max(1, min(ALONE, size // 2)) if self._dynamic else 1
+        self._start = (size - self._count + 1) // 2  # in the middle, so that samples before and behind them count
+        self._kept: dict[str, Tensor] = {}
+        self.alone = [t[self._start : self._start + self._count] for t in batch] if fits else []
+        if not self._dynamic:
+            self.alone = [t.expand(size, *t.shape[1:]).contiguous() for t in self.alone]
 
     def visit(self, node: Node, value: Any, values: Mapping[str, Any]) -> None:
         """Keep some entries of what these samples give."""
-        if self.inputs and node.name not in self._kept:
-            part = _part(self.graph, node, value, self.inputs[0].shape[0], self.start, self.count)
+        if self.size and node.name not in self._kept:
+            part = _part(self.graph, node, value, self.size, self._start, self._count)
             if part is not None:
                 self._kept[node.name] = part
 
     def visit_alone(self, node: Node, value: Any, values: Mapping[str, Any]) -> None:
         """Compare what these samples give alone with what was kept."""
-        dynamic = self.graph.batch == "dynamic"
-        size, start = (self.count, 0) if dynamic else (self.inputs[0].shape[0], self.start)
+        size, start = (self._count, 0) if self._dynamic else (self.size, self._start)
         before = self._kept.get(node.name)
-        part = None if before is None else _part(self.graph, node, value, size, start, self.count)
+        part = None if before is None else _part(self.graph, node, value, size, start, self._count)
         if before is not None and part is not None and _differ(before, part):
             self.differ.append(node.name)
 
     def culprit(self) -> Node | None:
         """Return the operation in which the samples of a batch meet, if an output shows it."""
         outputs = {name for n in self.graph if n.op == "output" for name in n.inputs()}
-        if not any(name in outputs for name in self.differ):
-            return None
-        before = reach([name for name in self.differ if name in outputs], reads(self.graph))
+        before = reach(outputs.intersection(self.differ), reads(self.graph))
         first = next((self.graph[name] for name in self.differ if name in before), None)
         return None if first is None else self._reduction(first)
 
@@ -131,7 +115,6 @@ def _differ(a: Tensor, b: Tensor) -> bool:
     known = torch.isfinite(a)
     if bool((~torch.isfinite(b) & known).any()):
         return True
-    known &= torch.isfinite(b)
     if not bool(known.any()):
         return False
     scale = max(float(a[known].abs().max()), float(b[known].abs().max()))

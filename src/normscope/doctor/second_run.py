@@ -1,7 +1,7 @@
 """A second run of a few samples: alone instead of in a batch, in a wider or in a narrower precision."""
 
 import copy
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -31,28 +31,31 @@ class Again:
 
 def again(captured: Captured, companions: Companions, batch: list[Tensor] | None) -> Again:
     """Run some samples again: those of ``companions`` alone or, where they cannot be, a batch."""
-    apart = companions if companions.inputs else None
-    inputs = companions.alone if companions.inputs else batch
+    apart = companions if companions.size else None
+    inputs = companions.alone if companions.size else batch
     if inputs is None:
         return Again()
     # A wide run must be worth its time: a large network of torch's own layers alone loses nothing.
     large = sum(t.numel() for t in captured.tensors.values()) >= LARGE
-    beside: Beside | None = Beside(captured.graph)
-    if large and not Beside(captured.graph).short and not any(map(may_be_singular, captured.graph)):
-        beside = None
+    wide = Beside(captured.graph)
+    beside = wide if not large or wide.short or any(map(may_be_singular, captured.graph)) else None
+    visits = ([] if beside is None else [beside.visit]) + ([] if apart is None else [apart.visit_alone])
+    return Again(apart, beside) if _runs(captured, inputs, visits) else Again()
+
+
+def _runs(captured: Captured, inputs: list[Tensor], visits: Sequence[Callable[..., None]]) -> bool:
+    """Run a model, calling each of some functions at each node; return whether that was possible."""
 
     def visit(node: Node, value: Any, values: Mapping[str, Any]) -> None:
-        if beside is not None:
-            beside.visit(node, value, values)
-        if apart is not None:
-            apart.visit_alone(node, value, values)
+        for look in visits:
+            look(node, value, values)
 
     try:
         with torch.no_grad():
             run(captured.graph, captured.tensors, inputs, visit)
     except (RuntimeError, ValueError):  # a batch of one with one value per channel
-        return Again()
-    return Again(apart, beside)
+        return False
+    return True
 
 
 def in_precision(model: nn.Module, captured: Captured, dtype: torch.dtype) -> Captured | None:
@@ -69,10 +72,5 @@ def precision_run(captured: Captured, inputs: list[Tensor]) -> Beside | None:
     beside = Beside(captured.graph)
     few = inputs if captured.graph.batch != "dynamic" else [t[:ALONE] if t.ndim else t for t in inputs]
     dtypes = [t.dtype if t.is_floating_point() else None for t in captured.example]
-    try:
-        with torch.no_grad():
-            given = [as_floating(t, d) for t, d in zip(few, dtypes, strict=True)]
-            run(captured.graph, captured.tensors, given, beside.visit)
-    except (RuntimeError, ValueError):
-        return None
-    return beside
+    given = [as_floating(t.detach(), d) for t, d in zip(few, dtypes, strict=True)]
+    return beside if _runs(captured, given, [beside.visit]) else None

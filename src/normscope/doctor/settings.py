@@ -7,7 +7,7 @@ import json
 import os
 import tomllib
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -35,6 +35,7 @@ class Settings:
     per_place: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     fail_on: str = "warning"  #: one of :data:`FAIL_ON`
     baseline: Path | None = None  #: file of findings that are known already
+    known: frozenset[tuple[str, str]] = frozenset()  #: codes and places of these findings, once they were read
 
     def runs(self, code: str) -> bool:
         """Return whether a rule runs."""
@@ -42,8 +43,8 @@ class Settings:
         return wanted > _longest(code, self.ignore)
 
     def hides(self, finding: Finding) -> bool:
-        """Return whether a finding is ignored at its place."""
-        return any(
+        """Return whether a finding is known, or ignored at its place."""
+        return finding.key in self.known or any(
             fnmatch.fnmatchcase(finding.place, pattern) and _longest(finding.code, codes) >= 0
             for pattern, codes in self.per_place.items()
         )
@@ -55,10 +56,10 @@ class Settings:
         return any(f.severity.rank >= Severity(self.fail_on).rank for f in findings)
 
     def checked(self, codes: Iterable[str]) -> Settings:
-        """Return the settings if they make sense for the rules there are.
+        """Return the settings, with the findings of the baseline, if they make sense for the rules there are.
 
         Raises:
-            InputError: if a prefix fits no code, or the failing severity is unknown.
+            InputError: if a prefix fits no code, the failing severity is unknown, or the baseline cannot be read.
         """
         known = tuple(codes)
         given = (*self.select, *self.ignore, *(c for group in self.per_place.values() for c in group))
@@ -67,7 +68,7 @@ class Settings:
                 raise InputError(f"Unknown rule {prefix!r}. Use a code or a prefix of one: {', '.join(known)}.")
         if self.fail_on not in FAIL_ON:
             raise InputError(f"Unknown fail-on level {self.fail_on!r}. Choose from: {', '.join(FAIL_ON)}.")
-        return self
+        return self if self.baseline is None else replace(self, known=read_baseline(self.baseline))
 
 
 def _longest(code: str, prefixes: Iterable[str]) -> int:

@@ -25,7 +25,7 @@ from normscope.doctor.fault import told
 from normscope.doctor.features import channel_axis, feature_axes
 from normscope.doctor.infinite_derivative import Singularities
 from normscope.doctor.modules import opened
-from normscope.doctor.neighbours import reach, reads
+from normscope.doctor.neighbours import between
 from normscope.doctor.probe import Probe, Statistics, batch_statistics
 from normscope.doctor.sample_dependence import Companions
 from normscope.doctor.second_run import Again, again, in_precision
@@ -231,8 +231,7 @@ class Subject:
     def drops_between(self, start: str, end: str) -> bool:
         """Return whether training drops entries at random on some way from one graph node, or parameter, to another."""
         first = [n.name for n in self.graph if start in (n.name, n.target)]
-        between = reach(first, self.graph.users()) & reach([end], reads(self.graph))
-        return any(drop_rate(self.graph[name]) > 0 for name in between)
+        return any(drop_rate(self.graph[name]) > 0 for name in between(self.graph, first, end))
 
 
 def drop_rate(node: Node) -> float:
@@ -377,11 +376,8 @@ def _fill(subject: Subject, prepared: Prepared, data: Any, limit: int | None, se
     subject.batch = _joined(seen[: max(1, probed // max(1, len(seen[0][0])))]) if seen else None
     activations = activation_inputs(captured, program)
     axes = {name: channel_axis(subject.features.get(source)) for name, source in activations.items()}
-    singular, companions = Singularities(captured.graph), Companions(captured.graph)
+    singular, companions = Singularities(captured.graph), Companions(captured.graph, seen[0] if seen else ())
     subject.singular, subject.companions = singular, companions
-    if seen:
-        companions.begin(seen[0])
-
     infinite: list[str] = []
     outputs = {name for n in captured.graph if n.op == "output" for name in n.inputs()}
 

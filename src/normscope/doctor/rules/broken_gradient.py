@@ -16,12 +16,11 @@ def look(rule: Rule, subject: Subject) -> Findings:
     if singular is None:
         singular = Singularities(subject.graph)
         singular.look_at_weights(subject.captured.tensors)
-    told: set[str] = set()
+    first: dict[str, Singularity] = {}
     for found in singular.found.values():
-        place = found.node.owner or found.node.name
-        if place not in told:
-            told.add(place)
-            yield _finding(rule, subject, place, found)
+        first.setdefault(found.node.owner or found.node.name, found)
+    for place, found in first.items():
+        yield _finding(rule, subject, place, found)
 
 
 def _finding(rule: Rule, subject: Subject, place: str, found: Singularity) -> Finding:
@@ -29,8 +28,8 @@ def _finding(rule: Rule, subject: Subject, place: str, found: Singularity) -> Fi
     name = name_of(found.node)
     of = f"{found.entries} of {found.of} entries"
     if name in _ROOTS and found.at == 0:
-        why = f"the derivative of {name} is infinite at zero, and {of} of its input are zero: eps must be "
-        why += "inside the root, not after it"
+        why = f"the derivative of {name} is infinite at zero, and {of} of its input are zero: eps must be inside the "
+        why += "root, not after it"
         fix = "add eps inside the root: (variance + eps).sqrt(); where() or clamp() after it does not help"
     else:
         why = f"the derivative of {name} is not finite at {of} of its input (the first is {found.at:.3g})"

@@ -25,29 +25,23 @@ def cancelling_sites(subject: Subject) -> dict[str, list[tuple[Expr, list[Site]]
         name = subject.parameter_name(bias, expr.op.owner)
         if name:
             uses.setdefault(name, []).append((expr, closing_sites(structure, expr)))
-    cancelled = {name: found for name, found in uses.items() if all(sites for _, sites in found)}
     return {  # dropout leaves a bias at some entries of a group and not at others
         name: found
-        for name, found in cancelled.items()
-        if not any(subject.drops_between(name, site.node) for _, sites in found for site in sites)
+        for name, found in uses.items()
+        if all(sites for _, sites in found)
+        and not any(subject.drops_between(name, site.node) for _, sites in found for site in sites)
     }
 
 
 def closing_sites(structure: Structure, expr: Expr) -> list[Site]:
     """Return the normalizers that cancel a bias, in order, if they do along every path to an output, else none."""
-    sites = {atom.id: (site, source) for site, source, atom in structure.sites()}
     outputs = {e.id for _, e in structure.program.outputs}
     met = reached([expr], lambda e: () if e.op is None else structure.parents.get(e.id, ()))
-    if any(e.op is not None and e.id in outputs for e in met):
-        return []
-    found: list[Site] = []
-    for atom in (e.id for e in met if e.op is None):
-        site, source = sites.get(atom, (None, None))
-        if site is None or source is None or not vanishes(expr, site, source):
-            return []  # something else sees it
-        found.append(site)
-    order = [site.node for site, _, _ in structure.sites()]
-    return sorted(found, key=lambda s: order.index(s.node))
+    atoms = {e.id for e in met if e.op is None}
+    found = [(site, source) for site, source, atom in structure.sites() if atom.id in atoms]
+    if len(found) < len(atoms) or any(e.op is not None and e.id in outputs for e in met):
+        return []  # something else sees it
+    return [site for site, _ in found] if all(vanishes(expr, *pair) for pair in found) else []
 
 
 def vanishes(expr: Expr, site: Site, source: Expr) -> bool:
@@ -76,9 +70,8 @@ def look(rule: Rule, subject: Subject) -> Findings:
         owner, site, bias = expr.op.owner, sites[0], expr.op.bias
         largest = float(bias.detach().abs().max())
         when = " while training" if couples_samples(site.kind) else ""
-        shift = name in shifts
         fix = ""
-        if shift:
+        if name in shifts:
             fix = "nothing to do: the shift of a normalizer comes with its scale"
         elif site.beta is not None and site.beta.numel() != bias.numel():
             fix = "normalize over the features instead: the shift of this normalizer is along another axis and does "
@@ -87,7 +80,7 @@ def look(rule: Rule, subject: Subject) -> Findings:
             owner or name,
             f"{name} has no effect{when}: {site.kind} {place_of(site)} subtracts it again",
             {"entries": bias.numel(), "largest": largest, "parameter": name, "normalizer": place_of(site)},
-            severity=Severity.INFO if shift else None,
+            severity=Severity.INFO if name in shifts else None,
             fix=fix,
         )
 

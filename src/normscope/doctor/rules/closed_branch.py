@@ -18,25 +18,17 @@ def look(rule: Rule, subject: Subject) -> Findings:
         scale = subject.scale_of(site)
         if scale is None or bool((scale != 0).any()):
             continue
+        fix = ""
         if output not in reach(inputs, users, without=[site.node]):
-            yield rule.finding(
-                place_of(site),
-                f"all {scale.numel()} scales of this {site.kind} are zero, and everything passes through it: the "
-                "output does not depend on the input",
-                {"channels": scale.numel()},
-                severity=Severity.ERROR,
-            )
+            severity = Severity.ERROR
+            rest = ", and everything passes through it: the output does not depend on the input"
+        elif trained:
+            severity, rest = Severity.WARNING, " in a trained network: the branch does nothing"
         else:
-            rest = "at initialization: the branch is closed"
-            if trained:
-                rest = "in a trained network: the branch does nothing"
-            yield rule.finding(
-                place_of(site),
-                f"all {scale.numel()} scales of this {site.kind} are zero {rest}",
-                {"channels": scale.numel()},
-                severity=Severity.WARNING if trained else Severity.INFO,
-                fix="" if trained else "nothing to do: branches that start closed open during training",
-            )
+            severity, rest = Severity.INFO, " at initialization: the branch is closed"
+            fix = "nothing to do: branches that start closed open during training"
+        text = f"all {scale.numel()} scales of this {site.kind} are zero{rest}"
+        yield rule.finding(place_of(site), text, {"channels": scale.numel()}, severity=severity, fix=fix)
 
 
 RULE = Rule(

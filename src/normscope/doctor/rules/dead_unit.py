@@ -1,6 +1,8 @@
 """NS601: units that never leave the flat part of their activation."""
 
 import math
+from collections.abc import Mapping
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -44,16 +46,9 @@ def look(rule: Rule, subject: Subject) -> Findings:
         if not seen.moments.count or seen.moments.low.numel() < 2:
             continue
         dead = flat_on(subject.graph[name], seen.moments.low.cpu(), seen.moments.high.cpu())
-        count, of = int(dead.sum()), dead.numel()
-        if count:
-            which = dead.nonzero().flatten().tolist()
-            yield rule.finding(
-                owners.get(name) or name,
-                f"{count} of {of} units are constant on all {subject.seen.samples} samples ({listed_channels(which)}): "
-                "their input stays where the activation is flat",
-                {"dead": count, "of": of, "samples": subject.seen.samples, "channels": ", ".join(map(str, which))},
-                severity=Severity.WARNING if count >= SHARE * of else Severity.INFO,
-            )
+        where = f"units are constant on all {subject.seen.samples} samples"
+        why = "their input stays where the activation is flat"
+        yield from _findings(rule, owners.get(name) or name, dead, where, why, {"samples": subject.seen.samples})
 
 
 def _by_proof(rule: Rule, subject: Subject) -> Findings:
@@ -72,19 +67,26 @@ def _by_proof(rule: Rule, subject: Subject) -> Findings:
         node = following[0]
         if node.shape != graph[site.node].shape or len(node.inputs()) != 1:
             continue
+        where = "channels are constant for every input"
+        why = "the scale and shift of this normalizer keep them where the activation after it is flat"
+        fix = "raise the shift of these channels (or their scale, if it is zero), re-initialize them, or prune them"
         dead = flat_on(node, *reach)
-        if bool(dead.any()):
-            count, which = int(dead.sum()), dead.nonzero().flatten().tolist()
-            yield rule.finding(
-                place_of(site),
-                f"{count} of {dead.numel()} channels are constant for every input ({listed_channels(which)}): the "
-                "scale and shift of this normalizer keep them where the activation after it is flat",
-                {"dead": count, "of": dead.numel(), "channels": ", ".join(map(str, which))},
-                fix="raise the shift of these channels (or their scale, if it is zero), re-initialize them, or prune "
-                "them",
-                certainty=Certainty.PROVED,
-                severity=Severity.WARNING if count >= SHARE * dead.numel() else Severity.INFO,
-            )
+        yield from _findings(rule, place_of(site), dead, where, why, fix=fix, certainty=Certainty.PROVED)
+
+
+def _findings(
+    rule: Rule, place: str, dead: Tensor, where: str, why: str, evidence: Mapping[str, int] | None = None, **rest: Any
+) -> Findings:
+    """Yield the finding of one layer, if any of its units are dead."""
+    which, of = dead.nonzero().flatten().tolist(), dead.numel()
+    if which:
+        yield rule.finding(
+            place,
+            f"{len(which)} of {of} {where} ({listed_channels(which)}): {why}",
+            {"dead": len(which), "of": of, **(evidence or {}), "channels": ", ".join(map(str, which))},
+            severity=Severity.WARNING if len(which) >= SHARE * of else Severity.INFO,
+            **rest,
+        )
 
 
 def _reach(site: Site) -> tuple[Tensor, Tensor] | None:

@@ -1,5 +1,7 @@
 """NS305: a normalizer that sums squares in half precision."""
 
+from collections.abc import Container
+
 import torch
 
 from normscope.doctor.neighbours import between
@@ -13,23 +15,23 @@ _REDUCTIONS = ("mean", "sum")
 _HALF = ("float16", "bfloat16")
 
 
+def _reduced(graph: Graph, site: Site, reductions: Container[str]) -> list[str]:
+    """Return the precisions of some reductions inside a written-out normalizer; none if the graph does not hold it."""
+    if not {site.node, site.source} <= {n.name for n in graph}:
+        return []
+    inside = (graph[name] for name in sorted(between(graph, [site.source], site.node)))
+    return [n.dtype for n in inside if name_of(n) in reductions]
+
+
 def widened(graph: Graph, site: Site) -> bool:
     """Return whether a written-out normalizer reduces in float32 or wider."""
-    names = {n.name for n in graph}
-    if site.node not in names or site.source not in names:
-        return False
-    inner = [graph[name] for name in between(graph, site.source, site.node)]
-    reduced = [n.dtype for n in inner if name_of(n) in (*_REDUCTIONS, "var", "std", "norm", "linalg_vector_norm")]
+    reduced = _reduced(graph, site, (*_REDUCTIONS, "var", "std", "norm", "linalg_vector_norm"))
     return bool(reduced) and not any(dtype in _HALF for dtype in reduced)
 
 
 def reduces_in(graph: Graph, site: Site) -> str:
     """Return the half precision in which a written-out normalizer reduces, or nothing."""
-    for name in sorted(between(graph, site.source, site.node)):
-        node = graph[name]
-        if name_of(node) in _REDUCTIONS and node.dtype in _HALF:
-            return node.dtype
-    return ""
+    return next((dtype for dtype in _reduced(graph, site, _REDUCTIONS) if dtype in _HALF), "")
 
 
 def planned_graph(subject: Subject) -> Graph | None:
@@ -46,11 +48,8 @@ def look(rule: Rule, subject: Subject) -> Findings:
     graph = planned_graph(subject)
     if graph is None:
         return
-    names = {n.name for n in graph}
     for site in subject.sites():
-        if not site.written_out or site.node not in names or site.source not in names:
-            continue
-        dtype = reduces_in(graph, site)
+        dtype = reduces_in(graph, site) if site.written_out else ""
         if dtype:
             short = dtype == "float16"
             yield rule.finding(

@@ -25,23 +25,18 @@ _FIXES = {
 def look(rule: Rule, subject: Subject) -> Findings:
     """Yield weights and statistics beyond the planned precision; if there are none, the first value that is lost."""
     planned = subject.dtype if subject.dtype in _HALF else None
-    beyond = False
-    if planned is not None:
-        for finding in _beyond(rule, subject, planned):
-            beyond = True
-            yield finding
+    beyond = [] if planned is None else list(_beyond(rule, subject, planned))
+    yield from beyond
     if beyond or subject.broken:
         return
-    if planned is not None:
-        if subject.planned is None:
-            return
-        graph = subject.planned.graph
+    beside = None
+    if planned is None:
+        beside = subject.again.beside
+    elif subject.planned is not None:
         beside = precision_run(subject.planned, subject.batch or subject.captured.example)
-    else:
-        graph, beside = subject.graph, subject.again.beside
     loss = None if beside is None else beside.first()
-    if loss is not None:
-        yield _finding(rule, graph, loss)
+    if beside is not None and loss is not None:
+        yield _finding(rule, beside.graph, loss)
 
 
 def _beyond(rule: Rule, subject: Subject, dtype: torch.dtype) -> Findings:
@@ -78,11 +73,8 @@ def _finding(rule: Rule, graph: Graph, loss: Loss) -> Finding:
     elif math.isinf(loss.error):
         text = f"the result of {name_of(node)} is not finite in {dtype} but finite in float64"
     elif loss.kind == "cancellation":
-        where = graph[loss.at]
-        text = (
-            f"{off}: {name_of(where)} reads numbers of size {loss.reached:.3g} that differ by {loss.left:.2g}, so that "
-            f"few or none of the digits of {dtype} are left"
-        )
+        text = f"{off}: {name_of(graph[loss.at])} reads numbers of size {loss.reached:.3g} that differ by "
+        text += f"{loss.left:.2g}, so that few or none of the digits of {dtype} are left"
     elif loss.kind == "underflow":
         text = f"{off}: many entries are zero in {dtype} but not in float64"
     else:

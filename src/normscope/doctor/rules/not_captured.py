@@ -34,24 +34,17 @@ def _stateful(rule: Rule, subject: Subject) -> Finding:
     place = next((path for path in owners if path in modules), "")
     parameters = [name for name in subject.moved if name in subject.parameters]
     others = [name for name in subject.moved if name not in subject.parameters]
-    changed = f"overwrites {listed(parameters)}" if parameters else ""
-    if others:
-        changed += f"{' and ' if parameters else ''}changes {listed(others)}"
+    verbs = {"overwrites": parameters, "changes": others}
+    changed = " and ".join(f"{verb} {listed(names)}" for verb, names in verbs.items() if names)
+    when = "initialize from data" if parameters else "change state"
+    flag = ", and store a flag for it as a buffer" if parameters else " (if self.training), and store it in buffers"
     return rule.finding(
         place,
         f"a forward pass in evaluation mode {changed}, and the output depends on it: the first batch after loading "
         "determines what the network computes, so only the modules were checked",
         {"changed": ", ".join(subject.moved)},
         severity=Severity.ERROR if parameters else None,
-        fix=(
-            "initialize from data in train mode only, and store a flag for it as a buffer, so that a checkpoint "
-            "contains it"
-        )
-        if parameters
-        else (
-            "change state in train mode only (if self.training), and store it in buffers, so that a checkpoint "
-            "contains it"
-        ),
+        fix=f"{when} in train mode only{flag}, so that a checkpoint contains it",
     )
 
 

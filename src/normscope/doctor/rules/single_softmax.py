@@ -16,13 +16,11 @@ def look(rule: Rule, subject: Subject) -> Findings:
     for node in graph:
         if name_of(node) in _SOFTMAX and node.name in graph.moving and _length(graph, node) == 1:
             result = "0" if "log" in name_of(node) else "1"
+            rest = "; the given inputs have one token" if short else ""
             yield rule.finding(
                 node.owner or node.name,
-                (
-                    f"{name_of(node)} runs along axis {node.args[1]}, which has one entry: every result is {result}, "
-                    "so whatever computes its input has no effect and no gradient"
-                )
-                + ("; the given inputs have one token" if short else ""),
+                f"{name_of(node)} runs along axis {node.args[1]}, which has one entry: every result is {result}, so "
+                f"whatever computes its input has no effect and no gradient{rest}",
                 {"axis": int(node.args[1]), "operation": name_of(node)},
                 severity=Severity.INFO if short else None,
             )

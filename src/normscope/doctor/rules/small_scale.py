@@ -28,11 +28,9 @@ def look(rule: Rule, subject: Subject) -> Findings:
         scattered = MIXED <= negative <= 1 - MIXED and abs(mean) < spread
         if not scattered and usual >= SMALL:
             continue
-        what = (
-            f"{negative:.0%} of its scales are negative and their mean is {mean:.2g}"
-            if scattered
-            else (f"its scales are about {usual:.2g}")
-        )
+        what = f"its scales are about {usual:.2g}"
+        if scattered:
+            what = f"{negative:.0%} of its scales are negative and their mean is {mean:.2g}"
         yield rule.finding(
             place_of(site),
             f"{what}: were they stored as deviations from one (1 + w), and the one was lost?",

@@ -6,25 +6,21 @@ from normscope.doctor.rules.cannot_act import directly, pairs, removable
 
 def look(rule: Rule, subject: Subject) -> Findings:
     """Yield a finding for each such pair, at the first of the two, then those beside a way around the second."""
-    for pair in pairs(subject.structure):
-        if not directly(pair):
-            continue
+    for pair in filter(directly, pairs(subject.structure)):
         first, second = place_of(pair.first), place_of(pair.second)
         gone = removable(subject, pair)
-        what = (
-            "with its present scale and shift, removing the first changes nothing (eps aside)"
-            if gone
-            else "the second normalizes again"
-        )
+        what = "the second normalizes again"
+        if gone:
+            what = "with its present scale and shift, removing the first changes nothing (eps aside)"
         yield rule.finding(
             first,
             f"{pair.first.kind} {first} is followed directly by {pair.second.kind} {second}: {what}",
             {"second": second, "first_removable": "yes" if gone else "no"},
             certainty=Certainty.PROVED if gone else Certainty.LIKELY,
         )
-    for pair in pairs(subject.structure, confined=False):
+    for pair in filter(directly, pairs(subject.structure, confined=False)):
         first, second = place_of(pair.first), place_of(pair.second)
-        if directly(pair) and first != second:
+        if first != second:
             yield rule.finding(
                 first,
                 f"{pair.first.kind} {first} is followed directly by {pair.second.kind} {second}, and its output is "

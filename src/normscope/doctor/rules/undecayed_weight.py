@@ -10,17 +10,18 @@ def invariant_weights(subject: Subject) -> dict[str, str]:
 
     A weight that is used in several places must be invariant in each.
     """
-    found: dict[str, str] = {}
-    good: set[int] = set()
     structure = subject.structure
+    good: set[int] = set()
     for feed in structure.feeds:
         if feed.layer.id not in good and structure.is_scale_invariant(feed):
             good.add(feed.layer.id)
-    for layer in structure.program.layers:
-        if layer.op is not None and layer.op.weight_name:
-            found.setdefault(layer.op.weight_name, layer.op.owner)
-    bad = {e.op.weight_name for e in structure.program.layers if e.op is not None and e.id not in good}
-    return {name: owner for name, owner in found.items() if name not in bad}
+    layers = [(e.id, e.op) for e in structure.program.layers if e.op is not None and e.op.weight_name]
+    bad = {op.weight_name for key, op in layers if key not in good}
+    found: dict[str, str] = {}
+    for _, op in layers:
+        if op.weight_name not in bad:
+            found.setdefault(op.weight_name, op.owner)
+    return found
 
 
 def look(rule: Rule, subject: Subject) -> Findings:

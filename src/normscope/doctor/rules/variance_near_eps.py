@@ -1,7 +1,5 @@
 """NS301: channels whose variance is near or below eps."""
 
-from collections.abc import Iterator
-
 from torch import Tensor
 
 from normscope.doctor.modules import listed_channels
@@ -18,28 +16,31 @@ STEEP = 100.0
 def look(rule: Rule, subject: Subject) -> Findings:
     """Yield a finding for each normalizer with such channels: of running variances, or of groups seen in the data."""
     for site in subject.sites():
-        for variance, words, certainty in _variances(subject, site):
-            low = variance <= NEAR * site.eps
-            if site.gamma is not None and site.gamma.numel() == variance.numel():
-                low &= site.gamma.detach().double().flatten().to(low.device) != 0  # a closed channel does no harm
-            if not bool(low.any()):
-                continue
-            least, count = float(variance[low].min()), int(low.sum())
-            steep = float(_gain(site, variance)[low].max())
-            where = words.format(count=count, of=variance.numel())
-            named = f" ({listed_channels(low.nonzero().flatten().tolist())})" if variance.numel() > 1 else ""
-            share = site.eps / (max(least, 0.0) + site.eps)
-            if _most_live(subject, site, variance):
-                yield _too_large(rule, subject, site, variance, certainty)
-                continue
-            yield rule.finding(
-                place_of(site),
-                f"{where} at most {NEAR:g} eps{named}: smallest {least:.3g}, eps {site.eps:g} is {share:.0%} of the "
-                f"divisor, and the channel is amplified {steep:.3g} times",
-                {"channels": count, "of": variance.numel(), "least_variance": least, "eps": site.eps, "gain": steep},
-                certainty=certainty,
-                severity=Severity.WARNING if certainty is Certainty.PROVED and steep >= STEEP else Severity.INFO,
-            )
+        found = _variances(subject, site)
+        if found is None:
+            continue
+        variance, words, certainty = found
+        low = variance <= NEAR * site.eps
+        if site.gamma is not None and site.gamma.numel() == variance.numel():
+            low &= site.gamma.detach().double().flatten().to(low.device) != 0  # a closed channel does no harm
+        if not bool(low.any()):
+            continue
+        if _most_live(subject, site, variance):
+            yield _too_large(rule, subject, site, variance, certainty)
+            continue
+        least, count = float(variance[low].min()), int(low.sum())
+        steep = float(_gain(site, variance)[low].max())
+        where = words.format(count=count, of=variance.numel())
+        named = f" ({listed_channels(low.nonzero().flatten().tolist())})" if variance.numel() > 1 else ""
+        share = site.eps / (max(least, 0.0) + site.eps)
+        yield rule.finding(
+            place_of(site),
+            f"{where} at most {NEAR:g} eps{named}: smallest {least:.3g}, eps {site.eps:g} is {share:.0%} of the "
+            f"divisor, and the channel is amplified {steep:.3g} times",
+            {"channels": count, "of": variance.numel(), "least_variance": least, "eps": site.eps, "gain": steep},
+            certainty=certainty,
+            severity=Severity.WARNING if certainty is Certainty.PROVED and steep >= STEEP else Severity.INFO,
+        )
 
 
 def _most_live(subject: Subject, site: Site, variance: Tensor) -> bool:
@@ -80,20 +81,19 @@ def _gain(site: Site, variance: Tensor) -> Tensor:
     return gain if gamma is None else gain * (gamma if gamma.numel() == gain.numel() else gamma.max())
 
 
-def _variances(subject: Subject, site: Site) -> Iterator[tuple[Tensor, str, Certainty]]:
-    """Yield the variances a normalizer divides by: fixed ones, or the least of each group in the data."""
+def _variances(subject: Subject, site: Site) -> tuple[Tensor, str, Certainty] | None:
+    """Return the variances a normalizer divides by, if known: fixed ones, or the least of each group in the data."""
     if site.eps <= 0:
-        return
+        return None
     if site.running is not None:
         variance = site.running[1].detach().double().flatten()
-        yield variance, "{count} of {of} running variances are", Certainty.PROVED
-        return
+        return variance, "{count} of {of} running variances are", Certainty.PROVED
     seen, spread = subject.seen_before(site), site.spread
     if seen is None or seen.floor is None or spread is None or spread.size < 2 or spread.where != "inside":
-        return
+        return None
     square = seen.floor.double().flatten().square() * spread.factor
     words = "the variance of some sample is" if square.numel() == 1 else "{count} of {of} groups have a variance of"
-    yield square, words, Certainty.MEASURED
+    return square, words, Certainty.MEASURED
 
 
 RULE = Rule(
