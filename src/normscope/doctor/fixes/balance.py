@@ -5,7 +5,7 @@ import math
 import torch
 from torch import Tensor
 
-from normscope.doctor.fixes.change import Change, Draft
+from normscope.doctor.fixes.change import Change, Draft, Refused
 from normscope.operators.expression import Expr, LinearOp
 
 KIND = "balance"
@@ -28,28 +28,24 @@ def balance_pairs(draft: Draft) -> None:
         readers = parents.get(atom.id, [])
         if before.id not in layers or len(readers) != 1 or readers[0].id not in layers:
             continue
-        change = _balanced(draft, before, readers[0])
-        if isinstance(change, str):
-            draft.refuse(KIND, atom.atom.owner, change)
-        elif change is not None:
-            draft.apply(change)
+        draft.attempt(KIND, atom.atom.owner, _balanced, before, readers[0])
 
 
-def _balanced(draft: Draft, first: Expr, second: Expr) -> Change | str | None:
-    """Return the change of one pair, why there is none, or ``None`` if it is balanced already."""
+def _balanced(draft: Draft, first: Expr, second: Expr) -> Change | None:
+    """Return the change of one pair, or ``None`` if it is balanced already."""
     one, two = first.op, second.op
     if one is None or two is None or len(draft.subject.evaluation.parents.get(first.id, [])) != 1:
-        return "something else reads the output of the first layer"
+        raise Refused("something else reads the output of the first layer")
     bias = draft.name_of(one.bias)
     names = [one.weight_name, two.weight_name, *([bias or "?"] if one.bias is not None else [])]
     if not (draft.is_plain(one) and draft.is_plain(two)):
-        return "a weight is computed from others (a parametrization), or is not in the state dict"
+        raise Refused("a weight is computed from others (a parametrization), or is not in the state dict")
     if not (_plain(one) and _plain(two)):
-        return "a layer is transposed, has groups, or does not act on the last axis"
+        raise Refused("a layer is transposed, has groups, or does not act on the last axis")
     if any(n not in draft.state or not draft.is_used_once(n) for n in names):
-        return "a weight is used in several places"
+        raise Refused("a weight is used in several places")
     if one.kind != two.kind or first.op is second.op:
-        return "a linear layer and a convolution do not share units"
+        raise Refused("a linear layer and a convolution do not share units")
     a, b = draft.double(names[0]), draft.double(names[1])
     into = a.flatten(1).square().sum(1)
     if bias:

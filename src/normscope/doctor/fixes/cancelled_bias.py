@@ -3,7 +3,7 @@
 import torch
 from torch import Tensor
 
-from normscope.doctor.fixes.change import Change, Draft
+from normscope.doctor.fixes.change import Change, Draft, Refused
 from normscope.doctor.rules.cancelled_bias import cancelling_sites
 from normscope.doctor.structure import carried
 from normscope.doctor.subject import place_of
@@ -21,37 +21,30 @@ def drop_biases(draft: Draft) -> None:
     """
     places = {place_of(site) for site in draft.subject.sites()}
     for name, uses in cancelling_sites(draft.subject).items():
-        owner = uses[0][0].op.owner if uses[0][0].op is not None else ""
-        if name not in draft.state or not bool((draft.state[name] != 0).any()):
-            continue
-        if not draft.is_used_once(name):
-            draft.refuse(KIND, owner, f"{name} is used in several places, so no single running mean can absorb it")
-            continue
         expr, sites = uses[0]
-        moved = _moved_means(draft, name, expr, sites)
-        if isinstance(moved, str):
-            draft.refuse(KIND, owner, moved)
-            continue
-        absorbed = f"; {', '.join(sorted(moved))} absorbs it" if moved else ""
-        draft.apply(
-            Change(
-                KIND,
-                owner,
-                f"{name} set to zero{absorbed}",
-                {name: torch.zeros_like(draft.state[name]), **moved},
-                f"build {owner} with bias=False" if name.endswith(".bias") and owner not in places else "",
-                "unchanged: the bias had no gradient",
-            )
-        )
+        owner = expr.op.owner if expr.op is not None else ""
+        if name in draft.state and bool((draft.state[name] != 0).any()):
+            code = f"build {owner} with bias=False" if name.endswith(".bias") and owner not in places else ""
+            draft.attempt(KIND, owner, _dropped, name, owner, expr, sites, code)
 
 
-def _moved_means(draft: Draft, name: str, expr: Expr, sites: list[Site]) -> dict[str, Tensor] | str:
-    """Return the new running means of the normalizers that cancel a bias, or why there are none."""
+def _dropped(draft: Draft, name: str, owner: str, expr: Expr, sites: list[Site], code: str) -> Change:
+    """Return the change of one bias."""
+    if not draft.is_used_once(name):
+        raise Refused(f"{name} is used in several places, so no single running mean can absorb it")
+    moved = _moved_means(draft, name, expr, sites)
+    what = f"{name} set to zero" + (f"; {', '.join(sorted(moved))} absorbs it" if moved else "")
+    new = {name: torch.zeros_like(draft.state[name]), **moved}
+    return Change(KIND, owner, what, new, code, "unchanged: the bias had no gradient")
+
+
+def _moved_means(draft: Draft, name: str, expr: Expr, sites: list[Site]) -> dict[str, Tensor]:
+    """Return the new running means of the normalizers that cancel a bias."""
     moved: dict[str, Tensor] = {}
     fixed = {s.node: s for s in draft.subject.sites() if s.running is not None}
     bias = None if expr.op is None else expr.op.bias
     if bias is None:
-        return f"{name} is not added by a linear operation"
+        raise Refused(f"{name} is not added by a linear operation")
     present = draft.double(name).reshape(bias.shape).cpu()
     for site in sites:
         running = fixed.get(site.node)
@@ -59,7 +52,7 @@ def _moved_means(draft: Draft, name: str, expr: Expr, sites: list[Site]) -> dict
             continue  # it subtracts the mean of its input itself
         mean = draft.name_of(running.running[0])
         if not mean or not draft.is_used_once(mean):
-            return f"the running mean of {place_of(site)} is not a buffer of its own"
+            raise Refused(f"the running mean of {place_of(site)} is not a buffer of its own")
         source = draft.subject.structure.program.ends[site.node][0]
         arrived = carried(expr, source, present.expand(expr.shape).clone())
         per_channel = arrived.movedim(1, 0).flatten(1)[:, 0] if arrived.ndim > 1 else arrived

@@ -39,6 +39,10 @@ class Refusal:
     reason: str
 
 
+class Refused(Exception):  # noqa: N818
+    """Raised where a change would not leave the function as it is, or cannot be carried out: says why."""
+
+
 @dataclass(eq=False)
 class Draft:
     """The weights while they are mended."""
@@ -57,9 +61,15 @@ class Draft:
         self.changes.append(change)
         self.state.update({name: value.to(self.state[name]) for name, value in change.tensors.items()})
 
-    def refuse(self, kind: str, place: str, reason: str) -> None:
-        """Note what is left alone."""
-        self.refusals.append(Refusal(kind, place, reason))
+    def attempt(self, kind: str, place: str, make: Callable[..., Change | None], *arguments: Any) -> None:
+        """Carry out the change that a function of the draft makes, if any; note what is left alone if it refuses."""
+        try:
+            change = make(self, *arguments)
+        except Refused as reason:
+            self.refusals.append(Refusal(kind, place, str(reason)))
+        else:
+            if change is not None:
+                self.apply(change)
 
     def name_of(self, tensor: Tensor | None) -> str:
         """Return the name of a tensor of the model, or an empty text if it is none."""

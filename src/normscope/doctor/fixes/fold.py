@@ -3,9 +3,9 @@
 import torch
 from torch import Tensor
 
-from normscope.doctor.fixes.change import Change, Draft
+from normscope.doctor.fixes.change import Change, Draft, Refused
 from normscope.doctor.subject import place_of
-from normscope.operators.expression import Expr, LinearOp
+from normscope.operators.expression import LinearOp
 from normscope.operators.site import Site
 
 KIND = "fold"
@@ -18,43 +18,33 @@ def fold_normalizers(draft: Draft) -> None:
     :math:`b' = \gamma (b - \mu)/\sigma + \beta`. The normalizer becomes the identity (variance ``1 - eps``), or keeps
     the shift where the layer has no bias, so that the weights still fit the code as it is.
     """
-    program = draft.subject.program
-    layers = {e.id: e for e in program.layers}
     for site in draft.subject.sites():
-        if site.running is None or site.node not in program.ends:
-            continue
-        before, out = program.ends[site.node]
-        layer = layers.get(before.id)
-        if layer is None or layer.op is None or out is None:
-            draft.refuse(KIND, place_of(site), "there is no linear layer directly before it")
-            continue
-        reason = _obstacle(draft, site, layer, out)
-        if reason:
-            draft.refuse(KIND, place_of(site), reason)
-            continue
-        draft.apply(_folded(draft, site, layer.op))
+        if site.running is not None and site.node in draft.subject.program.ends:
+            draft.attempt(KIND, place_of(site), _folded, site)
 
 
-def _obstacle(draft: Draft, site: Site, layer: Expr, out: Expr) -> str:
-    """Return why a normalizer cannot be folded, or an empty text."""
-    op = layer.op
-    readers = draft.subject.evaluation.parents.get(layer.id, [])
-    if op is None or any(reader.id != out.id for reader in readers):
-        return "something else reads its input"
+def _layer_before(draft: Draft, site: Site) -> LinearOp:
+    """Return the layer that a normalizer can be folded into."""
+    layer, out = draft.subject.program.ends[site.node]
+    op = layer.op if any(e.id == layer.id for e in draft.subject.program.layers) else None
+    if op is None or out is None:
+        raise Refused("there is no linear layer directly before it")
+    if any(reader.id != out.id for reader in draft.subject.evaluation.parents.get(layer.id, [])):
+        raise Refused("something else reads its input")
     biases = [] if op.bias is None else [draft.name_of(op.bias) or "?"]
     names = [op.weight_name, *biases, *_buffers(draft, site)]
     if any(n not in draft.state for n in names) or not draft.is_plain(op):
-        return "the weight before it is computed from others (a parametrization), or is not in the state dict"
+        raise Refused("the weight before it is computed from others (a parametrization), or is not in the state dict")
     shared = [n for n in names if not draft.is_used_once(n)]
     if shared:
-        return f"{shared[0]} is used in several places"
+        raise Refused(f"{shared[0]} is used in several places")
     if op.data.get("transposed") and op.data.get("groups", 1) > 1:
-        return "a transposed convolution with groups"
+        raise Refused("a transposed convolution with groups")
     if op.kind == "matrix" and op.data.get("axis", -1) != -1:
-        return "the matrix does not act on the last axis"
+        raise Refused("the matrix does not act on the last axis")
     if op.kind == "matrix" and len(layer.shape) != 2:
-        return "its channels are not the outputs of the linear layer"
-    return ""
+        raise Refused("its channels are not the outputs of the linear layer")
+    return op
 
 
 def _buffers(draft: Draft, site: Site) -> list[str]:
@@ -64,8 +54,9 @@ def _buffers(draft: Draft, site: Site) -> list[str]:
     return [draft.name_of(t) or "?" for t in given]
 
 
-def _folded(draft: Draft, site: Site, op: LinearOp) -> Change:
+def _folded(draft: Draft, site: Site) -> Change:
     """Return the change of one layer and its normalizer."""
+    op = _layer_before(draft, site)
     mean, variance = _buffers(draft, site)[:2]
     gamma, beta = draft.name_of(site.gamma), draft.name_of(site.beta)
     mu, v = draft.double(mean), draft.double(variance)

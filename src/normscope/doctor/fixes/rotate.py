@@ -1,6 +1,6 @@
 """Rotate residual streams so that no channel is an outlier before quantization."""
 
-from normscope.doctor.fixes.change import Change, Draft
+from normscope.doctor.fixes.change import Change, Draft, Refusal
 from normscope.geometry.function import function_of
 from normscope.geometry.rotate import rotate
 
@@ -11,8 +11,7 @@ def rotate_streams(draft: Draft) -> None:
     """Change the channels of every residual stream that allows it by an orthogonal matrix, gains folded before."""
     function = function_of(draft.subject.captured, mode="running")
     done, reasons = rotate(function)
-    for reason in reasons:
-        draft.refuse(KIND, "", reason)
+    draft.refusals += [Refusal(KIND, "", reason) for reason in reasons]
     for found in done:
         aliases = {name: first for name, first in function.aliases.items() if first in found.state}
         new = {**found.state, **{name: found.state[first] for name, first in aliases.items()}}

@@ -210,7 +210,7 @@ def _verified(
             if off.is_rounding:
                 draft.apply(change)
             else:
-                draft.refuse(change.kind, change.place, _words(off))
+                draft.refusals.append(Refusal(change.kind, change.place, _words(off)))
     return draft
 
 

@@ -4,9 +4,10 @@ import math
 
 from torch import Tensor
 
-from normscope.doctor.fixes.change import Change, Draft
+from normscope.doctor.fixes.change import Change, Draft, Refused
 from normscope.doctor.structure import Feed
 from normscope.doctor.subject import place_of
+from normscope.operators.expression import LinearOp
 from normscope.operators.site import Site
 
 KIND = "unit-norm"
@@ -28,52 +29,40 @@ def unit_norms(draft: Draft) -> None:
     folded = {change.place for change in draft.changes if change.kind == "fold"}
     for feed in subject.structure.feeds:
         op = feed.layer.op
-        if op is None or feed.site.owner in folded or not subject.structure.is_scale_invariant(feed):
-            continue
-        name = op.weight_name
-        if not draft.is_plain(op):
-            draft.refuse(KIND, op.owner, "its weight is computed from others (a parametrization)")
-            continue
-        if not draft.is_used_once(name) or feed.source.id != feed.layer.id:
-            draft.refuse(
-                KIND, op.owner, f"{name} is used in several places, or something is between it and its normalizer"
-            )
-            continue
-        norm = float(draft.double(name).norm())
-        if norm == 0 or abs(norm - 1) < NEAR_ONE:
-            continue
-        change = _rescaled(draft, feed, name, 1.0 / norm)
-        if isinstance(change, str):
-            draft.refuse(KIND, op.owner, change)
-        else:
-            draft.apply(change)
+        if op is not None and feed.site.owner not in folded and subject.structure.is_scale_invariant(feed):
+            draft.attempt(KIND, op.owner, _rescaled, feed, op)
 
 
-def _rescaled(draft: Draft, feed: Feed, name: str, c: float) -> Change | str:
-    """Return the change of one weight, or why there is none."""
+def _rescaled(draft: Draft, feed: Feed, op: LinearOp) -> Change | None:
+    """Return the change of one weight, or ``None`` if its norm is one already."""
+    name = op.weight_name
+    if not draft.is_plain(op):
+        raise Refused("its weight is computed from others (a parametrization)")
+    if not draft.is_used_once(name) or feed.source.id != feed.layer.id:
+        raise Refused(f"{name} is used in several places, or something is between it and its normalizer")
+    norm = float(draft.double(name).norm())
+    if norm == 0 or abs(norm - 1) < NEAR_ONE:
+        return None
+    c = 1.0 / norm
     site = next((s for s in draft.subject.sites() if s.node == feed.site.node), None)
-    op = feed.layer.op
-    if site is None or op is None:
-        return "its normalizer behaves differently in evaluation"
+    if site is None:
+        raise Refused("its normalizer behaves differently in evaluation")
     new: dict[str, Tensor] = {name: draft.double(name) * c}
     bias = draft.name_of(op.bias)
     if op.bias is not None:
         if not bias or not draft.is_used_once(bias):
-            return "its bias is used in several places"
+            raise Refused("its bias is used in several places")
         new[bias] = draft.double(bias) * c
     note = ""
     if site.running is not None:
-        moved = _statistics(draft, site, c)
-        if isinstance(moved, str):
-            return moved
-        new |= moved
+        new |= _statistics(draft, site, c)
     elif site.eps > 0:
         off = denominator_change(draft, site, c)
         needed = f"eps = {site.eps:g} of {place_of(site)} would have to become {site.eps * c * c:.3g}"
         if off is None:
-            return f"{needed}: pass data to see whether that matters"
+            raise Refused(f"{needed}: pass data to see whether that matters")
         if off > TOLERANCE:
-            return f"{needed}, or the output would change by {off:.2g} (relative): set eps and rescale by hand"
+            raise Refused(f"{needed}, or the output would change by {off:.2g} (relative): set eps and rescale by hand")
         note = f"; eps changes the output by at most {off:.2g} (relative) on the data"
     return Change(
         KIND,
@@ -85,14 +74,16 @@ def _rescaled(draft: Draft, feed: Feed, name: str, c: float) -> Change | str:
     )
 
 
-def _statistics(draft: Draft, site: Site, c: float) -> dict[str, Tensor] | str:
+def _statistics(draft: Draft, site: Site, c: float) -> dict[str, Tensor]:
     """Return the running statistics that go with a rescaled weight."""
     mean, variance = (draft.name_of(t) for t in site.running or (None, None))
     if not mean or not variance or not (draft.is_used_once(mean) and draft.is_used_once(variance)):
-        return f"the running statistics of {place_of(site)} are not buffers of their own"
+        raise Refused(f"the running statistics of {place_of(site)} are not buffers of their own")
     new = (draft.double(variance) + site.eps) * c * c - site.eps
     if not bool((new > 0).all()):
-        return f"the running variance of {place_of(site)} would have to be negative: eps = {site.eps:g} is too large"
+        raise Refused(
+            f"the running variance of {place_of(site)} would have to be negative: eps = {site.eps:g} is too large"
+        )
     return {mean: draft.double(mean) * c, variance: new}
 
 
