@@ -14,6 +14,6 @@ if TYPE_CHECKING:
 @pytest.fixture(scope="session")
 def assert_healthy() -> Callable[..., CheckResult]:
     """Return :func:`normscope.assert_healthy`: it fails a test for what ``normscope check`` would fail."""
-    from normscope.doctor.assertion import assert_healthy as function
+    from normscope.doctor.run import assert_healthy as function
 
     return function

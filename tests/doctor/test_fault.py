@@ -8,7 +8,7 @@ from torch import Tensor, nn
 
 from checking import noise
 from networks import Lambda
-from normscope.doctor.fault import FIXES, fault_of, told
+from normscope.doctor.fault import FIXES, explained, fault_of
 from normscope.doctor.subject import examine
 from normscope.graph.ir import Node, Ref
 
@@ -67,7 +67,7 @@ def test_an_operation_nobody_knows_is_named_at_least() -> None:
 
     node = Node("y", "aten.lgamma.default", (Ref("x"),))
     fault = fault_of(node, {"x": torch.zeros(2)})
-    assert told(fault, Graph((Node("x", "input"), node)), {})[0].startswith("lgamma is the first operation")
+    assert explained(fault, Graph((Node("x", "input"), node)), {})[0].startswith("lgamma is the first operation")
 
 
 def test_a_normalizer_without_eps_and_a_weight_of_length_zero() -> None:

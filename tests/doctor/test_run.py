@@ -11,6 +11,7 @@ import pytest
 import torch
 from torch import nn
 
+import normscope
 from checking import initialized, noise
 from fingerprints import fingerprint
 from normscope import check
@@ -19,6 +20,7 @@ from normscope.core.errors import InputError
 from normscope.core.finding import Severity
 from normscope.doctor import run as run_module
 from normscope.doctor.catalogue import RULES
+from normscope.doctor.run import UnhealthyError, assert_healthy
 from normscope.doctor.settings import Settings, baseline_text
 
 SCHEMA = json.loads((Path(__file__).parents[2] / "docs" / "findings.schema.json").read_text())
@@ -169,3 +171,15 @@ def test_the_purpose_is_checked_and_kept() -> None:
     assert json.loads(result.to_json())["purpose"] == "inference"
     with pytest.raises(InputError, match="finetune"):
         check(model, purpose="fun")
+
+
+def test_an_assertion_raises_with_one_line_for_each_finding_as_grave() -> None:
+    """And returns the result where there is none; codes can be left out, and the severity chosen."""
+    model = nn.Sequential(nn.Linear(4, 4), nn.BatchNorm1d(4), nn.ReLU())
+    with pytest.raises(UnhealthyError, match=r"NS101 warning \(proved\) 0: .*Fix: build the layer") as caught:
+        assert_healthy(model, noise(16, 4))
+    assert isinstance(caught.value, AssertionError)
+    assert caught.value.result.failed
+    assert not assert_healthy(model, noise(16, 4), ignore=["NS101"]).failed
+    assert {f.code for f in assert_healthy(model, noise(16, 4), fail_on="error").findings} == {"NS101"}
+    assert normscope.assert_healthy is assert_healthy

@@ -88,11 +88,11 @@ def check(
         if write_baseline is not None:
             settings = replace(settings, baseline=None)
         if folder is None:
-            result, source, capacity = run(
-                named, settings, stages, optimizer=optimizer, batch_size=batch_size, dtype=dtype, purpose=purpose,
-                before=before, device=device, seed=seed,
+            result, capacity = run(
+                named, stages, optimizer, before, device=device, seed=seed, settings=settings, batch_size=batch_size,
+                dtype=_dtype(dtype), purpose=purpose,
             )  # fmt: skip
-            text = rendered(result, format, source, capacity, width=width)
+            text = rendered(result, format, source_of(split_arguments(model)[0]), capacity, width=width)
         else:
             from normscope.monitor.check_run import check_run
 
@@ -120,40 +120,33 @@ def run_folder(model: str) -> Path | None:
 
 def run(
     named: Named,
-    settings: Settings,
     stages: Stages,
-    *,
     optimizer: str | None,
-    batch_size: int | None,
-    dtype: str | None,
-    purpose: str,
     before: Path | None,
+    *,
     device: str | None,
     seed: int,
-) -> tuple[CheckResult, Source | None, Callable[[], Result]]:
-    """Load a model, and check it; the other arguments are the options of ``check``.
+    **rest: Any,
+) -> tuple[CheckResult, Callable[[], Result]]:
+    """Load a model, and check it; the other arguments are those of :func:`normscope.check`.
 
     Returns:
-        The result, where the model is written down, and a function that analyzes it for a full report.
+        The result, and a function that analyzes the model for a full report.
     """
     from normscope.cli.analyze import checked_device
     from normscope.doctor import check as doctor
     from normscope.report.findings import finding_line
 
     checked_device(device)
-    precision = _dtype(dtype)
     loaded = load(named, seed, stages)
     common = {"limit": named.limit, "device": device, "seed": seed}
     result = loaded.call(
         doctor,
         optimizer=None if optimizer is None else optimizer_of(optimizer, loaded.model, seed),
-        settings=settings,
-        batch_size=batch_size,
-        dtype=precision,
-        purpose=purpose,
         before=None if before is None else _earlier(loaded.model, before),
         tell=lambda finding: stages.note(finding_line(finding)),
         **common,
+        **rest,
     )
 
     def capacity() -> Result:
@@ -161,7 +154,7 @@ def run(
 
         return loaded.call(analyze, **common)
 
-    return result, source_of(split_arguments(named.model)[0]), capacity
+    return result, capacity
 
 
 def rendered(

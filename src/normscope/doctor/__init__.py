@@ -1,7 +1,6 @@
 """The doctor: rules with stable codes that look at a model, its data and its optimizer."""
 
-from normscope.doctor.assertion import UnhealthyError, assert_healthy
-from normscope.doctor.run import CheckResult, check
+from normscope.doctor.run import CheckResult, UnhealthyError, assert_healthy, check
 from normscope.doctor.settings import Settings
 
 __all__ = ["CheckResult", "Settings", "UnhealthyError", "assert_healthy", "check"]

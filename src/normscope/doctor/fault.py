@@ -8,7 +8,7 @@ from torch import Tensor
 
 from normscope.core.errors import listed
 from normscope.doctor.modules import listed_channels
-from normscope.doctor.neighbours import reach, reads
+from normscope.doctor.neighbours import ancestors
 from normscope.graph.ir import Graph, Node, Ref
 from normscope.graph.recognise import name_of
 
@@ -82,12 +82,12 @@ def _suspects(node: Node, values: Mapping[str, Any]) -> Iterator[tuple[str, Tens
         yield operand.name, value <= (-1 if name == "log1p" else 0), "negative"
 
 
-def told(fault: Fault, graph: Graph, tensors: Mapping[str, Tensor]) -> tuple[str, str]:
+def explained(fault: Fault, graph: Graph, tensors: Mapping[str, Tensor]) -> tuple[str, str]:
     """Return what happened, in words, and what to do."""
     name = name_of(fault.node)
     fix = FIXES.get(fault.kind, "check the input of this operation; load an earlier checkpoint if weights are lost")
     if fault.kind == "infinite":
-        return _of_infinities(fault), fix
+        return _infinities_to_nan(fault), fix
     first = f"{name} is the first operation whose result is not finite on the data although its inputs are"
     if fault.kind == "equal":
         return f"{first}: all entries of some group are equal, and no eps is added to their variance of zero", fix
@@ -105,8 +105,7 @@ def told(fault: Fault, graph: Graph, tensors: Mapping[str, Tensor]) -> tuple[str
         return f"{first}: {share} are {sign}{why}", fix
     source, where = _behind(fault, graph, tensors)
     if not source:
-        above = sorted(reach([fault.operand], reads(graph)), key=graph.position)
-        made = [graph[name].target for name in above if graph[name].target in tensors]
+        made = [node.target for node in ancestors(graph, fault.operand) if node.target in tensors]
         text = f"{first}: {name_of(graph[fault.operand])} of {listed(made)} is {sign}"
         return f"{text} at {listed_channels(fault.entries)}", f"{fix}: the data is not the cause"
     buffer = source.rpartition(".")[2]
@@ -115,7 +114,7 @@ def told(fault: Fault, graph: Graph, tensors: Mapping[str, Tensor]) -> tuple[str
     return text, f"{fix}; or {again}, or remove the channels without signal: the data is not the cause"
 
 
-def _of_infinities(fault: Fault) -> str:
+def _infinities_to_nan(fault: Fault) -> str:
     """Return how an operation made NaN of infinities, in words."""
     name = name_of(fault.node)
     text = f"{name} turns infinities into NaN"
@@ -128,13 +127,11 @@ def _of_infinities(fault: Fault) -> str:
 
 def _behind(fault: Fault, graph: Graph, tensors: Mapping[str, Tensor]) -> tuple[str, str]:
     """Return the parameter or buffer an operand that does not depend on the input comes from, and its entries."""
-    for name in sorted(reach([fault.operand], reads(graph)), key=graph.position):
-        target = graph[name].target
-        tensor = tensors.get(target) if target else None
+    where = "" if len(fault.entries) == fault.size else f" at {listed_channels(fault.entries)}"
+    for node in ancestors(graph, fault.operand):
+        tensor = tensors.get(node.target)
         if tensor is None or not tensor.is_floating_point() or tensor.numel() != fault.size:
             continue
-        flat = tensor.detach().flatten()[list(fault.entries)]
-        if bool((flat <= 0).all()):
-            whole = len(fault.entries) == fault.size
-            return target, "" if whole else f" at {listed_channels(fault.entries)}"
+        if bool((tensor.detach().flatten()[list(fault.entries)] <= 0).all()):
+            return node.target, where
     return "", ""

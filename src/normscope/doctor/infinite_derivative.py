@@ -79,7 +79,6 @@ class Singularities:
         kept = [n.name for n in graph if n.op in ("parameter", "input")]
         outputs = [name for n in graph if n.op == "output" for name in n.inputs()]
         learned = reach(kept, users, cuts) & reach(outputs, read, cuts)
-        self._learned = learned
         self._read = {k: tuple(v for v in names if v in learned) for k, names in read.items()}
         self._used: dict[str, list[int]] = {}  # which of the several values of an operation are read
         for n in graph:
@@ -98,8 +97,7 @@ class Singularities:
         before = self.found.get(node.name)
         if bad and (before is None or bad > before.entries):
             above = reach([node.name], self._read)
-            sources = [self.graph[n] for n in sorted(above, key=self.graph.position)]
-            names = tuple(n.target for n in sources if n.op == "parameter")
+            names = tuple(n.target for n in self.graph if n.op == "parameter" and n.name in above)
             self.found[node.name] = Singularity(node, bad, of, at, names)
 
     def look_at_weights(self, tensors: Mapping[str, Tensor]) -> None:

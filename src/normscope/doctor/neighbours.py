@@ -1,6 +1,6 @@
 """Which operation comes before which in a captured graph: what a normalizer reads, through pass-through operations."""
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Container, Iterable, Iterator, Mapping
 
 from normscope.graph.ir import Graph, Node
 from normscope.graph.recognise import name_of
@@ -41,6 +41,26 @@ def reads(graph: Graph) -> dict[str, tuple[str, ...]]:
 def between(graph: Graph, starts: Iterable[str], end: str) -> set[str]:
     """Return the nodes on some way from one of some nodes to another, both included."""
     return reach(starts, graph.users()) & reach([end], reads(graph))
+
+
+def ancestors(graph: Graph, name: str) -> list[Node]:
+    """Return the nodes that one depends on, itself included, in order of execution."""
+    names = reach([name], reads(graph))
+    return [node for node in graph if node.name in names]
+
+
+def behind(graph: Graph, name: str, operations: Container[str]) -> Node:
+    """Return a node, or the one before it that it gets its first input from by way of some operations.
+
+    >>> from normscope.graph.ir import Ref
+    >>> nodes = (Node("x", "input"), Node("y", "aten.view.default", (Ref("x"),)))
+    >>> behind(Graph(nodes), "y", ["view"]).name
+    'x'
+    """
+    node = graph[name]
+    while name_of(node) in operations and node.inputs():
+        node = graph[node.inputs()[0]]
+    return node
 
 
 def before(graph: Graph, name: str) -> Iterator[Node]:

@@ -1,4 +1,4 @@
-"""``check``: run every rule over one model."""
+"""``check``: run every rule over one model; ``assert_healthy``: a check that raises, for tests and training loops."""
 
 import contextlib
 from collections import Counter
@@ -271,3 +271,52 @@ def counts_text(result: CheckResult) -> str:
     words = {s: "remark" if s is Severity.INFO else s.value for s in Severity}
     parts = [f"{counts[s]} {words[s]}{'s' if counts[s] > 1 else ''}" for s in reversed(Severity) if counts[s]]
     return ", ".join(parts) or "no findings"
+
+
+class UnhealthyError(AssertionError):
+    """A model has findings of at least the given severity.
+
+    Attributes:
+        result: what the check found.
+    """
+
+    def __init__(self, result: CheckResult, findings: list[Finding]) -> None:
+        self.result = result
+        lines = []
+        for f in findings:
+            head = f"{f.code} {f.severity.value} ({f.certainty.value}) {f.place or 'model'}"
+            lines.append(f"{head}: {f.message}" + (f". Fix: {f.fix}" if f.fix else ""))
+        super().__init__("\n".join(lines))
+
+
+def assert_healthy(
+    model: nn.Module,
+    data: Any = None,
+    optimizer: torch.optim.Optimizer | None = None,
+    *,
+    fail_on: str = "warning",
+    **options: Any,
+) -> CheckResult:
+    """Check a model and raise if there is a finding of at least the given severity.
+
+    Args:
+        model: any PyTorch module.
+        data: inputs as for ``check``.
+        optimizer: its optimizer.
+        fail_on: ``info``, ``warning``, ``error`` or ``never``.
+        **options: further arguments of ``check``, such as ``purpose`` and ``ignore``.
+
+    Returns:
+        The result, with less severe findings.
+
+    Raises:
+        UnhealthyError: an ``AssertionError`` with one line for each finding.
+
+    >>> assert_healthy(nn.Sequential(nn.Linear(4, 4), nn.LayerNorm(4))).failed
+    False
+    """
+    settings = Settings(fail_on=fail_on)
+    result = check(model, data, optimizer, settings=settings, **options)
+    if result.failed:
+        raise UnhealthyError(result, [f for f in result.findings if settings.fails([f])])
+    return result

@@ -6,6 +6,7 @@ import torch
 from torch import Tensor, nn
 
 from normscope.core.errors import StateChangedError
+from normscope.graph.capture import tensors_in
 from normscope.graph.guard import untouched
 from normscope.graph.inputs import ModelInputs
 from normscope.graph.statefulness import evaluating
@@ -69,10 +70,7 @@ def random_part(model: nn.Module, inputs: ModelInputs) -> str:
 
 def _copied(value: Any) -> list[Tensor]:
     """Return copies of the floating tensors in arguments or results."""
-    if isinstance(value, Tensor):
-        return [value.detach().clone()] if value.is_floating_point() else []
-    parts = value.values() if isinstance(value, dict) else value if isinstance(value, tuple | list) else ()
-    return [tensor for part in parts for tensor in _copied(part)]
+    return [tensor.detach().clone() for _, tensor in tensors_in(value)]
 
 
 def _same(a: list[Tensor], b: list[Tensor]) -> bool:

@@ -21,14 +21,13 @@ from normscope.core.errors import (
     StatefulError,
 )
 from normscope.doctor.earlier_version import Earlier, look_back
-from normscope.doctor.fault import told
+from normscope.doctor.fault import explained
 from normscope.doctor.features import channel_axis, feature_axes
 from normscope.doctor.infinite_derivative import Singularities
 from normscope.doctor.modules import opened
 from normscope.doctor.neighbours import between
 from normscope.doctor.probe import Probe, Statistics, batch_statistics
-from normscope.doctor.sample_dependence import Companions
-from normscope.doctor.second_run import Again, again, in_precision
+from normscope.doctor.second_run import Again, Companions, again, in_precision
 from normscope.doctor.state import changed_by_forward, random_part
 from normscope.doctor.structure import Structure
 from normscope.graph.capture import Captured, capture
@@ -393,7 +392,7 @@ def _fill(subject: Subject, prepared: Prepared, data: Any, limit: int | None, se
         subject.broken = str(error)
     fault = subject.probe.fault or subject.probe.made
     if fault is not None and (subject.broken or (infinite and fault.kind)):
-        subject.broken, subject.broken_fix = told(fault, captured.graph, captured.tensors)
+        subject.broken, subject.broken_fix = explained(fault, captured.graph, captured.tensors)
         subject.broken_at = fault.node.owner
     if subject.seen is not None and subject.seen.samples == 0:
         raise InputError("The data is empty. Pass at least one sample, or no data.")

@@ -6,7 +6,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from normscope.doctor.neighbours import reach, reads
+from normscope.doctor.neighbours import RECURRENT, ancestors
 from normscope.doctor.rule import Certainty, Findings, Rule, Subject, place_of
 from normscope.graph.interpreter import run
 from normscope.graph.ir import Graph, Node
@@ -15,7 +15,6 @@ from normscope.operators.site import Site
 
 #: Fewest time steps, and difference of a value that counts, relative to its size.
 FEWEST, CHANGED = 8, 1e-5
-_RECURRENT = ("lstm", "gru", "rnn_tanh", "rnn_relu")
 _ATTENTION = ("softmax", "_softmax", "scaled_dot_product_attention")
 
 
@@ -46,9 +45,8 @@ def _spans_time(site: Site, steps: int) -> bool:
 
 def _remembers(graph: Graph, site: Site) -> bool:
     """Return whether a layer before a normalizer mixes time steps: else nothing was meant to be causal."""
-    for name in reach([site.source], reads(graph)):
-        node = graph[name]
-        if name_of(node) in (*_RECURRENT, *_ATTENTION):
+    for node in ancestors(graph, site.source):
+        if name_of(node) in (*RECURRENT, *_ATTENTION):
             return True
         if name_of(node) == "conv1d" and len(node.inputs()) > 1 and (graph[node.inputs()[1]].shape or (1,))[-1] > 1:
             return True

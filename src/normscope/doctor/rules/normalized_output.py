@@ -1,7 +1,6 @@
 """NS106: a normalizer right before the output."""
 
-from normscope.doctor.neighbours import LAYERS as LAYER_OPERATIONS
-from normscope.doctor.neighbours import before
+from normscope.doctor.neighbours import LAYERS, before, behind
 from normscope.doctor.rule import Certainty, Findings, Rule, Subject, place_of
 from normscope.graph.ir import Graph, Ref
 from normscope.graph.recognise import name_of
@@ -9,7 +8,7 @@ from normscope.graph.recognise import name_of
 #: An output of more entries may be an embedding, which many networks normalize.
 FEW = 16
 #: Fewer layers are a part of a network, not one.
-LAYERS = 2
+FEWEST = 2
 #: Operations that end a network after its logits.
 _ENDINGS = (
     "sigmoid", "softmax", "_softmax", "log_softmax", "_log_softmax", "tanh", "squeeze", "view", "flatten", "reshape",
@@ -22,7 +21,7 @@ _PASSING = ("view", "reshape", "flatten", "squeeze", "clone", "contiguous", "dro
 
 def look(rule: Rule, subject: Subject) -> Findings:
     """Yield the normalizers behind which nothing but an ending comes, if the output is too small for an embedding."""
-    if len(subject.program.layers) < LAYERS:
+    if len(subject.program.layers) < FEWEST:
         return
     graph = subject.graph
     sites = {s.node: s for s in subject.sites()}
@@ -48,10 +47,7 @@ def look(rule: Rule, subject: Subject) -> Findings:
 
 def _of_a_layer(graph: Graph, name: str) -> bool:
     """Return whether a layer gives a tensor, views and dropout aside; pooled features and residual sums are none."""
-    node = graph[name]
-    while name_of(node) in _PASSING and node.inputs():
-        node = graph[node.inputs()[0]]
-    return name_of(node) in LAYER_OPERATIONS
+    return name_of(behind(graph, name, _PASSING)) in LAYERS
 
 
 RULE = Rule(

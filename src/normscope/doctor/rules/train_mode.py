@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from normscope.doctor.modules import batch_norms
 from normscope.doctor.neighbours import reach
 from normscope.doctor.rule import Certainty, Findings, Rule, Severity, Subject, place_of
-from normscope.doctor.sample_dependence import JOINS
+from normscope.doctor.second_run import JOINS
 from normscope.graph.ir import Graph, Node
 from normscope.graph.recognise import name_of
 

@@ -2,12 +2,13 @@
 
 import re
 
-from normscope.doctor.neighbours import reach, reads
+from normscope.doctor.neighbours import ancestors, behind
 from normscope.doctor.rule import Certainty, Findings, Rule, Subject, place_of
 from normscope.graph.ir import Graph
 from normscope.graph.recognise import name_of
 from normscope.operators.site import Site
 
+_VIEWS = ("view", "reshape", "_unsafe_view", "unflatten", "flatten", "contiguous")
 _AXES = ("batch", "first", "second", "third", "fourth")
 
 
@@ -48,15 +49,11 @@ def _channels(site: Site, features: frozenset[int]) -> str:
         return ""
     (axis,) = features
     taken, given = _axis(1, site.shape), _axis(axis, site.shape)
+    does, result = f"takes {taken} for channels", "has scales and groups of positions, not of features"
     if site.kind == "batch_norm":
-        return (
-            f"{site.kind} keeps statistics for each position of {taken}, but the features are on {given}: it "
-            "normalizes all features together and no feature by itself"
-        )
-    return (
-        f"{site.kind} takes {taken} for channels, but the features are on {given}: it has scales and groups of "
-        "positions, not of features"
-    )
+        does = f"keeps statistics for each position of {taken}"
+        result = "normalizes all features together and no feature by itself"
+    return f"{site.kind} {does}, but the features are on {given}: it {result}"
 
 
 def _layer_norm(site: Site, features: frozenset[int]) -> str:
@@ -114,21 +111,17 @@ def _cut_features(rule: Rule, subject: Subject, site: Site) -> Findings:
     """Yield a BatchNorm after a view that gives parts of a feature's plane channels of their own."""
     if site.kind != "batch_norm" or len(site.shape) < 3:
         return
-    node = subject.graph[site.source]
-    while name_of(node) in ("view", "reshape", "_unsafe_view", "unflatten", "flatten", "contiguous"):
-        node = subject.graph[node.inputs()[0]]
+    node = behind(subject.graph, site.source, _VIEWS)
     shape, channels = node.shape or (), site.shape[1]
     if node.name == site.source or subject.features.get(node.name) != frozenset({1}):
         return
     if len(shape) < 3 or channels <= shape[1]:
         return
+    mixed = ", and mixes features" if channels % shape[1] else ""
     yield rule.finding(
         place_of(site),
-        (
-            f"it has {channels} channels for an input of {shape[1]} features: a view cuts the positions of each "
-            "feature into parts, which are normalized separately"
-        )
-        + (", and mixes features" if channels % shape[1] else ""),
+        f"it has {channels} channels for an input of {shape[1]} features: a view cuts the positions of each feature "
+        f"into parts, which are normalized separately{mixed}",
         {"channels": channels, "features": shape[1]},
         fix=f"build the normalizer for {shape[1]} channels, and pass the tensor unchanged",
     )
@@ -158,10 +151,7 @@ def _lengths_elsewhere(rule: Rule, subject: Subject) -> Findings:
 
 def _axes_of(graph: Graph, name: str, rank: int) -> set[int]:
     """Return the axes of a weight along which a factor of it differs, before it is expanded."""
-    node = graph[name]
-    while name_of(node) in ("expand", "expand_as") and node.inputs():
-        node = graph[node.inputs()[0]]
-    shape = node.shape or ()
+    shape = behind(graph, name, ("expand", "expand_as")).shape or ()
     return {rank - len(shape) + i for i, n in enumerate(shape) if n > 1}
 
 
@@ -170,9 +160,8 @@ def _along_kernels(rule: Rule, subject: Subject) -> Findings:
     for site in subject.weight_sites():
         if site.kind != "weight_norm" or len(site.shape) < 3:
             continue
-        above = reach([site.node], reads(subject.graph))
-        for node in subject.graph:
-            if node.name not in above or name_of(node) not in ("linalg_vector_norm", "norm"):
+        for node in ancestors(subject.graph, site.node):
+            if name_of(node) not in ("linalg_vector_norm", "norm"):
                 continue
             axes = next((a for a in node.args if isinstance(a, list | tuple)), ())
             along = {int(a) % len(site.shape) for a in axes if isinstance(a, int)}
@@ -192,14 +181,11 @@ def _cut_heads(rule: Rule, subject: Subject, site: Site) -> Findings:
     if site.spread is None or len(site.shape) < 2:
         return
     channels, groups = site.shape[1], site.spread.view[1]
-    above = reach([site.source], reads(subject.graph))
-    for node in subject.graph:
-        if node.name not in above or name_of(node) not in ("matmul", "bmm", "scaled_dot_product_attention"):
-            continue
+    for node in ancestors(subject.graph, site.source):
         shape = node.shape or ()
-        if len(shape) < 4 or shape[-3] * shape[-1] != channels or shape[-3] < 2:
+        if name_of(node) not in ("matmul", "bmm", "scaled_dot_product_attention") or len(shape) < 4:
             continue
-        if (channels // groups) % shape[-1]:
+        if shape[-3] > 1 and shape[-3] * shape[-1] == channels and (channels // groups) % shape[-1]:
             yield rule.finding(
                 place_of(site),
                 f"{site.kind} has {groups} groups of {channels // groups}, but there are {shape[-3]} heads of "
