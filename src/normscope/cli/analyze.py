@@ -8,7 +8,7 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
-import typer
+from typer import Argument, BadParameter, Option
 
 from normscope.cli import options
 from normscope.cli.console import Stages, finish, guarded
@@ -55,7 +55,7 @@ class Request(Named):
 
 @guarded
 def analyze(
-    model: Annotated[str, typer.Argument(metavar="MODEL", help=_MODEL, show_default=False)],
+    model: Annotated[str, Argument(metavar="MODEL", help=_MODEL, show_default=False)],
     weights: options.WeightsFile = None,
     data: options.DataName = None,
     data_root: options.DataRoot = None,
@@ -64,47 +64,39 @@ def analyze(
     normalize: options.Normalize = None,
     input: options.InputShape = None,
     mode: options.Mode = "running",
-    points: Annotated[
-        int | None, typer.Option(min=1, help="Number of points at which the Jacobian is computed.")
-    ] = None,
-    ascent: Annotated[
-        int | None, typer.Option(min=0, help="Number of steps in the search for worst-case inputs.")
-    ] = None,
+    points: Annotated[int | None, Option(min=1, help="Number of points at which the Jacobian is computed.")] = None,
+    ascent: Annotated[int | None, Option(min=0, help="Number of steps in the search for worst-case inputs.")] = None,
     tolerance: options.Tolerance = None,
-    delta: Annotated[float, typer.Option(help="Failure probability of each probabilistic bound.")] = 1e-9,
+    delta: Annotated[float, Option(help="Failure probability of each probabilistic bound.")] = 1e-9,
     seed: options.Seed = 0,
     radius: Annotated[
         list[float] | None,
-        typer.Option(min=0.0, help="Certify the constant within this l2 distance of data points; may be repeated."),
+        Option(min=0.0, help="Certify the constant within this l2 distance of data points; may be repeated."),
     ] = None,
-    share: Annotated[float, typer.Option(help="Share of inputs like the data that a statement covers.")] = 0.95,
-    confidence: Annotated[float, typer.Option(help="Confidence of the statement about that share.")] = 0.99,
+    share: Annotated[float, Option(help="Share of inputs like the data that a statement covers.")] = 0.95,
+    confidence: Annotated[float, Option(help="Confidence of the statement about that share.")] = 0.99,
     sketch: Annotated[
         bool,
-        typer.Option(
-            "--sketch", help="Around data, sketch tangents of deep ReLU networks: less time, fails below 1e-9."
-        ),
+        Option("--sketch", help="Around data, sketch tangents of deep ReLU networks: less time, fails below 1e-9."),
     ] = False,
     time: Annotated[
         float | None,
-        typer.Option(min=0.0, help="Seconds to search for tighter bounds, on all inputs and around data points."),
+        Option(min=0.0, help="Seconds to search for tighter bounds, on all inputs and around data points."),
     ] = None,
     device: options.Device = None,
     stacked: Annotated[
         bool | None,
-        typer.Option(
-            "--stacked/--no-stacked", help="Also bound a whole batch as one input, if the model has BatchNorm."
-        ),
+        Option("--stacked/--no-stacked", help="Also bound a whole batch as one input, if the model has BatchNorm."),
     ] = None,
     no_without: Annotated[
-        bool, typer.Option("--no-without", help="Skip the comparison with the network without normalizers.")
+        bool, Option("--no-without", help="Skip the comparison with the network without normalizers.")
     ] = False,
-    fast: Annotated[bool, typer.Option("--fast", help="Stop after the first look, which takes seconds.")] = False,
+    fast: Annotated[bool, Option("--fast", help="Stop after the first look, which takes seconds.")] = False,
     out: options.Out = None,
     report: options.ReportFile = None,
     no_report: options.NoReport = False,
-    check: Annotated[bool, typer.Option("--check/--no-check", help="Also run the doctor (normscope check).")] = True,
-    printed: Annotated[bool, typer.Option("--printed", help="Also show the formulas printed in papers.")] = False,
+    check: Annotated[bool, Option("--check/--no-check", help="Also run the doctor (normscope check).")] = True,
+    printed: Annotated[bool, Option("--printed", help="Also show the formulas printed in papers.")] = False,
     json: options.Json = False,
     quiet: options.Quiet = False,
     everything: options.Everything = False,
@@ -174,7 +166,7 @@ def _report(result: Result | CheckpointResult, page: Path, told: list[str], **re
     """Write the report; where it cannot be made, say so: the result is written already."""
     try:
         write_page(result, page, **rest)
-    except typer.BadParameter:
+    except BadParameter:
         raise
     except Exception as error:
         told.append(failure("the report", error))
@@ -316,7 +308,7 @@ def _check_unused(request: Request) -> None:
         said[_SPELLED.get(key, f"--{key}")] = None if value == getattr(usual, key) else value
     given = [option for option, value in said.items() if value is not None]
     if given and is_checkpoint(request.model):
-        raise typer.BadParameter(
+        raise BadParameter(
             f"{', '.join(given)} cannot be used with a checkpoint ({request.model}). Name the model itself "
             "(FILE.py:factory, zoo:NAME, hf:DIR, ...) and pass the checkpoint with --weights.",
             param_hint="MODEL",
@@ -339,7 +331,7 @@ def checked_places(
     folder = checked_folder(new_folder(name) if out is None else out)
     target = checked_file(folder / file)
     if no_report and report is not None:
-        raise typer.BadParameter("--report and --no-report cannot be used together.")
+        raise BadParameter("--report and --no-report cannot be used together.")
     if no_report:
         return target, None
     written = checked_file(folder / page) if report is None else checked_file(report, "--report")
@@ -357,7 +349,7 @@ def checked_device(device: str | None) -> None:
         torch.zeros(1, device=device).sum().item()
     except (RuntimeError, AssertionError, NotImplementedError, ValueError) as error:
         first = (str(error).splitlines() or [type(error).__name__])[0]
-        raise typer.BadParameter(
+        raise BadParameter(
             f"Device {device!r} cannot be used: {first}. Without --device the model's own device is used.",
             param_hint="--device",
         ) from error

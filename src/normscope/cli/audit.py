@@ -3,7 +3,7 @@
 from pathlib import Path
 from typing import Annotated
 
-import typer
+from typer import Argument, Exit, Option
 
 from normscope.cli import options
 from normscope.cli.console import Stages, finish, guarded
@@ -15,26 +15,24 @@ from normscope.cli.specification import checked_apart, checked_file, save, split
 def audit(
     paper: Annotated[
         str | None,
-        typer.Argument(
+        Argument(
             metavar="[PAPER]",
             help="Paper: 000 to 004, a key such as than2025, or extensions. Default: all.",
             show_default=False,
         ),
     ] = None,
-    only: Annotated[str | None, typer.Option(help="Check only these claims, e.g. 001-L1,001-C11.")] = None,
+    only: Annotated[str | None, Option(help="Check only these claims, e.g. 001-L1,001-C11.")] = None,
     bound: Annotated[
         str | None,
-        typer.Option(
-            help="Try to break a generalization bound instead: a name, FILE.py:function, or list for the names."
-        ),
+        Option(help="Try to break a generalization bound instead: a name, FILE.py:function, or list for the names."),
     ] = None,
-    draws: Annotated[int, typer.Option(min=1, help="Number of draws of each problem, with --bound.")] = 200,
-    delta: Annotated[float, typer.Option(help="Allowed failure probability of the bound, with --bound.")] = 0.05,
+    draws: Annotated[int, Option(min=1, help="Number of draws of each problem, with --bound.")] = 200,
+    delta: Annotated[float, Option(help="Allowed failure probability of the bound, with --bound.")] = 0.05,
     seed: options.Seed = 0,
     json: options.Json = False,
-    out: Annotated[Path | None, typer.Option(help="Write the JSON result to this file.")] = None,
-    markdown: Annotated[Path | None, typer.Option(help="Write the audit as an HTML page to this file.")] = None,
-    verbose: Annotated[bool, typer.Option("--verbose", "-v", help="Show numbers and corrections.")] = False,
+    out: Annotated[Path | None, Option(help="Write the JSON result to this file.")] = None,
+    markdown: Annotated[Path | None, Option(help="Write the audit as an HTML page to this file.")] = None,
+    verbose: Annotated[bool, Option("--verbose", "-v", help="Show numbers and corrections.")] = False,
     quiet: options.Quiet = False,
 ) -> None:
     """Check the claims of the papers behind Normscope now: which hold, which are loose or false, and what is true.
@@ -91,4 +89,4 @@ def _bench(bound: str, draws: int, delta: float, seed: int, *, json: bool, quiet
         return
     finish(found, json=json, quiet=quiet)
     if found.broken:
-        raise typer.Exit(1)
+        raise Exit(1)

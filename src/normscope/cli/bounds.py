@@ -3,7 +3,7 @@
 from pathlib import Path
 from typing import Annotated
 
-import typer
+from typer import Option
 
 from normscope.cli import options
 from normscope.cli.analyze import write_page
@@ -19,26 +19,26 @@ FILE, PAGE = "bounds.json", "bounds.html"
 @guarded
 def bounds(
     model: options.Model,
-    train: Annotated[str, typer.Option(help="Training data: " + _DATA.format("train"), show_default=False)],
-    test: Annotated[str, typer.Option(help="Test data: " + _DATA.format("test"), show_default=False)],
+    train: Annotated[str, Option(help="Training data: " + _DATA.format("train"), show_default=False)],
+    test: Annotated[str, Option(help="Test data: " + _DATA.format("test"), show_default=False)],
     weights: options.WeightsFile = None,
     data_root: options.DataRoot = None,
     normalize: options.Normalize = None,
     limit: options.Limit = None,
-    delta: Annotated[float, typer.Option(help="Failure probability of each certificate.")] = 0.05,
-    loss: Annotated[str, typer.Option(help="Loss for Theorem 20: ramp, probability or cross-entropy.")] = "ramp",
-    clip: Annotated[float | None, typer.Option(help="Smallest probability used in cross-entropy.")] = None,
+    delta: Annotated[float, Option(help="Failure probability of each certificate.")] = 0.05,
+    loss: Annotated[str, Option(help="Loss for Theorem 20: ramp, probability or cross-entropy.")] = "ramp",
+    clip: Annotated[float | None, Option(help="Smallest probability used in cross-entropy.")] = None,
     box: Annotated[
-        str | None, typer.Option(help="Range LOW,HIGH of the inputs, known before the data; for pixels it is known.")
+        str | None, Option(help="Range LOW,HIGH of the inputs, known before the data; for pixels it is known.")
     ] = None,
-    tuned_on_test: Annotated[bool, typer.Option("--tuned-on-test", help="The test data was used for tuning.")] = False,
+    tuned_on_test: Annotated[bool, Option("--tuned-on-test", help="The test data was used for tuning.")] = False,
     mode: options.Mode = "running",
     posterior: Annotated[
-        float, typer.Option(min=0, help="Seconds to train a randomized network of this architecture for its bound.")
+        float, Option(min=0, help="Seconds to train a randomized network of this architecture for its bound.")
     ] = 0.0,
-    only: Annotated[str | None, typer.Option(help="Show only these rows, separated by semicolons.")] = None,
+    only: Annotated[str | None, Option(help="Show only these rows, separated by semicolons.")] = None,
     out: Annotated[
-        Path | None, typer.Option(help=f"Folder for {FILE} and {PAGE}; the same command resumes where it stopped.")
+        Path | None, Option(help=f"Folder for {FILE} and {PAGE}; the same command resumes where it stopped.")
     ] = None,
     seed: options.Seed = 0,
     json: options.Json = False,

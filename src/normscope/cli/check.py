@@ -9,7 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
-import typer
+from typer import BadParameter, Exit, Option
 
 from normscope.cli import options
 from normscope.cli.console import Stages, guarded, line_width, visible
@@ -40,29 +40,24 @@ def check(
     normalize: options.Normalize = None,
     input: options.InputShape = None,
     optimizer: Annotated[
-        str | None, typer.Option(help="FILE.py:function that takes the model and returns its optimizer.")
+        str | None, Option(help="FILE.py:function that takes the model and returns its optimizer.")
     ] = None,
-    batch_size: Annotated[
-        int | None, typer.Option(min=1, help="Number of samples per forward pass in training.")
-    ] = None,
-    dtype: Annotated[str | None, typer.Option(help="Precision the model will run in: float16, bfloat16, ...")] = None,
-    purpose: Annotated[
-        str, typer.Option(help="Intended use: train, inference, finetune, private, contrastive or gan.")
-    ] = "",
-    before: Annotated[Path | None, typer.Option(help="Earlier weights of the same model, to compare with.")] = None,
-    select: Annotated[list[str] | None, typer.Option(help="Run only these rules (codes or prefixes of codes).")] = None,
-    ignore: Annotated[list[str] | None, typer.Option(help="Skip these rules (codes or prefixes of codes).")] = None,
+    batch_size: Annotated[int | None, Option(min=1, help="Number of samples per forward pass in training.")] = None,
+    dtype: Annotated[str | None, Option(help="Precision the model will run in: float16, bfloat16, ...")] = None,
+    purpose: Annotated[str, Option(help="Intended use: train, inference, finetune, private, contrastive or gan.")] = "",
+    before: Annotated[Path | None, Option(help="Earlier weights of the same model, to compare with.")] = None,
+    select: Annotated[list[str] | None, Option(help="Run only these rules (codes or prefixes of codes).")] = None,
+    ignore: Annotated[list[str] | None, Option(help="Skip these rules (codes or prefixes of codes).")] = None,
     fail_on: Annotated[
-        str | None,
-        typer.Option(help="Fail (exit 1) on info, warning, error or never.", show_default="warning"),
+        str | None, Option(help="Fail (exit 1) on info, warning, error or never.", show_default="warning")
     ] = None,
-    baseline: Annotated[Path | None, typer.Option(help="Baseline file; listed findings are suppressed.")] = None,
+    baseline: Annotated[Path | None, Option(help="Baseline file; listed findings are suppressed.")] = None,
     write_baseline: Annotated[
-        Path | None, typer.Option(help="Write the findings to this baseline file and exit with 0.")
+        Path | None, Option(help="Write the findings to this baseline file and exit with 0.")
     ] = None,
-    format: Annotated[str, typer.Option("--format", help="Output format: text, json, sarif, github or html.")] = "text",
-    out: Annotated[Path | None, typer.Option(help="Write the report to this file instead of stdout.")] = None,
-    isolated: Annotated[bool, typer.Option("--isolated", help="Do not read pyproject.toml.")] = False,
+    format: Annotated[str, Option("--format", help="Output format: text, json, sarif, github or html.")] = "text",
+    out: Annotated[Path | None, Option(help="Write the report to this file instead of stdout.")] = None,
+    isolated: Annotated[bool, Option("--isolated", help="Do not read pyproject.toml.")] = False,
     device: options.Device = None,
     seed: options.Seed = 0,
     quiet: options.Quiet = False,
@@ -75,9 +70,7 @@ def check(
     [tool.normscope] in pyproject.toml. `normscope explain CODE` explains a rule.
     """
     if format not in FORMATS:
-        raise typer.BadParameter(
-            f"Unknown format {format!r}. Choose from: {', '.join(FORMATS)}.", param_hint="--format"
-        )
+        raise BadParameter(f"Unknown format {format!r}. Choose from: {', '.join(FORMATS)}.", param_hint="--format")
     folder = run_folder(model)
     out = None if out is None else checked_file(out)
     write_baseline = None if write_baseline is None else checked_file(write_baseline, "--write-baseline")
@@ -109,7 +102,7 @@ def check(
     if not quiet and text:
         print(text)
     if result.failed and write_baseline is None:
-        raise typer.Exit(FAILED)
+        raise Exit(FAILED)
 
 
 def run_folder(model: str) -> Path | None:
@@ -265,7 +258,7 @@ def _dtype(name: str | None) -> Any:
 
     found = getattr(torch, name, None)
     if not isinstance(found, torch.dtype) or not found.is_floating_point:
-        raise typer.BadParameter(
+        raise BadParameter(
             f"Unknown precision {name!r}. Choose from: float16, bfloat16, float32, float64.", param_hint="--dtype"
         )
     return found

@@ -7,7 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, TypeVar
 
-import typer
+from typer import Argument, BadParameter, Context, Option
 
 from normscope.cli import options
 from normscope.cli.analyze import Request, checked_places, write_page
@@ -35,9 +35,9 @@ _ITEMS = (
 
 @guarded
 def compare(
-    context: typer.Context,
-    items: Annotated[list[str], typer.Argument(metavar="MODEL", help=_ITEMS, show_default=False)],
-    model: Annotated[str | None, typer.Option(help="Model to load the checkpoints into.")] = None,
+    context: Context,
+    items: Annotated[list[str], Argument(metavar="MODEL", help=_ITEMS, show_default=False)],
+    model: Annotated[str | None, Option(help="Model to load the checkpoints into.")] = None,
     data: options.DataName = None,
     data_root: options.DataRoot = None,
     split: options.Split = "test",
@@ -49,27 +49,25 @@ def compare(
     device: options.Device = None,
     modulo: Annotated[
         str | None,
-        typer.Option(
-            help=("symmetries: measure only how far apart the weights of two models are once symmetries are removed.")
+        Option(
+            help="symmetries: measure only how far apart the weights of two models are once symmetries are removed."
         ),
     ] = None,
-    printed: Annotated[bool, typer.Option("--printed", help="Also show the formulas printed in papers.")] = False,
-    no_check: Annotated[bool, typer.Option("--no-check", help="Do not run the doctor.")] = False,
+    printed: Annotated[bool, Option("--printed", help="Also show the formulas printed in papers.")] = False,
+    no_check: Annotated[bool, Option("--no-check", help="Do not run the doctor.")] = False,
     out: options.Out = None,
     report: options.ReportFile = None,
     no_report: options.NoReport = False,
-    json: Annotated[bool, typer.Option("--json", help="Print only the comparison, as JSON.")] = False,
+    json: Annotated[bool, Option("--json", help="Print only the comparison, as JSON.")] = False,
     quiet: options.Quiet = False,
-    everything: Annotated[
-        bool, typer.Option("--all", help="Show every row, including those that did not change.")
-    ] = False,
+    everything: Annotated[bool, Option("--all", help="Show every row, including those that did not change.")] = False,
 ) -> None:
     """Compare models, checkpoints or earlier results side by side: what changed, layer by layer, and what is new.
 
     With --model, checkpoints are loaded into that model; without it, only their weights are compared.
     """
     if len(items) < 2:
-        raise typer.BadParameter(f"Expected at least two models or results, got {len(items)}.", param_hint="MODEL")
+        raise BadParameter(f"Expected at least two models or results, got {len(items)}.", param_hint="MODEL")
     if modulo is not None:
         _refuse_unused(context, modulo)
         named = Named("", None, data, data_root, split, limit, normalize, input)
@@ -138,22 +136,22 @@ def names_of(items: Sequence[str]) -> list[str]:
     return numbered(items, "{} ({})", plain_first=True)
 
 
-def _refuse_unused(context: typer.Context, modulo: str) -> None:
+def _refuse_unused(context: Context, modulo: str) -> None:
     """Raise if ``--modulo`` is unknown, or an option was given, be it with its default, that has no meaning with it."""
     if modulo != "symmetries":
-        raise typer.BadParameter(f"Expected symmetries, got {modulo}.", param_hint="--modulo")
+        raise BadParameter(f"Expected symmetries, got {modulo}.", param_hint="--modulo")
     for option in context.command.params:
         source = context.get_parameter_source(option.name or "")
         if source is None or source.name == "DEFAULT":
             continue
         if option.name == "mode" and context.params["mode"] != "batch":
-            raise typer.BadParameter(
+            raise BadParameter(
                 "With --modulo, networks are compared as in training, where BatchNorm uses the statistics of the "
                 f"batch: expected batch, got {context.params['mode']}.",
                 param_hint="--mode",
             )
         if option.name in _OF_ANALYSES:
-            raise typer.BadParameter(
+            raise BadParameter(
                 "With --modulo, the weights are compared and nothing is analyzed. Leave this option out.",
                 param_hint=option.opts[0],
             )
@@ -164,7 +162,7 @@ def _compare_modulo_symmetries(
 ) -> None:
     """Print how far two sets of weights are apart before and after symmetries are removed."""
     if len(items) != 2:
-        raise typer.BadParameter(f"Expected two models, got {len(items)}.", param_hint="ITEMS")
+        raise BadParameter(f"Expected two models, got {len(items)}.", param_hint="ITEMS")
     target, _ = checked_places(out, ALIGNMENT, None, no_report=True, name="compare")
     with Stages(quiet=quiet, lines=not json) as stages:
         from normscope.geometry.align import align

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
-import typer
+from typer import Argument, Option
 
 from normscope.cli import options
 from normscope.cli.analyze import Request, measured
@@ -21,16 +21,14 @@ _MODEL = "A result.json written by analyze, or a model as for analyze, e.g. 'zoo
 
 @guarded
 def complexity(
-    model: Annotated[str, typer.Argument(metavar="MODEL", help=_MODEL, show_default=False)],
-    alpha: Annotated[
-        float, typer.Option(help="Target accuracy: norm of the gradient, or distance from a minimum.")
-    ] = 0.1,
-    delta: Annotated[float, typer.Option(help="Radius in Goldstein's definition of stationarity.")] = 0.1,
-    gap: Annotated[float, typer.Option(help="Initial loss minus its infimum.")] = 1.0,
-    radius: Annotated[float, typer.Option(help="Distance from the start to a minimizer, for convex losses.")] = 1.0,
-    signal: Annotated[float, typer.Option(help="Bound on the norm of the input of each layer.")] = 1.0,
-    loss: Annotated[str, typer.Option(help="Name of the loss, e.g. cross-entropy or l1.")] = "cross-entropy",
-    data: Annotated[str | None, typer.Option(help="Data for a model, as for analyze.")] = None,
+    model: Annotated[str, Argument(metavar="MODEL", help=_MODEL, show_default=False)],
+    alpha: Annotated[float, Option(help="Target accuracy: norm of the gradient, or distance from a minimum.")] = 0.1,
+    delta: Annotated[float, Option(help="Radius in Goldstein's definition of stationarity.")] = 0.1,
+    gap: Annotated[float, Option(help="Initial loss minus its infimum.")] = 1.0,
+    radius: Annotated[float, Option(help="Distance from the start to a minimizer, for convex losses.")] = 1.0,
+    signal: Annotated[float, Option(help="Bound on the norm of the input of each layer.")] = 1.0,
+    loss: Annotated[str, Option(help="Name of the loss, e.g. cross-entropy or l1.")] = "cross-entropy",
+    data: Annotated[str | None, Option(help="Data for a model, as for analyze.")] = None,
     data_root: options.DataRoot = None,
     limit: options.Limit = None,
     input: options.InputShape = None,

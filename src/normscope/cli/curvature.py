@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
-import typer
+from typer import BadParameter, Option
 
 from normscope.cli import options
 from normscope.cli.analyze import checked_device, checked_places, write_page
@@ -27,53 +27,44 @@ def curvature(
     weights: options.WeightsFile = None,
     data_root: options.DataRoot = None,
     split: options.Split = "train",
-    limit: Annotated[int, typer.Option(min=2, help="Use at most this many samples.")] = 256,
+    limit: Annotated[int, Option(min=2, help="Use at most this many samples.")] = 256,
     normalize: options.Normalize = None,
     mode: Annotated[
-        str,
-        typer.Option(
-            help=("BatchNorm statistics: batch (as in training), running (as in evaluation) or frozen-batch.")
-        ),
+        str, Option(help="BatchNorm statistics: batch (as in training), running (as in evaluation) or frozen-batch.")
     ] = "batch",
     matrix: Annotated[
-        str, typer.Option(help="hessian, ggn, fisher, empirical-fisher or residual (hessian minus ggn).")
+        str, Option(help="hessian, ggn, fisher, empirical-fisher or residual (hessian minus ggn).")
     ] = "hessian",
     parameters: Annotated[
-        str | None, typer.Option(help="Restrict to these parameters: patterns separated by commas.")
+        str | None, Option(help="Restrict to these parameters: patterns separated by commas.")
     ] = None,
-    top: Annotated[int, typer.Option(min=1, help="Number of largest eigenvalues.")] = 5,
-    bottom: Annotated[int, typer.Option(min=0, help="Number of smallest eigenvalues.")] = 1,
-    tolerance: Annotated[
-        float, typer.Option(min=0.0, help="Relative residual at which an eigenvalue has converged.")
-    ] = 1e-5,
-    max_products: Annotated[int, typer.Option(min=1, help="Maximum number of products for the eigenvalues.")] = 300,
-    probes: Annotated[int, typer.Option(min=0, help="Number of random vectors for the trace.")] = 20,
-    density: Annotated[int, typer.Option(min=0, help="Number of random vectors for the spectral density.")] = 0,
+    top: Annotated[int, Option(min=1, help="Number of largest eigenvalues.")] = 5,
+    bottom: Annotated[int, Option(min=0, help="Number of smallest eigenvalues.")] = 1,
+    tolerance: Annotated[float, Option(min=0.0, help="Relative residual at which an eigenvalue has converged.")] = 1e-5,
+    max_products: Annotated[int, Option(min=1, help="Maximum number of products for the eigenvalues.")] = 300,
+    probes: Annotated[int, Option(min=0, help="Number of random vectors for the trace.")] = 20,
+    density: Annotated[int, Option(min=0, help="Number of random vectors for the spectral density.")] = 0,
     quotient: Annotated[
         bool | None,
-        typer.Option("--quotient/--no-quotient", help="Compute the spectrum and condition number modulo symmetries."),
+        Option("--quotient/--no-quotient", help="Compute the spectrum and condition number modulo symmetries."),
     ] = None,
     symmetry_seconds: Annotated[
-        float, typer.Option(min=0.0, help="Seconds to search for symmetries; 0 to skip, inf for no limit.")
+        float, Option(min=0.0, help="Seconds to search for symmetries; 0 to skip, inf for no limit.")
     ] = 30.0,
-    modes: Annotated[bool, typer.Option("--modes", help="Compare the three modes of BatchNorm.")] = False,
-    sharpness: Annotated[bool, typer.Option("--sharpness", help="Measure the sharpness measures.")] = False,
-    radius: Annotated[float, typer.Option(min=0.0, help="Radius of the balls for --sharpness.")] = 0.05,
+    modes: Annotated[bool, Option("--modes", help="Compare the three modes of BatchNorm.")] = False,
+    sharpness: Annotated[bool, Option("--sharpness", help="Measure the sharpness measures.")] = False,
+    radius: Annotated[float, Option(min=0.0, help="Radius of the balls for --sharpness.")] = 0.05,
     rate: Annotated[
-        float | None, typer.Option(min=0.0, help="Learning rate, to compare with the stability threshold.")
+        float | None, Option(min=0.0, help="Learning rate, to compare with the stability threshold.")
     ] = None,
-    momentum: Annotated[float, typer.Option(min=0.0, help="Momentum of the optimizer.")] = 0.0,
-    masks: Annotated[int, typer.Option(min=0, help="Number of fixed dropout masks to average over; 0 for none.")] = 0,
-    batch: Annotated[
-        int, typer.Option(min=2, help="Samples per batch; BatchNorm normalizes each batch as a whole.")
-    ] = 128,
-    double: Annotated[bool, typer.Option("--double", help="Compute in float64.")] = False,
+    momentum: Annotated[float, Option(min=0.0, help="Momentum of the optimizer.")] = 0.0,
+    masks: Annotated[int, Option(min=0, help="Number of fixed dropout masks to average over; 0 for none.")] = 0,
+    batch: Annotated[int, Option(min=2, help="Samples per batch; BatchNorm normalizes each batch as a whole.")] = 128,
+    double: Annotated[bool, Option("--double", help="Compute in float64.")] = False,
     seed: options.Seed = 0,
     device: options.Device = None,
     out: options.Out = None,
-    report: Annotated[
-        Path | None, typer.Option(help="File for the HTML report.", show_default=f"{PAGE} in --out")
-    ] = None,
+    report: Annotated[Path | None, Option(help="File for the HTML report.", show_default=f"{PAGE} in --out")] = None,
     no_report: options.NoReport = False,
     json: options.Json = False,
     quiet: options.Quiet = False,
@@ -85,7 +76,7 @@ def curvature(
     explain. Values that have not converged are marked. Ctrl-C keeps what is known.
     """
     if data is None:
-        raise typer.BadParameter("Expected labelled data.", param_hint="--data")
+        raise BadParameter("Expected labelled data.", param_hint="--data")
     target, page = checked_places(out, FILE, report, no_report=no_report, name=model, page=PAGE)
     chosen: dict[str, Any] = {
         "mode": mode, "matrix": matrix, "parameters": split_commas(parameters) or None, "top": top, "bottom": bottom,

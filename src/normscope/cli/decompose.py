@@ -2,7 +2,7 @@
 
 from typing import Annotated
 
-import typer
+from typer import Option
 
 from normscope.cli import options
 from normscope.cli.console import finish, guarded
@@ -10,12 +10,12 @@ from normscope.cli.console import finish, guarded
 
 @guarded
 def decompose(
-    features: Annotated[int, typer.Option(min=1, max=150, help="Number of polynomials in the family.")] = 6,
-    samples: Annotated[int, typer.Option(min=1, help="Training samples.")] = 30,
-    steps: Annotated[int, typer.Option(min=0, help="Number of gradient descent steps.")] = 100,
-    noise: Annotated[float, typer.Option(min=0.0, help="Standard deviation of the noise.")] = 0.1,
-    radius: Annotated[float, typer.Option(help="Bound on the norm of the weights.")] = 2.0,
-    seed: Annotated[int, typer.Option(min=0, max=options.LARGEST_SEED, help="Random seed of the data.")] = 0,
+    features: Annotated[int, Option(min=1, max=150, help="Number of polynomials in the family.")] = 6,
+    samples: Annotated[int, Option(min=1, help="Training samples.")] = 30,
+    steps: Annotated[int, Option(min=0, help="Number of gradient descent steps.")] = 100,
+    noise: Annotated[float, Option(min=0.0, help="Standard deviation of the noise.")] = 0.1,
+    radius: Annotated[float, Option(help="Bound on the norm of the weights.")] = 2.0,
+    seed: Annotated[int, Option(min=0, max=options.LARGEST_SEED, help="Random seed of the data.")] = 0,
     json: options.PlainJson = False,
 ) -> None:
     """Split the error of a model into approximation, optimization and generalization, every term computed exactly.

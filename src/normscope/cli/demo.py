@@ -8,7 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
-import typer
+from typer import Option
 
 from normscope.cli import options
 from normscope.cli.analyze import FILE, REPORT, write_page
@@ -44,10 +44,10 @@ READING = (
 
 @guarded
 def demo(
-    out: Annotated[Path, typer.Option(help="Folder for the results.")] = Path("normscope-demo"),
+    out: Annotated[Path, Option(help="Folder for the results.")] = Path("normscope-demo"),
     seed: options.Seed = 0,
-    width: Annotated[int, typer.Option(min=2, help="Width of the hidden layers.")] = WIDTH,
-    epochs: Annotated[int, typer.Option(min=1, help="Number of training epochs.")] = EPOCHS,
+    width: Annotated[int, Option(min=2, help="Width of the hidden layers.")] = WIDTH,
+    epochs: Annotated[int, Option(min=1, help="Number of training epochs.")] = EPOCHS,
     quiet: options.Quiet = False,
 ) -> None:
     """Train the papers' ten-layer network without and with BatchNorm on digits, and compare both side by side.

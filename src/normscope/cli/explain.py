@@ -2,7 +2,7 @@
 
 from typing import Annotated
 
-import typer
+from typer import Argument
 
 from normscope.cli import options
 from normscope.cli.console import Stages, finish, guarded
@@ -15,11 +15,10 @@ from normscope.core.words import WORDS
 def explain(
     name: Annotated[
         list[str],
-        typer.Argument(
+        Argument(
             metavar="WORD",
-            help=(
-                "A word from a report (certified), a code (NS101), a theorem ('Theorem 13') or a claim ('001-T13(8)')."
-            ),
+            help="A word from a report (certified), a code (NS101), a theorem ('Theorem 13') or a claim "
+            "('001-T13(8)').",
             show_default=False,
         ),
     ],

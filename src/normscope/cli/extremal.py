@@ -4,7 +4,7 @@ import sys
 from pathlib import Path
 from typing import Annotated
 
-import typer
+from typer import Argument, BadParameter, Option
 
 from normscope.cli import options
 from normscope.cli.console import finish, guarded
@@ -15,19 +15,15 @@ _WIDTHS = "Width of every layer, or n_0,n_1,... (input first), which also sets t
 
 @guarded
 def extremal(
-    construction: Annotated[
-        str, typer.Argument(metavar="NAME", help="theorem-6, theorem-13, theorem-15 or layernorm.")
-    ],
-    depth: Annotated[int, typer.Option(min=1, help="Layers.")] = 20,
-    width: Annotated[str, typer.Option(help=_WIDTHS)] = "8",
-    scale: Annotated[
-        float, typer.Option(help="Norm of every weight; the result for its inverse is shown as well.")
-    ] = 2.0,
-    layer: Annotated[int, typer.Option(min=1, help="Layer whose weight is studied, counted from 1.")] = 1,
-    input: Annotated[str | None, typer.Option("--input", help="The input, e.g. 0,0,1. Default: 1,0,0,...")] = None,
-    eps: Annotated[float, typer.Option(help="eps of LayerNorm.")] = 1e-5,
-    activation: Annotated[str, typer.Option(help="Map between LayerNorms: relu or identity.")] = "relu",
-    plot: Annotated[Path | None, typer.Option(help="Write the chart to this .svg file.")] = None,
+    construction: Annotated[str, Argument(metavar="NAME", help="theorem-6, theorem-13, theorem-15 or layernorm.")],
+    depth: Annotated[int, Option(min=1, help="Layers.")] = 20,
+    width: Annotated[str, Option(help=_WIDTHS)] = "8",
+    scale: Annotated[float, Option(help="Norm of every weight; the result for its inverse is shown as well.")] = 2.0,
+    layer: Annotated[int, Option(min=1, help="Layer whose weight is studied, counted from 1.")] = 1,
+    input: Annotated[str | None, Option("--input", help="The input, e.g. 0,0,1. Default: 1,0,0,...")] = None,
+    eps: Annotated[float, Option(help="eps of LayerNorm.")] = 1e-5,
+    activation: Annotated[str, Option(help="Map between LayerNorms: relu or identity.")] = "relu",
+    plot: Annotated[Path | None, Option(help="Write the chart to this .svg file.")] = None,
     json: options.PlainJson = False,
 ) -> None:
     """Build a network with a prescribed constant and show its gradients explode or vanish, layer by layer.
@@ -41,11 +37,11 @@ def extremal(
 
     build = CONSTRUCTIONS.get(construction)
     if build is None:
-        raise typer.BadParameter(
+        raise BadParameter(
             f"Expected one of {', '.join(CONSTRUCTIONS)}, got {construction!r}.", param_hint="CONSTRUCTION"
         )
     if plot is not None and plot.suffix.lower() != ".svg":
-        raise typer.BadParameter(f"Expected a file ending in .svg, got {plot.name!r}.", param_hint="--plot")
+        raise BadParameter(f"Expected a file ending in .svg, got {plot.name!r}.", param_hint="--plot")
     target = None if plot is None else checked_file(plot, "--plot")
     settings = Settings(_widths(width, depth), scale, layer, _numbers(input), eps, activation)
     shown = build(settings)
@@ -62,7 +58,7 @@ def _widths(text: str, depth: int) -> tuple[int, ...]:
     except ValueError:
         given = ()
     if not given or min(given) < 1:
-        raise typer.BadParameter(f"Expected positive integers such as 16 or 3,4,5, got {text!r}.", param_hint="--width")
+        raise BadParameter(f"Expected positive integers such as 16 or 3,4,5, got {text!r}.", param_hint="--width")
     return given * (depth + 1) if len(given) == 1 else given
 
 
@@ -73,4 +69,4 @@ def _numbers(text: str | None) -> tuple[float, ...] | None:
     try:
         return tuple(float(part) for part in text.split(","))
     except ValueError:
-        raise typer.BadParameter(f"Expected numbers separated by commas, got {text!r}.", param_hint="--input") from None
+        raise BadParameter(f"Expected numbers separated by commas, got {text!r}.", param_hint="--input") from None

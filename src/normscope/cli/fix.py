@@ -3,7 +3,7 @@
 from pathlib import Path
 from typing import Annotated
 
-import typer
+from typer import BadParameter, Option
 
 from normscope.cli import options
 from normscope.cli.console import Stages, guarded, line_width, visible
@@ -15,17 +15,16 @@ from normscope.cli.specification import checked_file, save, split_commas
 def fix(
     model: options.Model,
     dry_run: Annotated[
-        bool,
-        typer.Option("--dry-run", help="Show the changes without writing anything (the default without --write-to)."),
+        bool, Option("--dry-run", help="Show the changes without writing anything (the default without --write-to).")
     ] = False,
     write_to: Annotated[
-        Path | None, typer.Option(help="Write the new state dict to this file (.safetensors or .pt).")
+        Path | None, Option(help="Write the new state dict to this file (.safetensors or .pt).")
     ] = None,
     only: Annotated[
-        list[str] | None, typer.Option(help="Apply only these fixes: drop-bias, fold, balance, unit-norm, rotate.")
+        list[str] | None, Option(help="Apply only these fixes: drop-bias, fold, balance, unit-norm, rotate.")
     ] = None,
     rotate: Annotated[
-        bool, typer.Option("--rotate", help="Rotate residual streams so that no channel is an outlier.")
+        bool, Option("--rotate", help="Rotate residual streams so that no channel is an outlier.")
     ] = False,
     weights: options.WeightsFile = None,
     data: options.DataName = None,
@@ -35,9 +34,9 @@ def fix(
     normalize: options.Normalize = None,
     input: options.InputShape = None,
     seed: options.Seed = 0,
-    force: Annotated[bool, typer.Option("--force", help="Overwrite the file if it exists.")] = False,
+    force: Annotated[bool, Option("--force", help="Overwrite the file if it exists.")] = False,
     json: options.Json = False,
-    everything: Annotated[bool, typer.Option("--all", help="List every change.")] = False,
+    everything: Annotated[bool, Option("--all", help="List every change.")] = False,
 ) -> None:
     """Fix the weights of MODEL where that leaves its function unchanged.
 
@@ -73,12 +72,12 @@ def _checked(dry_run: bool, target: Path | None, force: bool) -> Path | None:
     if target is None:
         return None
     if dry_run:
-        raise typer.BadParameter("Pass either --dry-run or --write-to FILE.safetensors.", param_hint="--write-to")
+        raise BadParameter("Pass either --dry-run or --write-to FILE.safetensors.", param_hint="--write-to")
     if target.suffix not in (".safetensors", ".pt"):
-        raise typer.BadParameter(
+        raise BadParameter(
             f"Expected a file ending in .safetensors or .pt, got {target.name}.", param_hint="--write-to"
         )
     place = checked_file(target, "--write-to")
     if place.exists() and not force:
-        raise typer.BadParameter(f"File exists: {place}. Use --force to overwrite it.", param_hint="--write-to")
+        raise BadParameter(f"File exists: {place}. Use --force to overwrite it.", param_hint="--write-to")
     return place

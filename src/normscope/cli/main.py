@@ -9,6 +9,7 @@ import sys
 from typing import Annotated, Any
 
 import typer
+from typer import Exit, Option
 from typer.core import TyperGroup
 
 from normscope import __version__
@@ -57,7 +58,7 @@ class Verbs(TyperGroup):
 app = typer.Typer(
     name="normscope",
     cls=Verbs,
-    help=("What normalization layers do to your network: how the output reacts to the input, what to fix, and why."),
+    help="What normalization layers do to your network: how the output reacts to the input, what to fix, and why.",
     no_args_is_help=True,
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
@@ -75,13 +76,13 @@ def version() -> None:
 def _version_option(wanted: bool) -> None:
     if wanted:
         version()
-        raise typer.Exit
+        raise Exit
 
 
 @app.callback()
 def common(
     show_version: Annotated[
-        bool, typer.Option("--version", callback=_version_option, is_eager=True, help="Print the version.")
+        bool, Option("--version", callback=_version_option, is_eager=True, help="Print the version.")
     ] = False,
 ) -> None:
     """Options of every verb: only ``--version``; the help of the program is that of ``app``."""

@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
-import typer
+from typer import Argument, BadParameter, Option
 
 from normscope.cli import options
 from normscope.cli.analyze import FILE, REPORT, write_page
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 def report(
     results: Annotated[
         list[Path] | None,
-        typer.Argument(
+        Argument(
             metavar="RESULT",
             help=f"{FILE} of one or several analyses; curvature.json, bounds.json, symmetry.json and "
             "weight_normalization.json become panels of the same page.",
@@ -37,26 +37,26 @@ def report(
         ),
     ] = None,
     from_html: Annotated[
-        Path | None, typer.Option("--from-html", help="Extract the results from this report instead.")
+        Path | None, Option("--from-html", help="Extract the results from this report instead.")
     ] = None,
     out: Annotated[
-        Path | None, typer.Option(help="File to write.", show_default=f"{REPORT}, or {FILE} with --from-html")
+        Path | None, Option(help="File to write.", show_default=f"{REPORT}, or {FILE} with --from-html")
     ] = None,
-    title: Annotated[str, typer.Option(help="Title of the page.", show_default="the model's name")] = "",
+    title: Annotated[str, Option(help="Title of the page.", show_default="the model's name")] = "",
     quiet: options.Quiet = False,
 ) -> None:
     """Write the HTML report of saved results, side by side if there are several, or extract results from a report."""
     given = [user_path(path) for path in results or []]
     if from_html is not None:
         if given:
-            raise typer.BadParameter("Results and --from-html cannot be used together.")
+            raise BadParameter("Results and --from-html cannot be used together.")
         written = take_out(user_path(from_html), out)
     elif given:
         target = checked_file(out or Path(REPORT))
         shown, panels = read_results(given)
         written = [write_page(shown, target, "--out", panels=panels, title=title)]
     else:
-        raise typer.BadParameter(f"Expected at least one {FILE}, or a report with --from-html.")
+        raise BadParameter(f"Expected at least one {FILE}, or a report with --from-html.")
     if not quiet:
         for path in written:
             print(f"written: {path}")

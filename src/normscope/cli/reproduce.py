@@ -4,7 +4,7 @@ import sys
 from pathlib import Path
 from typing import Annotated
 
-import typer
+from typer import Argument, Option
 
 from normscope.cli import options
 from normscope.cli.console import Stages, guarded, json_text, show
@@ -15,7 +15,7 @@ from normscope.cli.specification import checked_folder, writing
 def reproduce(
     figure: Annotated[
         str,
-        typer.Argument(
+        Argument(
             metavar="NAME",
             help="fig1 to fig3, geometry1 to geometry4, wn-depth, wn-width, wn-convergence, wn-activation, theorem-20, "
             "surrogate or ranking.",
@@ -24,18 +24,18 @@ def reproduce(
     ],
     scale: Annotated[
         str,
-        typer.Option(
+        Option(
             help="Scale: smoke (a minute, digits), laptop (half an hour, CIFAR-10); for figures also long (hours: 100 "
             "epochs, ResNet-18 at a quarter of its width) or paper (100 epochs of the full networks, days)."
         ),
     ] = "laptop",
-    data_root: Annotated[Path | None, typer.Option(help="Folder of the data set, CIFAR-10 or MNIST.")] = None,
-    out: Annotated[Path, typer.Option(help="Folder for runs and figures.")] = Path("normscope-reproduce"),
+    data_root: Annotated[Path | None, Option(help="Folder of the data set, CIFAR-10 or MNIST.")] = None,
+    out: Annotated[Path, Option(help="Folder for runs and figures.")] = Path("normscope-reproduce"),
     seed: Annotated[
-        int, typer.Option(min=0, max=options.LARGEST_SEED, help="Random seed of the weights and the data order.")
+        int, Option(min=0, max=options.LARGEST_SEED, help="Random seed of the weights and the data order.")
     ] = 0,
-    no_certify: Annotated[bool, typer.Option("--no-certify", help="Skip the certified constants.")] = False,
-    json: Annotated[bool, typer.Option("--json", help="Print the claims and measurements as JSON.")] = False,
+    no_certify: Annotated[bool, Option("--no-certify", help="Skip the certified constants.")] = False,
+    json: Annotated[bool, Option("--json", help="Print the claims and measurements as JSON.")] = False,
     quiet: options.Quiet = False,
 ) -> None:
     """Reproduce a FIGURE or experiment of a paper, draw it, and say which claims are confirmed.

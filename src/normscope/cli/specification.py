@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import typer
+from typer import BadParameter
 
 from normscope.core.errors import ModelNotFoundError
 from normscope.core.files import Saved, user_path, write_text
@@ -62,7 +62,7 @@ def writing(target: Path, option: str = "--out") -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        raise typer.BadParameter(f"Cannot write {target}: {error.strerror or error}.", param_hint=option) from error
+        raise BadParameter(f"Cannot write {target}: {error.strerror or error}.", param_hint=option) from error
 
 
 def save(result: Saved, target: Path, option: str = "--out") -> Path:
@@ -104,9 +104,9 @@ def checked_folder(folder: Path, option: str = "--out") -> Path:
     while not nearest.exists() and nearest != nearest.parent:
         nearest = nearest.parent
     if not nearest.is_dir():
-        raise typer.BadParameter(f"Expected a folder, but {nearest} is a file.", param_hint=option)
+        raise BadParameter(f"Expected a folder, but {nearest} is a file.", param_hint=option)
     if not os.access(nearest, os.W_OK | os.X_OK):
-        raise typer.BadParameter(f"Folder is not writable: {nearest}.", param_hint=option)
+        raise BadParameter(f"Folder is not writable: {nearest}.", param_hint=option)
     return place
 
 
@@ -118,7 +118,7 @@ def checked_file(file: Path, option: str = "--out") -> Path:
     place = user_path(file)
     if place.exists() and not place.is_file():
         what = "a folder" if place.is_dir() else "a device, a pipe or a socket"
-        raise typer.BadParameter(f"Expected a file, but {place} is {what}.", param_hint=option)
+        raise BadParameter(f"Expected a file, but {place} is {what}.", param_hint=option)
     found = checked_folder(place.parent, option) / place.name
     if found.exists():
         print(f"normscope: replacing {found}", file=sys.stderr)
@@ -128,6 +128,6 @@ def checked_file(file: Path, option: str = "--out") -> Path:
 def checked_apart(file: Path | None, other: Path | None, option: str) -> None:
     """Raise if two files to be written are one; the option names the first."""
     if file is not None and other is not None and os.path.realpath(file) == os.path.realpath(other):
-        raise typer.BadParameter(
+        raise BadParameter(
             f"Two results would be written to the same file: {file}. Choose different paths.", param_hint=option
         )

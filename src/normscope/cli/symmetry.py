@@ -2,7 +2,7 @@
 
 from typing import Annotated
 
-import typer
+from typer import Option
 
 from normscope.cli import options
 from normscope.cli.analyze import checked_places
@@ -23,13 +23,13 @@ def symmetry(
     limit: options.Limit = None,
     normalize: options.Normalize = None,
     input: options.InputShape = None,
-    mode: Annotated[str, typer.Option(help="BatchNorm statistics: batch or running.")] = "batch",
+    mode: Annotated[str, Option(help="BatchNorm statistics: batch or running.")] = "batch",
     loss: Annotated[
-        str, typer.Option(help="cross_entropy if adding a constant to all logits changes nothing, none, or auto.")
+        str, Option(help="cross_entropy if adding a constant to all logits changes nothing, none, or auto.")
     ] = "auto",
-    batch: Annotated[int, typer.Option(min=2, help="Number of samples to verify on.")] = 8,
+    batch: Annotated[int, Option(min=2, help="Number of samples to verify on.")] = 8,
     orbits: Annotated[
-        bool, typer.Option("--orbits", help="Measure how the outputs change along and across an orbit of each kind.")
+        bool, Option("--orbits", help="Measure how the outputs change along and across an orbit of each kind.")
     ] = False,
     seed: options.Seed = 0,
     out: options.Out = None,

@@ -7,7 +7,7 @@ import threading
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
-import typer
+from typer import Argument, Option
 
 from normscope.cli.console import Stages, guarded
 from normscope.cli.specification import checked_file, writing
@@ -22,25 +22,21 @@ if TYPE_CHECKING:
 def watch(
     runs: Annotated[
         list[Path],
-        typer.Argument(
+        Argument(
             metavar="RUN", help="Folders that monitors write to, or folders that contain them.", show_default=False
         ),
     ],
-    port: Annotated[int, typer.Option(min=0, max=65535, help="Port; 0 picks a free one.")] = 0,
+    port: Annotated[int, Option(min=0, max=65535, help="Port; 0 picks a free one.")] = 0,
     host: Annotated[
-        str,
-        typer.Option(
-            help=("Address to listen on; any address other than 127.0.0.1 can be reached from other machines.")
-        ),
+        str, Option(help="Address to listen on; any address other than 127.0.0.1 can be reached from other machines.")
     ] = "127.0.0.1",
-    wait: Annotated[bool, typer.Option("--wait", help="Wait for runs that have not started.")] = False,
-    open_browser: Annotated[bool, typer.Option("--open", help="Open the page in a browser.")] = False,
+    wait: Annotated[bool, Option("--wait", help="Wait for runs that have not started.")] = False,
+    open_browser: Annotated[bool, Option("--open", help="Open the page in a browser.")] = False,
     export: Annotated[
-        Path | None,
-        typer.Option(help="Write a self-contained page to this file and exit.", show_default=False),
+        Path | None, Option(help="Write a self-contained page to this file and exit.", show_default=False)
     ] = None,
-    title: Annotated[str, typer.Option(help="Title of an exported page.", show_default="the runs' names")] = "",
-    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Print only the address and errors.")] = False,
+    title: Annotated[str, Option(help="Title of an exported page.", show_default="the runs' names")] = "",
+    quiet: Annotated[bool, Option("--quiet", "-q", help="Print only the address and errors.")] = False,
 ) -> None:
     """Follow RUNS in a browser during training or afterwards; several runs share the same charts.
 

@@ -2,7 +2,7 @@
 
 from typing import Annotated
 
-import typer
+from typer import Option
 
 from normscope.cli import options
 from normscope.cli.analyze import Request, measured
@@ -19,17 +19,15 @@ def weights(
     data: options.DataName = None,
     data_root: options.DataRoot = None,
     split: options.Split = "test",
-    limit: Annotated[int | None, typer.Option(min=1, help="Use at most this many samples.", show_default="64")] = None,
+    limit: Annotated[int | None, Option(min=1, help="Use at most this many samples.", show_default="64")] = None,
     normalize: options.Normalize = None,
     input: options.InputShape = None,
     mode: options.Mode = "running",
-    points: Annotated[int | None, typer.Option(min=1, help="Number of points at which Jacobians are computed.")] = None,
+    points: Annotated[int | None, Option(min=1, help="Number of points at which Jacobians are computed.")] = None,
     tolerance: options.Tolerance = None,
     seed: options.Seed = 0,
     device: options.Device = None,
-    stacked: Annotated[
-        bool | None, typer.Option("--stacked/--no-stacked", help="Also treat a batch as one input.")
-    ] = None,
+    stacked: Annotated[bool | None, Option("--stacked/--no-stacked", help="Also treat a batch as one input.")] = None,
     out: options.Out = None,
     json: options.Json = False,
     quiet: options.Quiet = False,
