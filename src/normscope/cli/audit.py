@@ -1,5 +1,6 @@
 """``normscope audit``: every claim of the papers, checked now."""
 
+import contextlib
 from pathlib import Path
 from typing import Annotated
 
@@ -8,6 +9,7 @@ from typer import Argument, Exit, Option
 from normscope.cli import options
 from normscope.cli.console import Stages, finish, guarded
 from normscope.cli.demo import one_thread
+from normscope.cli.loading import user_function
 from normscope.cli.specification import checked_apart, checked_file, save, split_commas, write_file
 
 
@@ -71,19 +73,10 @@ def _bench(bound: str, draws: int, delta: float, seed: int, *, json: bool, quiet
         from normscope.generalization.bench.contestants import CONTESTANTS
         from normscope.generalization.bench.run import try_bound
 
-        if bound == "list":
-            found = None
-        elif ":" in bound:
-            from normscope.zoo.load import parse_spec
-            from normscope.zoo.user_code import find_factory, home_of, undisturbed
-
-            kind, location, name = parse_spec(bound)
-            home = home_of(kind, location)
-            with undisturbed(home, seed):
-                function = find_factory(home.module(), name, location)
-                found = try_bound(function, delta=delta, draws=draws, seed=seed, name=bound, progress=stages)
-        else:
-            found = try_bound(bound, delta=delta, draws=draws, seed=seed, progress=stages)
+        found = None
+        if bound != "list":
+            with user_function(bound, seed) if ":" in bound else contextlib.nullcontext(bound) as tried:
+                found = try_bound(tried, delta=delta, draws=draws, seed=seed, name=bound, progress=stages)
     if found is None:
         print("\n".join(CONTESTANTS))
         return

@@ -13,7 +13,7 @@ from typer import BadParameter, Exit, Option
 
 from normscope.cli import options
 from normscope.cli.console import Stages, guarded, line_width, visible
-from normscope.cli.loading import Named, load
+from normscope.cli.loading import Named, load, user_function
 from normscope.cli.specification import checked_file, split_arguments, split_commas, write_file
 from normscope.core.files import user_path
 
@@ -185,18 +185,10 @@ def optimizer_of(spec: str, model: nn.Module, seed: int = 0) -> Any:
     """Return the optimizer that a user's function, ``FILE.py:function`` or the like, makes for a model."""
     import torch
 
-    from normscope.core.errors import FactoryError, ModelNotFoundError
-    from normscope.zoo.load import parse_spec
-    from normscope.zoo.user_code import explained, find_factory, home_of, undisturbed
+    from normscope.core.errors import FactoryError
+    from normscope.zoo.user_code import explained
 
-    kind, location, name = parse_spec(spec)
-    if kind not in ("file", "module"):
-        raise ModelNotFoundError(
-            f"Expected an optimizer of the form FILE.py:function or package.module:function, got {spec!r}."
-        )
-    home = home_of(kind, location)
-    with undisturbed(home, seed):
-        factory = find_factory(home.module(), name, location)
+    with user_function(spec, seed) as factory:
         try:
             made = factory(model)
         except (Exception, SystemExit) as error:

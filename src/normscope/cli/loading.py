@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import importlib
 import shlex
 from collections.abc import Callable, Iterator
@@ -83,6 +84,20 @@ class Loaded:
         data = self.inputs if data is None else data
         with self.home.open():
             return twin(self.model, data, input_shape=self.shape, name=self.named.model, progress=self.say, **options)
+
+
+@contextlib.contextmanager
+def user_function(spec: str, seed: int) -> Iterator[Callable[..., Any]]:
+    """Yield the function that ``FILE.py:function`` or ``package.module:function`` names, and undo what it does."""
+    from normscope.zoo.load import parse_spec
+    from normscope.zoo.user_code import find_factory, home_of, undisturbed
+
+    kind, location, name = parse_spec(spec)
+    if kind not in ("file", "module"):
+        raise ModelNotFoundError(f"Expected FILE.py:function or package.module:function, got {spec!r}.")
+    home = home_of(kind, location)
+    with undisturbed(home, seed):
+        yield find_factory(home.module(), name, location)
 
 
 def load(named: Named, seed: int, say: Callable[[str], None]) -> Loaded:

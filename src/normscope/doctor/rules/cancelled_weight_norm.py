@@ -4,11 +4,9 @@ import torch
 from torch import Tensor
 
 from normscope.doctor.rule import Certainty, Findings, Rule, Subject, layer_of, place_of
-from normscope.doctor.structure import Feed, Structure, carried, exact
+from normscope.doctor.structure import Feed, Structure, are_normalized_alike, carried
 from normscope.operators.expression import Expr
 from normscope.operators.normalizer import normalizers
-
-_SAME = 1e-6
 
 
 def channel_factor(layer: Expr, seed: int = 0) -> Tensor | None:
@@ -30,11 +28,7 @@ def cancels(structure: Structure, feed: Feed, factor: Tensor) -> bool:
         return False
     generator = torch.Generator().manual_seed(1)
     y = torch.randn(feed.layer.shape, generator=generator, dtype=torch.float64)
-    spread = exact(feed.spread)
-    plain, scaled = (spread.normalize(carried(feed.layer, feed.source, t)) for t in (y, y * factor))
-    if not bool(torch.isfinite(plain).all() and torch.isfinite(scaled).all()):
-        return False
-    return bool((plain - scaled).abs().max() <= _SAME * float(plain.abs().max()))
+    return are_normalized_alike(feed.spread, *(carried(feed.layer, feed.source, t) for t in (y, y * factor)))
 
 
 def look(rule: Rule, subject: Subject) -> Findings:

@@ -53,11 +53,11 @@ def is_trained(bn: nn.Module) -> bool:
 def look(rule: Rule, subject: Subject) -> Findings:
     """Yield every layer whose statistics are new, as a whole or one of the two, although the layer is not."""
     modules = list(tracked(subject.model))
-    new = [path for path, _, mean, variance in modules if are_new(mean, variance)]
-    used = [path for path, bn, mean, variance in modules if not are_new(mean, variance) and _count(bn) > 0]
+    new = [are_new(mean, variance) for *_, mean, variance in modules]
+    used = [i for i, (_, bn, *_) in enumerate(modules) if not new[i] and _count(bn) > 0]
+    facts = {"new": sum(new), "of": len(modules)}
     for i, (path, bn, mean, variance) in enumerate(modules):
-        facts = {"new": len(new), "of": len(modules)}
-        if path not in new:
+        if not new[i]:
             half = _half_new(mean, variance)
             if half:
                 yield rule.finding(path, half, facts)
@@ -77,8 +77,7 @@ def look(rule: Rule, subject: Subject) -> Findings:
                 path, f"running statistics still have their initial values (mean 0, variance 1), but {because}", facts
             )
             continue
-        order = [p for p, *_ in modules]
-        inside = bool(used) and order.index(used[0]) < i < order.index(used[-1])
+        inside = bool(used) and used[0] < i < used[-1]
         because = ""  # what shows that the network is past its first step
         if inside:
             because = "the layers before and after it have estimated theirs"

@@ -3,7 +3,6 @@
 import itertools
 import re
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -26,18 +25,12 @@ _SAME = ("to", "_to_copy", "contiguous", "clone", "view", "reshape", "permute", 
 FAR, EQUAL, ZERO = 3.0, 1e-2, 0.05
 
 
-@dataclass(frozen=True)
-class Candidate:
-    """A module that is called a normalizer."""
+def candidates(subject: Subject) -> Iterator[tuple[str, list[Node]]]:
+    """Yield the modules that are called normalizers, reduce or hold statistics, and are not known to normalize.
 
-    path: str  #: its path
-    kind: str  #: its class
-    node: str  #: the graph node that gives its result, its own scale and shift undone
-    divides: bool  #: whether it divides anything
-
-
-def candidates(subject: Subject) -> Iterator[Candidate]:
-    """Yield the modules that are called normalizers, reduce or hold statistics, and are not known to normalize."""
+    Yields:
+        The name of the graph node that gives the result of one, its own scale and shift undone, and all its nodes.
+    """
     graph, depends, users = subject.graph, subject.graph.moving, subject.graph.users()
     known = {s.owner for s in subject.sites() if s.kind != "switch_norm"}
     owned: dict[str, list[Node]] = {}
@@ -56,8 +49,7 @@ def candidates(subject: Subject) -> Iterator[Candidate]:
         ends = [n for n in nodes if n.name in depends and any(u not in names for u in users[n.name])]
         starts = {s for n in nodes for s in n.inputs() if s in depends and s not in names}
         if len(ends) == 1 and len(starts) == 1:
-            divides = any(name_of(n) in ("div", "rsqrt", "reciprocal", "sqrt", "pow") for n in nodes)
-            yield Candidate(path, kind, _without_affine(graph, ends[0]).name, divides)
+            yield _without_affine(graph, ends[0]).name, nodes
 
 
 def _has_statistics(graph: Graph, nodes: list[Node]) -> bool:
@@ -114,7 +106,7 @@ def is_normalized(z: Tensor, *, divides: bool) -> bool:
 def look(rule: Rule, subject: Subject) -> Findings:
     """Yield the modules whose output on the data is not normalized."""
     yield from _sums_for_means(rule, subject)
-    found = {c.node: c for c in candidates(subject)}
+    found = dict(candidates(subject))
     if not found or subject.batch is None:
         return
     values: dict[str, Tensor] = {}
@@ -126,13 +118,14 @@ def look(rule: Rule, subject: Subject) -> Findings:
     with torch.no_grad():
         run(subject.graph, subject.captured.tensors, subject.batch, visit)
     for name, value in values.items():
-        one = found[name]
-        if not bool(torch.isfinite(value).all()) or value.ndim < 2 or is_normalized(value, divides=one.divides):
+        divides = any(name_of(n) in ("div", "rsqrt", "reciprocal", "sqrt", "pow") for n in found[name])
+        if not bool(torch.isfinite(value).all()) or value.ndim < 2 or is_normalized(value, divides=divides):
             continue
         size, mean = float(value.double().square().mean().sqrt()), float(value.double().mean())
+        first = found[name][0]
         yield rule.finding(
-            one.path,
-            f"this {one.kind} does not normalize: on the data its output, without scale and shift, has a root mean "
+            first.owner,
+            f"this {first.owner_type} does not normalize: on the data its output, without scale and shift, has a root mean "
             f"square of {size:.3g} (mean {mean:.3g}), and its norms are not equal along any axis",
             {"root_mean_square": size, "mean": mean, "samples": subject.batched},
         )
