@@ -22,12 +22,9 @@ def look(rule: Rule, subject: Subject) -> Findings:
             continue
         if not bn.training and subject.model.training and bn.running_mean is not None:
             continue  # frozen: an affine map
-        yield rule.finding(
-            path,
-            f"{type(bn).__name__} couples the samples of a batch: {why}",
-            {"purpose": subject.purpose},
-            severity=Severity.ERROR if subject.purpose == "private" else None,
-        )
+        text = f"{type(bn).__name__} couples the samples of a batch: {why}"
+        severity = Severity.ERROR if subject.purpose == "private" else None
+        yield rule.finding(path, text, {"purpose": subject.purpose}, severity=severity)
 
 
 RULE = Rule(

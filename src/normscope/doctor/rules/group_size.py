@@ -19,12 +19,9 @@ def _finding(rule: Rule, site: Site, size: int, *, centred: bool) -> Finding:
         what = "its output is a constant, whatever its input" if centred else "only the sign of its input remains"
     else:
         what = "each group becomes (1, -1) or (-1, 1): only the order of its two entries remains"
-    return rule.finding(
-        place_of(site),
-        f"{site.kind} has groups of {size} {'entry' if size == 1 else 'entries'}: {what} (eps aside)",
-        {"group_size": size, "eps": site.eps},
-        severity=Severity.ERROR if size == 1 else Severity.WARNING,
-    )
+    text = f"{site.kind} has groups of {size} {'entry' if size == 1 else 'entries'}: {what} (eps aside)"
+    severity = Severity.ERROR if size == 1 else Severity.WARNING
+    return rule.finding(place_of(site), text, {"group_size": size, "eps": site.eps}, severity=severity)
 
 
 RULE = Rule(

@@ -14,11 +14,8 @@ def look(rule: Rule, subject: Subject) -> Findings:
         if wrong:
             least = float(variance.min())
             what = "its root is NaN" if least + bn.eps < 0 else "only eps keeps its root real"
-            yield rule.finding(
-                path,
-                f"running_var of {listed_channels(wrong)} is negative (smallest {least:.3g}): {what}",
-                {"channels": len(wrong), "least": least, "eps": bn.eps},
-            )
+            text = f"running_var of {listed_channels(wrong)} is negative (smallest {least:.3g}): {what}"
+            yield rule.finding(path, text, {"channels": len(wrong), "least": least, "eps": bn.eps})
 
 
 RULE = Rule(

@@ -9,11 +9,9 @@ def look(rule: Rule, subject: Subject) -> Findings:
     if subject.moved:
         yield _stateful(rule, subject)
     elif subject.random_at:
-        yield rule.finding(
-            subject.random_at,
-            "it draws random numbers in evaluation mode: two runs on one input differ; only the modules were checked",
-            fix="pass training=self.training to dropout, move sampling and noise out of forward(), or draw them once",
-        )
+        text = "it draws random numbers in evaluation mode: two runs on one input differ; only the modules were checked"
+        fix = "pass training=self.training to dropout, move sampling and noise out of forward(), or draw them once"
+        yield rule.finding(subject.random_at, text, fix=fix)
     elif subject.failure:
         reason = " ".join(subject.failure.split())
         raised = bool(subject.failed_at)

@@ -16,21 +16,14 @@ def over_time(rule: Rule, history: History) -> Findings:
         begun = [next(s for s, n in zip(t.steps, t.values, strict=True) if n > 0) for t in tracks]
         step = min(begun)
         first = tracks[begun.index(step)]
-        yield rule.finding(
-            first.place,
-            f"at step {step} it is the first layer with NaN or infinite values",
-            {"step": int(step), "entries": max(first.values)},
-            certainty=Certainty.MEASURED,
-        )
+        text = f"at step {step} it is the first layer with NaN or infinite values"
+        evidence = {"step": int(step), "entries": max(first.values)}
+        yield rule.finding(first.place, text, evidence, certainty=Certainty.MEASURED)
         return
     lost = history.first_broken("train")
     if lost is not None:
-        yield rule.finding(
-            f"train/{lost.place}",
-            f"at step {lost.steps[0]} it is {lost.values[0]}, with finite weights at the probes",
-            {"step": int(lost.steps[0])},
-            certainty=Certainty.MEASURED,
-        )
+        text = f"at step {lost.steps[0]} it is {lost.values[0]}, with finite weights at the probes"
+        yield rule.finding(f"train/{lost.place}", text, {"step": int(lost.steps[0])}, certainty=Certainty.MEASURED)
 
 
 RULE = Rule(

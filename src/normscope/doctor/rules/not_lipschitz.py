@@ -19,11 +19,8 @@ def look(rule: Rule, subject: Subject) -> Findings:
         alike.setdefault(tuple(sorted(reasons)), []).append(owner)
     for ops, owners in alike.items():  # equal modules are told once
         where = f"{len(owners)} places" if len(owners) > 1 else "here"
-        yield rule.finding(
-            owners[0],
-            f"{', '.join(ops)} ({where}) is not Lipschitz: {broken[owners[0]][ops[0]]}",
-            {"places": len(owners), "operations": ", ".join(ops)},
-        )
+        text = f"{', '.join(ops)} ({where}) is not Lipschitz: {broken[owners[0]][ops[0]]}"
+        yield rule.finding(owners[0], text, {"places": len(owners), "operations": ", ".join(ops)})
     told = {id(attention) for attention, _ in attentions(subject)}
     lipschitz = subject.everywhere.lipschitz
     for atom in program.atoms:

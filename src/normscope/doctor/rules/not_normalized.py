@@ -125,8 +125,8 @@ def look(rule: Rule, subject: Subject) -> Findings:
         first = found[name][0]
         yield rule.finding(
             first.owner,
-            f"this {first.owner_type} does not normalize: on the data its output, without scale and shift, has a root mean "
-            f"square of {size:.3g} (mean {mean:.3g}), and its norms are not equal along any axis",
+            f"this {first.owner_type} does not normalize: on the data its output, without scale and shift, has a root "
+            f"mean square of {size:.3g} (mean {mean:.3g}), and its norms are not equal along any axis",
             {"root_mean_square": size, "mean": mean, "samples": subject.batched},
         )
 

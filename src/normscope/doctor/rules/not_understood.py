@@ -9,11 +9,8 @@ def look(rule: Rule, subject: Subject) -> Findings:
     for op in dict.fromkeys(r.op for r in unknown):
         places = [r for r in unknown if r.op == op]
         reason = " ".join(places[0].reason.split())
-        yield rule.finding(
-            places[0].owner,
-            f"{op} is not understood ({len(places)} uses), so nothing is certified through it: {reason}",
-            {"uses": len(places), "operation": op},
-        )
+        text = f"{op} is not understood ({len(places)} uses), so nothing is certified through it: {reason}"
+        yield rule.finding(places[0].owner, text, {"uses": len(places), "operation": op})
 
 
 RULE = Rule(

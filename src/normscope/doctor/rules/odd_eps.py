@@ -38,11 +38,9 @@ def look(rule: Rule, subject: Subject) -> Findings:
                 if place_of(site) in told:
                     continue
                 told.add(place_of(site))
+                text = f"{site.kind} has eps = {site.eps:g}, but {len(group) - 1} others mostly have {usual:g}"
                 yield rule.finding(
-                    place_of(site),
-                    f"{site.kind} has eps = {site.eps:g}, but {len(group) - 1} others mostly have {usual:g}",
-                    {"eps": site.eps, "usual": usual, "siblings": len(group)},
-                    severity=severity,
+                    place_of(site), text, {"eps": site.eps, "usual": usual, "siblings": len(group)}, severity=severity
                 )
 
 

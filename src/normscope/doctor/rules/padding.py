@@ -49,11 +49,8 @@ def look(rule: Rule, subject: Subject) -> Findings:
     samples = max(t.shape[0] for t in subject.captured.example if t.ndim)
     for site in subject.sites():
         if site.kind in _OVER_PLACES and (len(site.shape) > 2 or site.shape[0] > samples):
-            yield rule.finding(
-                place_of(site),
-                f"{share:.0%} of the data is padding, and this {site.kind} includes it in its mean and variance",
-                {"padding": share},
-            )
+            text = f"{share:.0%} of the data is padding, and this {site.kind} includes it in its mean and variance"
+            yield rule.finding(place_of(site), text, {"padding": share})
 
 
 _NET = (

@@ -71,12 +71,8 @@ def look(rule: Rule, subject: Subject) -> Findings:
         if seen is not None:
             evidence["least"] = seen[0]
             what += f"; on this data it divides by {seen[0]:.3g} or more" if far else ""
-        yield rule.finding(
-            node.owner or node.name,
-            f"a quotient by {name_of(root)}: {what}",
-            evidence,
-            severity=Severity.INFO if far else None,
-        )
+        text = f"a quotient by {name_of(root)}: {what}"
+        yield rule.finding(node.owner or node.name, text, evidence, severity=Severity.INFO if far else None)
 
 
 _NORM = (

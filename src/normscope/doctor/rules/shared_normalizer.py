@@ -32,11 +32,8 @@ def look(rule: Rule, subject: Subject) -> Findings:
         first, second = found
         tracks = sites[0].kind == "batch_norm"
         what = "its running statistics fit neither of them" if tracks else "with one scale for both"
-        yield rule.finding(
-            place,
-            f"this {sites[0].kind} is called {times} times, {side} {first} and {side} {second}: {what}",
-            {"calls": times, "first": first, "second": second},
-        )
+        text = f"this {sites[0].kind} is called {times} times, {side} {first} and {side} {second}: {what}"
+        yield rule.finding(place, text, {"calls": times, "first": first, "second": second})
 
 
 def _has_state(sites: list[Site], module: nn.Module | None) -> bool:

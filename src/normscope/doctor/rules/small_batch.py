@@ -28,13 +28,8 @@ def look(rule: Rule, subject: Subject) -> Findings:
     values = size * places[worst]
     evidence: dict[str, float | int | str] = {"batch_size": size, "values_per_channel": values, "sites": len(places)}
     if values == 1:
-        yield rule.finding(
-            worst,
-            "BatchNorm sees one value per channel: training raises an error (or outputs only the shift)",
-            evidence,
-            severity=Severity.ERROR,
-            certainty=Certainty.PROVED,
-        )
+        text = "BatchNorm sees one value per channel: training raises an error (or outputs only the shift)"
+        yield rule.finding(worst, text, evidence, severity=Severity.ERROR, certainty=Certainty.PROVED)
     elif size < SAMPLES or values < VALUES:
         noise = math.sqrt(2.0 / (values - 1))
         yield rule.finding(

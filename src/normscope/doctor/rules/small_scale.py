@@ -16,12 +16,9 @@ def look(rule: Rule, subject: Subject) -> Findings:
         if scale is None or scale.numel() < FEWEST or not bool((scale != 0).any()):
             continue
         if bool((scale == DOUBLED).all()):
-            yield rule.finding(
-                place_of(site),
-                f"its scales are all {DOUBLED:g}: does it multiply by 1 + w, and was w set to one?",
-                {"mean": DOUBLED, "median": DOUBLED, "negative": 0.0},
-                fix="set w to zero where the normalizer multiplies by 1 + w",
-            )
+            text = f"its scales are all {DOUBLED:g}: does it multiply by 1 + w, and was w set to one?"
+            fix = "set w to zero where the normalizer multiplies by 1 + w"
+            yield rule.finding(place_of(site), text, {"mean": DOUBLED, "median": DOUBLED, "negative": 0.0}, fix=fix)
             continue
         negative = float((scale < 0).double().mean())
         usual, mean, spread = float(scale.abs().median()), float(scale.mean()), float(scale.std())
@@ -31,11 +28,8 @@ def look(rule: Rule, subject: Subject) -> Findings:
         what = f"its scales are about {usual:.2g}"
         if scattered:
             what = f"{negative:.0%} of its scales are negative and their mean is {mean:.2g}"
-        yield rule.finding(
-            place_of(site),
-            f"{what}: were they stored as deviations from one (1 + w), and the one was lost?",
-            {"mean": mean, "median": usual, "negative": negative},
-        )
+        text = f"{what}: were they stored as deviations from one (1 + w), and the one was lost?"
+        yield rule.finding(place_of(site), text, {"mean": mean, "median": usual, "negative": negative})
 
 
 RULE = Rule(

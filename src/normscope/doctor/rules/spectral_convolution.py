@@ -26,11 +26,8 @@ def look(rule: Rule, subject: Subject) -> Findings:
             certified = convolution_certificate(data["weight"], data["stride"], data["dilation"], data["groups"])
             evidence["certificate"] = certified
             bound = f" (spectral normalization certifies {certified:.3g} at this kernel and stride)"
-        yield rule.finding(
-            op.owner,
-            f"this convolution is spectrally normalized, yet its norm is at least {attained:.4g}{bound}",
-            evidence,
-        )
+        text = f"this convolution is spectrally normalized, yet its norm is at least {attained:.4g}{bound}"
+        yield rule.finding(op.owner, text, evidence)
 
 
 RULE = Rule(

@@ -29,11 +29,8 @@ def look(rule: Rule, subject: Subject) -> Findings:
         # Logits q.k are bounded as soon as the rows of both are.
         open_ends = [n for n, e in (("queries", q), ("keys", k)) if math.isinf(subject.everywhere.range(e).row)]
         if open_ends:
-            yield rule.finding(
-                attention.owner,
-                f"the logits of this attention have no bound: nothing normalizes its {' and '.join(open_ends)}",
-                {"unbounded": ", ".join(open_ends)},
-            )
+            text = f"the logits of this attention have no bound: nothing normalizes its {' and '.join(open_ends)}"
+            yield rule.finding(attention.owner, text, {"unbounded": ", ".join(open_ends)})
 
 
 RULE = Rule(

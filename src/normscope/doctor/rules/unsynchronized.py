@@ -18,12 +18,9 @@ def look(rule: Rule, subject: Subject) -> Findings:
     share = "" if size is None else f" of {size} samples"
     for path, bn in batch_norms(subject.model):
         if not isinstance(bn, nn.SyncBatchNorm) and (size is None or few):
-            yield rule.finding(
-                path,
-                f"{type(bn).__name__} under {subject.parallel} normalizes by the share{share} of each device alone",
-                {"batch_size": size or 0, "wrapper": subject.parallel},
-                severity=Severity.WARNING if few else Severity.INFO,
-            )
+            text = f"{type(bn).__name__} under {subject.parallel} normalizes by the share{share} of each device alone"
+            severity = Severity.WARNING if few else Severity.INFO
+            yield rule.finding(path, text, {"batch_size": size or 0, "wrapper": subject.parallel}, severity=severity)
 
 
 RULE = Rule(
