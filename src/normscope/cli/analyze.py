@@ -8,7 +8,7 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
-from typer import Argument, BadParameter, Option
+from typer import Argument, BadParameter, Context, Option
 
 from normscope.cli import options
 from normscope.cli.console import Stages, finish, guarded
@@ -36,9 +36,14 @@ FOLLOWS = "Computing tighter bounds; Ctrl-C stops and keeps what is known."
 QUICK = "First look only: slower rules did not run; `normscope check` runs all of them."
 #: Samples for the theory of weight normalization.
 THEORY_SAMPLES = 256
-SPLIT = "test"
-#: Options that are not called as the field they set.
-_SPELLED = {"stacked": "--stacked/--no-stacked", "without_normalizers": "--no-without"}
+#: Options that are passed on as fields of ``normscope.Options``, and all that say something about a model.
+_SETTINGS = (
+    "mode", "points", "ascent", "tolerance", "delta", "seed", "stacked", "share", "confidence", "sketch",
+)  # fmt: skip
+_OF_A_MODEL = (
+    *_SETTINGS, "weights", "data", "data_root", "split", "limit", "normalize", "input", "radius", "time", "device",
+    "no_without",
+)  # fmt: skip
 _MODEL = (
     f"{options.MODEL}; or a .safetensors or .pt file, a .safetensors.index.json or a directory of "
     "them, for the norms of the weights only."
@@ -55,11 +60,12 @@ class Request(Named):
 
 @guarded
 def analyze(
+    context: Context,
     model: Annotated[str, Argument(metavar="MODEL", help=_MODEL, show_default=False)],
     weights: options.WeightsFile = None,
     data: options.DataName = None,
     data_root: options.DataRoot = None,
-    split: options.Split = SPLIT,
+    split: options.Split = "test",
     limit: options.Limit = None,
     normalize: options.Normalize = None,
     input: options.InputShape = None,
@@ -107,23 +113,13 @@ def analyze(
     result.json and report.html. A large network gets a first answer within seconds; Ctrl-C keeps what is known.
     """
     target, page = checked_places(out, FILE, report, no_report=no_report, name=model)
-    settings = {
-        "mode": mode,
-        "points": points,
-        "ascent": ascent,
-        "tolerance": tolerance,
-        "delta": delta,
-        "seed": seed,
-        "stacked": stacked,
-        "without_normalizers": not no_without,
-        "radius": tuple(radius) if radius else None,
-        "share": share,
-        "confidence": confidence,
-        "sketch": sketch,
-    } | ({} if time is None else {"time": time})
+    settings = {name: context.params[name] for name in _SETTINGS}
+    settings |= {"without_normalizers": not no_without, "radius": tuple(radius) if radius else None}
+    if time is not None:
+        settings["time"] = time
     request = Request(model, weights, data, data_root, split, limit, normalize, input, device, settings)
     with Stages(quiet=quiet, lines=not json) as stages:
-        _check_unused(request)
+        _refuse_unused(context)
         theory: list[Guarantees] = []
         told: list[str] = []
 
@@ -288,28 +284,17 @@ def write_page(
         return save_html(results, target, **rest)
 
 
-def _check_unused(request: Request) -> None:
-    """Raise if options are given that would change nothing: most of them beside a checkpoint alone."""
-    from normscope.analysis import Options
+def _refuse_unused(context: Context) -> None:
+    """Raise if options are given, beside a checkpoint alone, that would change nothing."""
     from normscope.analysis.checkpoint import is_checkpoint
 
-    usual = Options()
-    said: dict[str, Any] = {
-        "--weights": request.weights,
-        "--data": request.data,
-        "--data-root": request.root,
-        "--split": None if request.split == SPLIT else request.split,
-        "--limit": request.limit,
-        "--normalize": request.normalize,
-        "--input": request.shape,
-        "--device": None if request.device == "cpu" else request.device,  # there weights are read
-    }
-    for key, value in request.options.items():
-        said[_SPELLED.get(key, f"--{key}")] = None if value == getattr(usual, key) else value
-    given = [option for option, value in said.items() if value is not None]
-    if given and is_checkpoint(request.model):
+    values = context.params
+    unset = ([], "cpu")  # no radius; the device on which weights are read anyway
+    options = (p for p in context.command.params if p.name in _OF_A_MODEL and values[p.name] not in (p.default, *unset))
+    given = ["/".join((*p.opts, *p.secondary_opts)) for p in options]
+    if given and is_checkpoint(values["model"]):
         raise BadParameter(
-            f"{', '.join(given)} cannot be used with a checkpoint ({request.model}). Name the model itself "
+            f"{', '.join(given)} cannot be used with a checkpoint ({values['model']}). Name the model itself "
             "(FILE.py:factory, zoo:NAME, hf:DIR, ...) and pass the checkpoint with --weights.",
             param_hint="MODEL",
         )
