@@ -289,7 +289,7 @@ def _refuse_unused(context: Context) -> None:
     from normscope.analysis.checkpoint import is_checkpoint
 
     values = context.params
-    unset = ([], "cpu")  # no radius; the device on which weights are read anyway
+    unset = ((), "cpu")  # no radius; the device on which weights are read anyway
     options = (p for p in context.command.params if p.name in _OF_A_MODEL and values[p.name] not in (p.default, *unset))
     given = ["/".join((*p.opts, *p.secondary_opts)) for p in options]
     if given and is_checkpoint(values["model"]):
