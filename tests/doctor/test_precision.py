@@ -10,14 +10,14 @@ from torch import Tensor, nn
 
 from checking import initialized, noise
 from networks import Lambda
-from normscope.doctor.precision import LOST, Beside, Loss
+from normscope.doctor.precision import LOST, Loss, WideRun
 from normscope.doctor.subject import examine
 from normscope.graph.interpreter import run
 
 
 def _loss(model: nn.Module, x: Tensor) -> Loss | None:
     captured = examine(model, x).captured
-    beside = Beside(captured.graph)
+    beside = WideRun(captured.graph)
     with torch.no_grad():
         run(captured.graph, captured.tensors, [x], beside.visit)
     return beside.first()

@@ -121,7 +121,7 @@ def analyze(
     with Stages(quiet=quiet, lines=not json) as stages:
         _refuse_unused(context)
         theory: list[Guarantees] = []
-        told: list[str] = []
+        failures: list[str] = []
 
         def first(look: Result) -> None:
             """Show and keep the first look: whatever happens later, it is there."""
@@ -131,18 +131,18 @@ def analyze(
             stages.above(lines if has_urgent(look) else (*lines[:2], FOLLOWS))
             save(look, target)
             if page is not None:
-                _report(look, page, told)
+                _report(look, page, failures)
 
-        result = run(request, stages, check=check, fast=fast, first=first, told=told, theory=theory)
+        result = run(request, stages, check=check, fast=fast, first=first, failures=failures, theory=theory)
         save(result, target)  # first, so that nothing that follows can lose it
         for found in theory:
             save(found, target.with_name(WEIGHT_NORM))
     if page is not None:
-        _report(result, page, told, panels=theory)
+        _report(result, page, failures, panels=theory)
     sections = functools.partial(_sections, result, theory, everything=everything, printed=printed)
-    finish(result, json=json, quiet=quiet, sections=sections, written=target, page=None if told else page)
-    if told:
-        raise NormscopeError("; ".join(dict.fromkeys(told)))
+    finish(result, json=json, quiet=quiet, sections=sections, written=target, page=None if failures else page)
+    if failures:
+        raise NormscopeError("; ".join(dict.fromkeys(failures)))
 
 
 def _sections(
@@ -158,14 +158,14 @@ def _sections(
     return [*result_sections(result, everything=everything, printed=printed), *more]
 
 
-def _report(result: Result | CheckpointResult, page: Path, told: list[str], **rest: Any) -> None:
+def _report(result: Result | CheckpointResult, page: Path, failures: list[str], **rest: Any) -> None:
     """Write the report; where it cannot be made, say so: the result is written already."""
     try:
         write_page(result, page, **rest)
     except BadParameter:
         raise
     except Exception as error:
-        told.append(failure("the report", error))
+        failures.append(failure("the report", error))
 
 
 def run(
@@ -175,7 +175,7 @@ def run(
     check: bool = False,
     fast: bool = False,
     first: Callable[[Result], None] | None = None,
-    told: list[str] | None = None,
+    failures: list[str] | None = None,
     theory: list[Guarantees] | None = None,
 ) -> Result | CheckpointResult:
     """Analyze a model, or a checkpoint where the request names one.
@@ -186,7 +186,7 @@ def run(
         check: ask the doctor, too.
         fast: stop after the first look.
         first: called with the first look at a large network.
-        told: a doctor who cannot speak is named here, or raises without it.
+        failures: a doctor who cannot speak is named here, or raises without it.
         theory: takes what the theory of weight normalization proves, where it covers the model and data have labels.
     """
     from normscope.analysis.checkpoint import analyze_checkpoint, is_checkpoint
@@ -214,7 +214,7 @@ def run(
                 common = {name: value for name, value in rest.items() if name != "options"}
                 seed = rest["options"].seed
                 step = functools.partial(ask, model, data, seed=seed, prepared=prepared, quick=quick, **common)
-                answer = step() if told is None else attempt("the doctor", step, None, told)
+                answer = step() if failures is None else attempt("the doctor", step, None, failures)
                 found = None if answer is None else answer.findings
 
         def shown(look: Result) -> None:

@@ -72,7 +72,7 @@ class Loaded:
     data: Data | None  #: its data, if some were named
     shape: tuple[int, ...] | None  #: of one input: as named, or as a network of the zoo says
     home: Home  #: where its code lives, to be open while the model runs
-    say: Callable[[str], None]  #: called with a line of text at each step
+    progress: Callable[[str], None]  #: called with a line of text at each step
 
     @property
     def inputs(self) -> Inputs | None:
@@ -81,9 +81,9 @@ class Loaded:
 
     def call(self, twin: Callable[..., Made], data: Any = None, **options: Any) -> Made:
         """Call the Python twin of a verb with the model, its inputs or the given data, and what every twin takes."""
-        data = self.inputs if data is None else data
+        common = {"input_shape": self.shape, "name": self.named.model, "progress": self.progress}
         with self.home.open():
-            return twin(self.model, data, input_shape=self.shape, name=self.named.model, progress=self.say, **options)
+            return twin(self.model, self.inputs if data is None else data, **common, **options)
 
 
 @contextlib.contextmanager
@@ -100,7 +100,7 @@ def user_function(spec: str, seed: int) -> Iterator[Callable[..., Any]]:
         yield find_factory(home.module(), name, location)
 
 
-def load(named: Named, seed: int, say: Callable[[str], None]) -> Loaded:
+def load(named: Named, seed: int, progress: Callable[[str], None]) -> Loaded:
     """Load what a user names; the seed is that of weights which are not loaded."""
     from normscope.core.environment import few_threads
     from normscope.core.lazy import same_process
@@ -116,13 +116,13 @@ def load(named: Named, seed: int, say: Callable[[str], None]) -> Loaded:
     shape = None if named.shape is None else parse_shape(named.shape)
     with same_process():
         importlib.import_module("torch._dynamo")  # what torch.export takes a second to import when it is first used
-    say("loading the model")
+    progress("loading the model")
     model, origin, home = load_at_home(spec, named.weights, arguments, seed)
     few_threads(model)
     data = None
     if named.data is not None:
-        say("loading the data")
+        progress("loading the data")
         data = load_data(named.data, named.root, named.split, named.limit, normalize=named.normalize)
     elif shape is None and origin.kind == "zoo":
         shape = tuple(getattr(model, "input_shape", ())) or None
-    return Loaded(named, model, origin, data, shape, home, say)
+    return Loaded(named, model, origin, data, shape, home, progress)

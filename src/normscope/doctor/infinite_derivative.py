@@ -44,7 +44,7 @@ class Singularity:
 
     node: Node  #: the operation
     entries: int  #: how many entries of what it reads have such a derivative, in the batch that has most
-    of: int  #: how many there are
+    total: int  #: how many entries there are
     at: float  #: the value of the first of them
     #: names of the parameters whose gradient passes through it; none if only that of the input does
     parameters: tuple[str, ...] = ()
@@ -93,12 +93,12 @@ class Singularities:
         read = [values.get(name) for name in node.inputs()]
         if any(isinstance(v, Tensor) and (v.numel() > LARGEST or not bool(v.isfinite().all())) for v in read):
             return  # too large, or another matter
-        bad, of, at = _broken_derivative(node, values, self._read[node.name], self._used.get(node.name))
+        bad, total, at = _broken_derivative(node, values, self._read[node.name], self._used.get(node.name))
         before = self.found.get(node.name)
         if bad and (before is None or bad > before.entries):
             above = reach([node.name], self._read)
             names = tuple(n.target for n in self.graph if n.op == "parameter" and n.name in above)
-            self.found[node.name] = Singularity(node, bad, of, at, names)
+            self.found[node.name] = Singularity(node, bad, total, at, names)
 
     def look_at_weights(self, tensors: Mapping[str, Tensor]) -> None:
         """Look at what is computed from parameters alone, without any input."""

@@ -14,11 +14,11 @@ _WRAPPERS = ("DistributedDataParallel", "DataParallel", "FullyShardedDataParalle
 _PARALLEL = _WRAPPERS[:3]
 
 
-def opened(model: nn.Module) -> tuple[nn.Module, str]:
+def unwrap(model: nn.Module) -> tuple[nn.Module, str]:
     """Return the user's own module inside ``torch.compile`` and parallel wrappers, and the wrapper of many devices.
 
     >>> inner = nn.Linear(2, 2)
-    >>> opened(nn.DataParallel(inner)) == (inner, "DataParallel")
+    >>> unwrap(nn.DataParallel(inner)) == (inner, "DataParallel")
     True
     """
     parallel = ""

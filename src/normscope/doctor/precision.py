@@ -16,7 +16,7 @@ from normscope.graph.recognise import name_of
 #: Relative error, over all entries of a value, from which on it is lost; and the least absolute one.
 LOST, LEAST = 0.1, 1e-3
 #: Operations of many multiplications: rounding does not add up in them, and a wide run of them takes long.
-_HEAVY = (*LAYERS, *PRODUCTS, *RECURRENT)
+_COSTLY = (*LAYERS, *PRODUCTS, *RECURRENT)
 #: What lies below is a mask, written for minus infinity.
 _MASK = -1e8
 
@@ -34,7 +34,7 @@ class Loss:
 
 
 @dataclass(eq=False)
-class Beside:
+class WideRun:
     """The wide run beside a run of a graph; :meth:`visit` is called at each node of the latter.
 
     Values are computed in float64 from one product of matrices or convolution to the next, and each of these gets the
@@ -51,18 +51,18 @@ class Beside:
         self.short = bool(kinds & {"float16", "bfloat16"})
         self._wide: dict[str, Any] = {}
         self._reads = reads(self.graph)
-        self._heavy = {n.name for n in self.graph if name_of(n) in _HEAVY}
-        ends = (n for n in self.graph if n.op == "output" or n.name in self._heavy)
+        self._costly = {n.name for n in self.graph if name_of(n) in _COSTLY}
+        ends = (n for n in self.graph if n.op == "output" or n.name in self._costly)
         self._ends = {name for n in ends for name in (n.name, *n.inputs())}
 
     def visit(self, node: Node, value: Any, values: Mapping[str, Any]) -> None:
         """Compute the value of a node widely and compare."""
-        heavy = node.name in self._heavy
-        if node.op not in SOURCES and (self.short or not heavy):
-            kept = {} if heavy else self._wide
+        costly = node.name in self._costly
+        if node.op not in SOURCES and (self.short or not costly):
+            kept = {} if costly else self._wide
             known = {n: kept.get(n, as_floating(values[n], torch.float64)) for n in node.inputs()}
             wide = self._call(node, known)
-            if wide is not None and not heavy:
+            if wide is not None and not costly:
                 self._wide[node.name] = wide
             if isinstance(value, Tensor) and isinstance(wide, Tensor) and value.is_floating_point():
                 self._compare(node, value, wide, known)
@@ -77,7 +77,7 @@ class Beside:
     def _call(self, node: Node, known: Mapping[str, Any]) -> Any:
         """Return the value of a node in float64, or nothing if it cannot be run so."""
         try:
-            if node.name in self._heavy:
+            if node.name in self._costly:
                 short = {name: as_floating(v, torch.float32) for name, v in known.items()}
                 return as_floating(call(node, short, torch.float32), torch.float64)
             return call(node, known, torch.float64)
@@ -90,23 +90,23 @@ class Beside:
             return
         if name_of(node) in ("sub", "add"):
             self._note_cancellation(node, wide, known)
-        told = torch.isfinite(wide) & (wide > _MASK)
+        compared = torch.isfinite(wide) & (wide > _MASK)
         low = value.double()
-        broken = ~torch.isfinite(low) & told
+        broken = ~torch.isfinite(low) & compared
         if bool(broken.any()):
-            largest = float(wide[told].abs().max())
+            largest = float(wide[compared].abs().max())
             kind = "overflow" if largest >= torch.finfo(value.dtype).max else "rounding"
             self._losses[node.name] = Loss(node, kind, math.inf, largest)
             return
-        kept = torch.where(told & ~broken, wide, 0.0)
-        error = torch.where(told & ~broken, low - wide, 0.0)
+        kept = torch.where(compared & ~broken, wide, 0.0)
+        error = torch.where(compared & ~broken, low - wide, 0.0)
         size, off = float(kept.norm()), float(error.norm())
         if off > LOST * size and off > LEAST * math.sqrt(error.numel()):
             self._lost(node, value, kept, off / max(size, 1e-300))
 
     def _lost(self, node: Node, value: Tensor, wide: Tensor, error: float) -> None:
         """Note a value that is far off, with what is behind it."""
-        above = reach([node.name], self._reads, self._heavy)
+        above = reach([node.name], self._reads, self._costly)
         cancelled = [(self._cancelled[n], n) for n in above if n in self._cancelled]
         if cancelled:
             (reached, left), at = max(cancelled, key=lambda c: c[0][0] / max(c[0][1], 1e-300))

@@ -177,10 +177,10 @@ def _settled(settings: Settings | None, select: Iterable[str], ignore: Iterable[
 
 def _judged(found: Iterable[Finding], settings: Settings, *, group: bool = True) -> CheckResult:
     """Return findings as a result: one per cause, without hidden ones, in order."""
-    told = one_per_cause(found)
-    kept = [f for f in told if not settings.hides(f)]
+    causes = one_per_cause(found)
+    kept = [f for f in causes if not settings.hides(f)]
     shown = order(grouped(order(kept)) if group else kept)
-    return CheckResult("", tuple(shown), hidden=len(told) - len(kept), failed=settings.fails(kept))
+    return CheckResult("", tuple(shown), hidden=len(causes) - len(kept), failed=settings.fails(kept))
 
 
 class _Teller:

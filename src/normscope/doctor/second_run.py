@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from normscope.core.errors import NormscopeError
 from normscope.doctor.infinite_derivative import may_be_singular
 from normscope.doctor.neighbours import PRODUCTS, RECURRENT, reach, reads
-from normscope.doctor.precision import Beside
+from normscope.doctor.precision import WideRun
 from normscope.graph.capture import Captured, capture
 from normscope.graph.inputs import ModelInputs
 from normscope.graph.interpreter import as_floating, run
@@ -132,25 +132,25 @@ def _differ(a: Tensor, b: Tensor) -> bool:
 
 
 @dataclass(frozen=True)
-class Again:
+class SecondRun:
     """Where samples that are alone give something else, and what the precision lost, as far as could be seen."""
 
     apart: Companions | None = None
-    beside: Beside | None = None
+    beside: WideRun | None = None
 
 
-def again(captured: Captured, companions: Companions, batch: list[Tensor] | None) -> Again:
+def again(captured: Captured, companions: Companions, batch: list[Tensor] | None) -> SecondRun:
     """Run some samples again: those of ``companions`` alone or, where they cannot be, a batch."""
     apart = companions if companions.size else None
     inputs = companions.alone if companions.size else batch
     if inputs is None:
-        return Again()
+        return SecondRun()
     # A wide run must be worth its time: a large network of torch's own layers alone loses nothing.
     large = sum(t.numel() for t in captured.tensors.values()) >= LARGE
-    wide = Beside(captured.graph)
+    wide = WideRun(captured.graph)
     beside = wide if not large or wide.short or any(map(may_be_singular, captured.graph)) else None
     visits = ([] if beside is None else [beside.visit]) + ([] if apart is None else [apart.visit_alone])
-    return Again(apart, beside) if _runs(captured, inputs, visits) else Again()
+    return SecondRun(apart, beside) if _runs(captured, inputs, visits) else SecondRun()
 
 
 def _runs(captured: Captured, inputs: list[Tensor], visits: Sequence[Callable[..., None]]) -> bool:
@@ -177,9 +177,9 @@ def in_precision(model: nn.Module, captured: Captured, dtype: torch.dtype) -> Ca
         return None
 
 
-def precision_run(captured: Captured, inputs: list[Tensor]) -> Beside | None:
+def precision_run(captured: Captured, inputs: list[Tensor]) -> WideRun | None:
     """Return what the precision of a captured model loses on a few samples; nothing if they cannot be run."""
-    beside = Beside(captured.graph)
+    beside = WideRun(captured.graph)
     few = inputs if captured.graph.batch != "dynamic" else [t[:ALONE] if t.ndim else t for t in inputs]
     dtypes = [t.dtype if t.is_floating_point() else None for t in captured.example]
     given = [as_floating(t.detach(), d) for t, d in zip(few, dtypes, strict=True)]

@@ -24,10 +24,10 @@ from normscope.doctor.earlier_version import Earlier, look_back
 from normscope.doctor.fault import explained
 from normscope.doctor.features import channel_axis, feature_axes
 from normscope.doctor.infinite_derivative import Singularities
-from normscope.doctor.modules import opened
+from normscope.doctor.modules import unwrap
 from normscope.doctor.neighbours import between
 from normscope.doctor.probe import Probe, Statistics, batch_statistics
-from normscope.doctor.second_run import Again, Companions, again, in_precision
+from normscope.doctor.second_run import Companions, SecondRun, again, in_precision
 from normscope.doctor.state import changed_by_forward, random_part
 from normscope.doctor.structure import Structure
 from normscope.graph.capture import Captured, capture
@@ -196,10 +196,10 @@ class Subject:
         return {} if self.batch is None else batch_statistics(self.captured, self.batch, self.sites())
 
     @functools.cached_property
-    def again(self) -> Again:
+    def again(self) -> SecondRun:
         """Return what a second run of a few samples shows: alone, and beside a wider precision."""
         if self.companions is None or self.broken:
-            return Again()
+            return SecondRun()
         return again(self.captured, self.companions, self.batch)
 
     @functools.cached_property
@@ -289,8 +289,8 @@ def examine(
     for number, what in ((limit, "limit, the largest number of samples,"), (batch_size, "the batch size")):
         if number is not None and number < 1:
             raise InputError(f"Expected {what} to be at least 1, got {number}.")
-    inner, parallel = opened(model)
-    earlier = None if before is None else opened(before)[0]
+    inner, parallel = unwrap(model)
+    earlier = None if before is None else unwrap(before)[0]
     subject = Subject(inner, optimizer=optimizer, dtype=dtype, purpose=purpose, before=earlier, parallel=parallel)
     subject.batch_size, subject.samples = _batches_of(data, batch_size)
     if first is not None:

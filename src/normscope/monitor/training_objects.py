@@ -6,7 +6,7 @@ import torch
 from torch import nn
 
 from normscope.core.errors import InputError
-from normscope.doctor.modules import opened
+from normscope.doctor.modules import unwrap
 
 
 def unwrapped(model: nn.Module) -> nn.Module:
@@ -23,7 +23,7 @@ def unwrapped(model: nn.Module) -> nn.Module:
     """
     if not isinstance(model, nn.Module):
         raise InputError(f"Expected a torch.nn.Module, got {type(model).__name__}.")
-    inner, parallel = opened(model)
+    inner, parallel = unwrap(model)
     if parallel == "FullyShardedDataParallel" or any(type(p).__name__ == "DTensor" for p in inner.parameters()):
         raise InputError(
             "Sharded models cannot be monitored: use DistributedDataParallel, or analyze a checkpoint with "

@@ -215,7 +215,7 @@ def _verified(
 
 
 def _words(off: Difference) -> str:
-    """Say how far the outputs would move."""
+    """Return in words how far the outputs would move."""
     if off.relative > RELATIVE or off.variation is None:
         return f"the outputs would change by {off.relative:.2g} (relative)"
     return f"the outputs would change by {off.variation:.2g} of their variation between samples"

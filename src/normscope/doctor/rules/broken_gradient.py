@@ -26,13 +26,13 @@ def look(rule: Rule, subject: Subject) -> Findings:
 def _finding(rule: Rule, subject: Subject, place: str, found: Singularity) -> Finding:
     """Return the finding of one operation."""
     name = name_of(found.node)
-    of = f"{found.entries} of {found.of} entries"
+    share = f"{found.entries} of {found.total} entries"
     if name in _ROOTS and found.at == 0:
-        why = f"the derivative of {name} is infinite at zero, and {of} of its input are zero: eps must be inside the "
-        why += "root, not after it"
+        why = f"the derivative of {name} is infinite at zero, and {share} of its input are zero: eps must be "
+        why += "inside the root, not after it"
         fix = "add eps inside the root: (variance + eps).sqrt(); where() or clamp() after it does not help"
     else:
-        why = f"the derivative of {name} is not finite at {of} of its input (the first is {found.at:.3g})"
+        why = f"the derivative of {name} is not finite at {share} of its input (the first is {found.at:.3g})"
         fix = "keep its input away from these values: add eps, or clamp before it"
     learned = bool(found.parameters)
     whose = f"the gradient of {listed(list(found.parameters))}" if learned else "the gradient of the input"
@@ -40,7 +40,7 @@ def _finding(rule: Rule, subject: Subject, place: str, found: Singularity) -> Fi
     return rule.finding(
         place,
         f"{whose} is NaN or infinite on this data, although the output is finite: {why}",
-        {"operation": name, "entries": found.entries, "of": found.of},
+        {"operation": name, "entries": found.entries, "of": found.total},
         severity=Severity.INFO if mild else None,
         fix=fix,
     )

@@ -21,7 +21,7 @@ _AROUND = 1e-3
 
 
 def flat_on(node: Node, low: Tensor, high: Tensor) -> Tensor:
-    """Tell for each interval whether an entrywise activation is constant on it, and around it if it is a point."""
+    """Return for each interval whether an entrywise activation is constant on it, and around it if it is a point."""
     steps = torch.linspace(0, 1, _POINTS, dtype=torch.float64).unsqueeze(1)
     low, high = low.double(), high.double()
     around = torch.where(low == high, _AROUND * low.abs().clamp_min(_AROUND), 0.0)

@@ -72,7 +72,7 @@ def _is_added(graph: Graph, node: Node) -> bool:
     return False
 
 
-#: Kinds of parameters in the order in which they are told, with their names for many.
+#: Kinds of parameters in the order in which they are reported, with their names for many.
 _KINDS = {
     "scale of a normalizer": "scales of normalizers",
     "shift of a normalizer": "shifts of normalizers",

@@ -9,8 +9,8 @@ from normscope.doctor.rule import Certainty, Findings, Rule, Severity, Subject, 
 from normscope.operators.expression import Expr, LinearOp, linear
 from normscope.operators.site import Site
 
-#: Factor by which the constant must fall without the channel to be told, and to be a warning.
-TOLD, GRAVE = 10.0, 100.0
+#: Factor by which the constant must fall without the channel to be reported, and to be a warning.
+REPORTED, SEVERE = 10.0, 100.0
 #: What is left of a channel that is taken away; the norm with it is above that without it.
 LEFT = 1e-6
 #: Fewer channels are not many.
@@ -40,7 +40,7 @@ def look(rule: Rule, subject: Subject) -> Findings:
             found = _of_gains(gains)
         else:
             found = _folded(subject, layer, out, gains)
-        if found is None or found[1] < TOLD:
+        if found is None or found[1] < REPORTED:
             continue
         channel, factor, whole = found
         what = f"{place_of(site)} folded with {layer.op.owner}" if layer is not None and layer.op else place_of(site)
@@ -49,7 +49,7 @@ def look(rule: Rule, subject: Subject) -> Findings:
             f"channel {channel} alone determines the constant of {what}: without it, {whole:.3g} falls by a factor of "
             f"at least {factor:.3g}",
             {"channel": channel, "factor": factor, "constant": whole, "channels": gains.numel()},
-            severity=Severity.WARNING if factor >= GRAVE and math.isfinite(factor) else Severity.INFO,
+            severity=Severity.WARNING if factor >= SEVERE and math.isfinite(factor) else Severity.INFO,
         )
 
 
@@ -72,7 +72,7 @@ def _folded(subject: Subject, layer: Expr, out: Expr, gains: Tensor) -> tuple[in
     if rows.shape[0] != gains.numel():
         return None
     channel = _of_gains(gains * rows.flatten(1).norm(dim=1))
-    if channel is None or channel[1] < TOLD:
+    if channel is None or channel[1] < REPORTED:
         return None  # a channel whose row is not longer than three times the next cannot gain that much alone
     axis = 1 if len(out.shape) > 1 else 0
     mask = torch.ones([n if i == axis else 1 for i, n in enumerate(out.shape)], dtype=torch.float64)

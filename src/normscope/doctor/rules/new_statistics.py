@@ -20,7 +20,7 @@ def are_new(mean: Tensor, variance: Tensor) -> bool:
 
 
 def is_new(bn: nn.Module) -> bool:
-    """Tell the same of a layer.
+    """Return whether the running statistics of a layer are those of a new one.
 
     >>> is_new(nn.BatchNorm1d(2)), is_new(nn.Identity())
     (True, False)
@@ -121,7 +121,7 @@ def _count(bn: nn.Module) -> int:
 
 
 def _half_new(mean: Tensor, variance: Tensor) -> str:
-    """Tell what is wrong with statistics of which one is exactly that of a new layer and the other is not."""
+    """Return what is wrong with statistics of which one is exactly that of a new layer and the other is not."""
     mean, variance = mean.detach().flatten(), variance.detach().flatten()
     if mean.numel() < 2:
         return ""

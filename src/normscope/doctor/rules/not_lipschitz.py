@@ -17,18 +17,18 @@ def look(rule: Rule, subject: Subject) -> Findings:
     alike: dict[tuple[str, ...], list[str]] = {}
     for owner, reasons in broken.items():
         alike.setdefault(tuple(sorted(reasons)), []).append(owner)
-    for ops, owners in alike.items():  # equal modules are told once
+    for ops, owners in alike.items():  # equal modules are reported once
         where = f"{len(owners)} places" if len(owners) > 1 else "here"
         text = f"{', '.join(ops)} ({where}) is not Lipschitz: {broken[owners[0]][ops[0]]}"
         yield rule.finding(owners[0], text, {"places": len(owners), "operations": ", ".join(ops)})
-    told = {id(attention) for attention, _ in attentions(subject)}
+    attended = {id(attention) for attention, _ in attentions(subject)}
     lipschitz = subject.everywhere.lipschitz
     for atom in program.atoms:
         lipschitz(atom)  # in order, so that nothing recurses deeply
     first: dict[str, tuple[str, int]] = {}
     for atom in program.atoms:
         part = atom.atom
-        if isinstance(part, Opaque) or id(part) in told or max(lipschitz(atom).certified) < math.inf:
+        if isinstance(part, Opaque) or id(part) in attended or max(lipschitz(atom).certified) < math.inf:
             continue
         if all(max(lipschitz(e).certified) < math.inf for e in part.inputs):
             place, uses = first.get(part.op, (part.owner or part.name, 0))

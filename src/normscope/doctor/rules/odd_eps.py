@@ -26,7 +26,7 @@ def odd_ones(sites: list[Site]) -> Iterator[tuple[Site, float]]:
 def look(rule: Rule, subject: Subject) -> Findings:
     """Yield such normalizers among those at equal places of equal blocks, then single ones among all of a kind."""
     sites = list({place_of(s): s for s in subject.sites()}.values())
-    told: set[str] = set()
+    reported: set[str] = set()
     by_role: dict[tuple[str, str], list[Site]] = {}
     by_kind: dict[str, list[Site]] = {}
     for site in sites:
@@ -35,9 +35,9 @@ def look(rule: Rule, subject: Subject) -> Findings:
     for groups, severity in ((by_role, None), (by_kind, Severity.INFO)):
         for group in groups.values():
             for site, usual in odd_ones(group):
-                if place_of(site) in told:
+                if place_of(site) in reported:
                     continue
-                told.add(place_of(site))
+                reported.add(place_of(site))
                 text = f"{site.kind} has eps = {site.eps:g}, but {len(group) - 1} others mostly have {usual:g}"
                 yield rule.finding(
                     place_of(site), text, {"eps": site.eps, "usual": usual, "siblings": len(group)}, severity=severity

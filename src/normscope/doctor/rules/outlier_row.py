@@ -14,10 +14,10 @@ def look(rule: Rule, subject: Subject) -> Findings:
         if op is None or op.kind == "embedding" or op.data.get("transposed"):
             continue
         lengths = op.data["weight"].detach().double().flatten(1).norm(dim=1)
-        some = lengths[lengths > 0]
-        if some.numel() < FEWEST:
+        nonzero = lengths[lengths > 0]
+        if nonzero.numel() < FEWEST:
             continue
-        usual = float(some.median())
+        usual = float(nonzero.median())
         long = (lengths > FACTOR * usual).nonzero().flatten().tolist()
         if long:
             factor = float(lengths.max()) / usual

@@ -6,7 +6,7 @@ from normscope.doctor.rule import Certainty, Findings, Rule, Severity, Subject
 from normscope.doctor.rules.spectral_behind import spectrally_normalized
 from normscope.operators.normalizers.spectral_norm import convolution_certificate
 
-#: Norm from which on a convolution is told not to be 1-Lipschitz.
+#: Norm from which on a convolution is reported not to be 1-Lipschitz.
 ABOVE = 1.01
 
 

@@ -40,10 +40,10 @@ def look(rule: Rule, subject: Subject) -> Findings:
             severity=Severity.WARNING,
             fix="keep running statistics (track_running_stats=True), or use a normalizer of single samples",
         )
-    told = {s.owner for s in subject.sites()} | left
+    reported = {s.owner for s in subject.sites()} | left
     for node in batch_averages(subject.graph):
-        if node.owner not in told:
-            told.add(node.owner)
+        if node.owner not in reported:
+            reported.add(node.owner)
             yield rule.finding(
                 node.owner or node.name,
                 f"{name_of(node)} over the whole batch scales or shifts every sample in evaluation: one sample's "
@@ -53,7 +53,7 @@ def look(rule: Rule, subject: Subject) -> Findings:
                 fix="take the mean of each sample: pass the axes, without the first",
             )
     met = None if subject.again.apart is None else subject.again.apart.culprit()
-    if met is not None and met.owner not in told:
+    if met is not None and met.owner not in reported:
         yield rule.finding(
             met.owner or met.name,
             f"{name_of(met)} couples the samples of a batch, also in evaluation: without the others, a sample has "

@@ -92,12 +92,12 @@ def _between(expr: Expr) -> list[Expr]:
 
 def look(rule: Rule, subject: Subject) -> Findings:
     """Yield a finding for each stretch whose constant is out of hand, with the place where a normalizer helps most."""
-    told: set[int] = set()
+    reported: set[int] = set()
     for stretch in suspects(subject):
         explodes, vanishes = stretch.log10 >= EXPLODES, stretch.log10 <= VANISHES
-        if all(e.id in told for e, _ in stretch.layers):
+        if all(e.id in reported for e, _ in stretch.layers):
             continue
-        told.update(e.id for e, _ in stretch.layers)
+        reported.update(e.id for e, _ in stretch.layers)
         layer, left = stretch.best_cut()
         owner = layer.op.owner if layer.op is not None else ""
         what = "explodes" if explodes else "vanishes"

@@ -44,7 +44,7 @@ def look(rule: Rule, subject: Subject) -> Findings:
 
 
 def _channels(site: Site, features: frozenset[int]) -> str:
-    """Tell what is wrong with a normalizer that takes axis 1 for channels: all, in groups or one by one."""
+    """Return what is wrong with a normalizer that takes axis 1 for channels: all, in groups or one by one."""
     if 1 in features or len(features) != 1:
         return ""
     (axis,) = features
@@ -57,7 +57,7 @@ def _channels(site: Site, features: frozenset[int]) -> str:
 
 
 def _layer_norm(site: Site, features: frozenset[int]) -> str:
-    """Tell what is wrong with a normalizer over the last axes."""
+    """Return what is wrong with a normalizer over the last axes."""
     spread, rank = site.spread, len(site.shape)
     if spread is None or len(spread.view) != rank:
         return ""
