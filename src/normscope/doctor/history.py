@@ -51,11 +51,6 @@ class History:
             if name.startswith(start) and len(steps):
                 yield Track(name.removeprefix(start), steps, values)
 
-    @property
-    def steps(self) -> int:
-        """Return the last step."""
-        return max((int(steps[-1]) for steps, _ in self.series.values() if len(steps)), default=0)
-
     def first_broken(self, group: str) -> Track | None:
         """Return the first number of a group that is NaN or infinite, as a track of that one number."""
         found = None

@@ -150,7 +150,7 @@ def _broken_derivative(
     except (RuntimeError, NotImplementedError, TypeError):  # an operation torch does not differentiate
         pass
     for leaf, slope in zip(leaves.values(), slopes, strict=False):
-        bad = torch.zeros(0, dtype=torch.bool) if slope is None else ~torch.isfinite(slope)
-        if bool(bad.any()):
+        if slope is not None and not bool(torch.isfinite(slope).all()):
+            bad = ~torch.isfinite(slope)
             return int(bad.sum()), bad.numel(), float(leaf.detach()[bad].flatten()[0])
     return 0, 0, 0.0

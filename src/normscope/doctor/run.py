@@ -1,7 +1,6 @@
 """``check``: run every rule over one model; ``assert_healthy``: a check that raises, for tests and training loops."""
 
 import contextlib
-from collections import Counter
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -267,9 +266,8 @@ def counts_text(result: CheckResult) -> str:
     >>> counts_text(CheckResult("m", ()))
     'no findings'
     """
-    counts = Counter(f.severity for f in result.findings)
-    words = {s: "remark" if s is Severity.INFO else s.value for s in Severity}
-    parts = [f"{counts[s]} {words[s]}{'s' if counts[s] > 1 else ''}" for s in reversed(Severity) if counts[s]]
+    counts = {"remark" if s is Severity.INFO else s.value: result.count(s) for s in reversed(Severity)}
+    parts = [f"{count} {word}{'s' if count > 1 else ''}" for word, count in counts.items() if count]
     return ", ".join(parts) or "no findings"
 
 

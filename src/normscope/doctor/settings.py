@@ -86,12 +86,10 @@ def read_settings(folder: str | os.PathLike[str] = ".") -> Settings:
         InputError: if the file is not TOML, or a key is unknown or of the wrong type.
     """
     here = Path(folder).resolve()
-    for place in (here, *here.parents):
-        file = place / "pyproject.toml"
-        if file.is_file():
-            table = _table(file)
-            if table is not None:
-                return _from_table(table, file)
+    for file in (place / "pyproject.toml" for place in (here, *here.parents)):
+        table = _table(file) if file.is_file() else None
+        if table is not None:
+            return _from_table(table, file)
     return Settings()
 
 

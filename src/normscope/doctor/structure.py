@@ -92,7 +92,7 @@ class Structure:
         if any(e.op is None and e.atoms for e in sees) or not self.confined(feed.layer, feed.site):
             return False
         constant = self.constant_part(feed.source)
-        return bool(self.centred(feed, constant).abs().max() <= ZERO * max(1.0, float(constant.abs().max())))
+        return bool(centred(feed.spread, constant).abs().max() <= ZERO * max(1.0, float(constant.abs().max())))
 
     def constant_part(self, source: Expr) -> Tensor:
         """Return what is added to a source on its linear way, all atoms zero."""
@@ -105,11 +105,11 @@ class Structure:
             values[expr.id] = value if expr.op.bias is None else value + expr.op.bias.to(value)
         return values[source.id]
 
-    @staticmethod
-    def centred(feed: Feed, value: Tensor) -> Tensor:
-        """Return what a normalizer keeps of a constant: nothing of a group's mean, if it is centred."""
-        view = value.reshape(feed.spread.view)
-        return view - view.mean(feed.spread.axes, keepdim=True) if feed.spread.centered else view
+
+def centred(spread: Spread, value: Tensor) -> Tensor:
+    """Return what a normalizer keeps of a constant: nothing of a group's mean, if it is centred."""
+    view = value.reshape(spread.view)
+    return view - view.mean(spread.axes, keepdim=True) if spread.centered else view
 
 
 def carried(start: Expr, source: Expr, value: Tensor) -> Tensor:

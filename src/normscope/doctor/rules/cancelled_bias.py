@@ -3,7 +3,7 @@
 import torch
 
 from normscope.doctor.rule import Certainty, Findings, Rule, Severity, Subject, place_of
-from normscope.doctor.structure import ZERO, Structure, carried
+from normscope.doctor.structure import ZERO, Structure, carried, centred
 from normscope.operators.expression import Expr, reached
 from normscope.operators.normalizer import couples_samples
 from normscope.operators.site import Site
@@ -49,15 +49,11 @@ def vanishes(expr: Expr, site: Site, source: Expr) -> bool:
     op, spread = expr.op, site.spread
     if op is None or op.bias is None or spread is None or not spread.centered:
         return False
-    generator = torch.Generator().manual_seed(0)
-    probe = torch.randn(op.bias.shape, generator=generator, dtype=torch.float64)
+    probe = torch.randn(op.bias.shape, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
     arrived = carried(expr, source, probe.expand(expr.shape).clone())
     size = float(arrived.abs().max()) if arrived.numel() else 0.0
-    if size == 0.0:
-        return False  # it does not arrive: that is another matter
-    view = arrived.reshape(spread.view)
-    rest = view - view.mean(spread.axes, keepdim=True)
-    return float(rest.abs().max()) <= ZERO * size
+    # A bias that does not arrive is another matter.
+    return size > 0 and float(centred(spread, arrived).abs().max()) <= ZERO * size
 
 
 def look(rule: Rule, subject: Subject) -> Findings:

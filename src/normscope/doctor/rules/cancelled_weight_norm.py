@@ -26,8 +26,7 @@ def cancels(structure: Structure, feed: Feed, factor: Tensor) -> bool:
     """Return whether a normalizer does not notice a factor on the output of a layer, eps left aside."""
     if feed.spread.size < 2 or not structure.is_scale_invariant(feed):
         return False
-    generator = torch.Generator().manual_seed(1)
-    y = torch.randn(feed.layer.shape, generator=generator, dtype=torch.float64)
+    y = torch.randn(feed.layer.shape, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
     return are_normalized_alike(feed.spread, *(carried(feed.layer, feed.source, t) for t in (y, y * factor)))
 
 

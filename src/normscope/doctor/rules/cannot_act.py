@@ -63,8 +63,7 @@ def removable(subject: Subject, pair: Pair) -> bool:
         return False
     if subject.drops_between(pair.first.node, pair.second.node):
         return False  # what is dropped in training was centred before
-    generator = torch.Generator().manual_seed(0)
-    x = torch.randn(pair.before.shape, generator=generator, dtype=torch.float64) * 3 + 1
+    x = torch.randn(pair.before.shape, generator=torch.Generator().manual_seed(0), dtype=torch.float64) * 3 + 1
     gain = pair.atom.atom.gain
     normalized = replace(one, eps=0.0).normalize(x) * (1.0 if gain is None else gain.double())
     own = structure.constant_part(pair.after)
