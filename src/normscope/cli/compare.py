@@ -96,7 +96,7 @@ def run(
 
     results: dict[str, Comparable] = {}
     findings: dict[str, Sequence[Finding]] = {}
-    for name, item in zip(names_of(items), items, strict=True):
+    for name, item in zip(numbered(items, "{} ({})", plain_first=True), items, strict=True):
         if item.endswith(".json") and not item.endswith(".index.json"):
             results[name] = read_whole(user_path(item))
             continue
@@ -125,15 +125,6 @@ def write_comparison(comparison: Comparison, findings: dict[str, Sequence[Findin
     named = dict(zip(comparison.models, results, strict=True))
     sections = comparison.sections()[2:]  # the page has the names and the whole networks already
     return write_page(named, page, findings=findings, sections=sections)
-
-
-def names_of(items: Sequence[str]) -> list[str]:
-    """Return a name for each item, none twice.
-
-    >>> names_of(["zoo:mlp", "zoo:mlp", "a/result.json"])
-    ['zoo:mlp', 'zoo:mlp (2)', 'a/result.json']
-    """
-    return numbered(items, "{} ({})", plain_first=True)
 
 
 def _refuse_unused(context: Context, modulo: str) -> None:
