@@ -34,17 +34,14 @@ def test_known_zeros_and_pairs_bring_it_nearer_to_the_truth() -> None:
     assert float(places @ masses) == pytest.approx(float(truth.mean()), rel=0.05)
 
 
-def test_shares_quantiles_and_curves_of_a_known_spectrum() -> None:
+def test_shares_and_quantiles_of_a_known_spectrum() -> None:
     d = torch.cat([-torch.ones(20), torch.zeros(30), torch.full((50,), 2.0)]).double()
     found = spectral_density(lambda v: d * v, d, steps=8, probes=40)
     share, error = found.share(-2.0, -0.5)
     assert abs(share - 0.2) < 4 * error + 1e-9
     assert found.quantile(0.1) == pytest.approx(-1.0)
     assert found.quantile(0.9) == pytest.approx(2.0)
-    grid = np.linspace(-4, 5, 400)
-    curve, bands = found.smoothed(grid, 0.3)
-    assert np.trapezoid(curve, grid) == pytest.approx(1.0, abs=1e-3)
-    assert (bands >= 0).all()
+    assert found.atoms()[1].sum() == pytest.approx(1.0)
 
 
 def test_the_basis_of_a_search_is_used_up_to_what_it_knows() -> None:

@@ -42,8 +42,6 @@ def test_mistakes_are_told() -> None:
     problem = Problem(classifier(), labelled())
     with pytest.raises(InputError, match="Unknown parameter 'conv'"):
         row_groups(problem, ["conv"])
-    with pytest.raises(InputError, match="cannot be cut into 5"):
-        row_groups(problem, {"0.weight": 5})
     with pytest.raises(InputError, match="generators of"):
         Directions(problem.point(), None, torch.ones(1, 3))
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import warnings
 from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 import pytest
@@ -19,7 +20,7 @@ from normscope.core import memory
 from normscope.core.errors import InputError, NotEnoughMemoryError, WeightsError
 from normscope.curvature.problem import Problem
 from normscope.curvature.products import Products
-from normscope.curvature.run import curvature, verified
+from normscope.curvature.run import Settings, curvature, verified
 from normscope.linalg.thick_restart import eigenpairs, rayleigh
 
 
@@ -163,3 +164,21 @@ def test_wrappers_are_looked_through(wrap: Callable[[nn.Module], nn.Module]) -> 
 def test_weights_without_values_are_refused() -> None:
     with pytest.raises(WeightsError, match="lazy"):
         normscope.curvature(nn.LazyLinear(3), labelled())
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [("top", 0), ("bottom", -1), ("max_products", 0), ("probes", -1), ("density", -2), ("tolerance", float("nan")),
+     ("batch", 0), ("limit", 0)],
+)  # fmt: skip
+def test_numbers_that_are_too_small_are_refused(name: str, value: Any) -> None:
+    with pytest.raises(InputError, match=f"Expected {name} to be at least"):
+        Settings(**{name: value})
+
+
+def test_settings_choose_samples_parameters_and_precision() -> None:
+    data = torch.zeros(9, 2), torch.zeros(9, 1)
+    settings = {"batch": 4, "limit": 6, "parameters": "bias", "dtype": torch.float64}
+    found = curvature(nn.Linear(2, 1), data, **settings, probes=1, symmetry=False)
+    assert (found.data["samples"], found.data["batches"]) == (6, 2)
+    assert [layer.name for layer in found.layers] == ["bias"]

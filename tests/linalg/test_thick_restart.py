@@ -99,38 +99,6 @@ def test_impossible_numbers_are_refused(wanted: int) -> None:
         eigenpairs(lambda v: v, torch.ones(6), largest=wanted)
 
 
-class _Diagonal:
-    """An operator that writes into memory it is given."""
-
-    def __init__(self, values: Tensor) -> None:
-        self.values, self.written = values, 0
-
-    def __call__(self, vector: Tensor) -> Tensor:
-        return self.values * vector
-
-    def into(self, vector: Tensor, out: Tensor) -> Tensor:
-        self.written += 1
-        return torch.mul(self.values, vector, out=out)
-
-
-@pytest.mark.parametrize("size", [None, 8])
-def test_products_written_into_the_basis_give_the_same_pairs(size: int | None) -> None:
-    """Bit for bit, through restarts, projections and an invariant space."""
-    values = torch.cat([torch.linspace(0, 1, 60), torch.tensor([2.0, 2.0, 3.0])]).double()
-    operator, start = _Diagonal(values), torch.linspace(1, 2, 63).double()
-
-    def project(vector: Tensor) -> Tensor:
-        return vector * (torch.arange(63) != 62)
-
-    wanted = {"largest": 2, "smallest": 1, "size": size, "project": project}
-    plain = eigenpairs(lambda v: values * v, start, **wanted)
-    written = eigenpairs(operator, start, **wanted)
-    assert operator.written == written.products == plain.products
-    assert torch.equal(written.vectors, plain.vectors)
-    assert written.values.tolist() == plain.values.tolist()
-    assert written.values[0] == pytest.approx(2.0, rel=1e-9)
-
-
 def test_quadrature_is_exact_for_polynomials_up_to_degree_2m_minus_1() -> None:
     generator = torch.Generator().manual_seed(0)
     d = torch.randn(60, generator=generator, dtype=torch.float64)

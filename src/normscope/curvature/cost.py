@@ -7,7 +7,8 @@ from torch import Tensor
 
 from normscope.core import memory
 from normscope.core.errors import NotEnoughMemoryError
-from normscope.curvature.problem import Problem, Term, picked
+from normscope.curvature.problem import Problem, Term
+from normscope.graph.inputs import first_samples
 
 #: Products from which recording the derivative of the gradient once pays for itself.
 MANY = 100
@@ -39,7 +40,7 @@ def graph_bytes(problem: Problem, term: Term) -> float:
     size = term.inputs.batch
     if size <= 4:
         return _kept_bytes(problem, term)
-    two, four = (_kept_bytes(problem, replace(term, inputs=picked(term.inputs, slice(n)))) for n in (2, 4))
+    two, four = (_kept_bytes(problem, replace(term, inputs=first_samples(term.inputs, n))) for n in (2, 4))
     return four + max(0.0, (four - two) / 2) * (size - 4)
 
 

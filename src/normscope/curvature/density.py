@@ -58,16 +58,6 @@ class Density:
         reached = np.searchsorted(np.cumsum(masses[order]), q - 1e-12)
         return float(places[order][min(int(reached), len(order) - 1)])
 
-    def smoothed(self, grid: np.ndarray, width: float) -> tuple[np.ndarray, np.ndarray]:
-        """Return the density blurred by a Gaussian on a grid, and its standard error over probes."""
-        curves = []
-        for probe in range(max(1, len(self.rules))):
-            places, masses = self.atoms(probe if self.rules else None)
-            bumps = np.exp(-0.5 * ((grid[:, None] - places[None, :]) / width) ** 2) / (width * np.sqrt(2 * np.pi))
-            curves.append(bumps @ masses)
-        error = np.std(curves, axis=0, ddof=1) / np.sqrt(len(curves)) if len(curves) > 1 else np.zeros_like(grid)
-        return np.mean(curves, axis=0), error
-
     def distance(self, eigenvalues: np.ndarray) -> float:
         """Return the Wasserstein-1 distance to the distribution of given eigenvalues."""
         places, masses = self.atoms()

@@ -1,6 +1,6 @@
 """Directions in which the loss is known not to change: scalings of groups of weights, and given generators."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 
 import torch
 from torch import Tensor
@@ -109,28 +109,24 @@ class Directions:
         return torch.stack(list(self.vectors())) if self.count else self.rest
 
 
-def row_groups(problem: Problem, rows: Mapping[str, int] | Sequence[str]) -> Tensor:
+def row_groups(problem: Problem, names: Sequence[str]) -> Tensor:
     """Return group numbers for parameters of which every output (row, filter, neuron) is a group of its own.
 
     Args:
         problem: the loss.
-        rows: names of parameters; as a mapping, with the number of equal groups their first axis is cut into.
+        names: of these parameters.
 
     Raises:
-        InputError: if a name is no chosen parameter, or its rows cannot be cut so.
+        InputError: if a name is no chosen parameter.
     """
-    wanted = dict(rows) if isinstance(rows, Mapping) else dict.fromkeys(rows, 0)
     places = torch.full((problem.dimension,), -1, device=problem.device)
-    at = 0
     known = {block.name: block for block in problem.blocks}
-    for name, count in wanted.items():
+    count = 0
+    for name in dict.fromkeys(names):
         if name not in known:
             raise InputError(f"Unknown parameter {name!r} for a scale group.")
-        block = known[name]
-        number = count or block.shape[0]
-        if block.shape.numel() % number:
-            raise InputError(f"{name} of shape {tuple(block.shape)} cannot be cut into {number} groups.")
-        each = torch.arange(number, device=problem.device) + at
-        places[block.place] = each.repeat_interleave(block.shape.numel() // number)
-        at += number
+        shape = known[name].shape
+        each = torch.arange(count, count + shape[0], device=problem.device)
+        places[known[name].place] = each.repeat_interleave(shape.numel() // shape[0])
+        count += shape[0]
     return places

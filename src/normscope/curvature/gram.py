@@ -66,9 +66,10 @@ class Gram:
         Other parameters add the inner products of their rows, as many columns at a time as fit.
         """
         total = torch.zeros(self.count, self.count, dtype=torch.float64, device=self.products.problem.device)
-        for (inputs, gradients), layer in zip(self._factors(), self.layers, strict=True):
-            total += _outer(inputs, gradients, one=layer.bias is not None)
         problem = self.products.problem
+        terms = zip(problem.terms, self.roots, strict=True) if self.layers else ()
+        for layer, *factors in zip(self.layers, *(self._factors(term, root) for term, root in terms), strict=True):
+            total += _outer(factors, one=layer.bias is not None)
         known = {name for layer in self.layers for name in (layer.weight.name, layer.bias and layer.bias.name)}
         for part in _parts([block for block in problem.blocks if block.name not in known], HELD // self.count):
             rows = self._rows(Columns(problem, part))
@@ -76,22 +77,17 @@ class Gram:
                 total[at:, at : at + TOGETHER].addmm_(rows[at:], rows[at : at + TOGETHER].mT)
         return total.tril() + total.tril(-1).mT
 
-    def _factors(self) -> Iterator[tuple[list[Tensor], list[Tensor]]]:
-        """Yield inputs and gradients at the output of each layer, one per term."""
-        if not self.layers:
-            return iter(())
-        problem, found = self.products.problem, []
-        for term, root in zip(problem.terms, self.roots, strict=True):
-            calls, scores = _recorded(problem, term)
-            used = [calls[layer.weight.name][0] for layer in self.layers]
-            shifts = [call.shift for call in used]
-            slopes = [
-                torch.autograd.grad(scores, shifts, root.values[:, :, k].reshape(scores.shape), retain_graph=True)
-                for k in range(root.values.shape[2])
-            ]
-            share = math.sqrt(term.share)
-            found.append([(call.x, share * torch.stack(parts, 1)) for call, *parts in zip(used, *slopes, strict=True)])
-        return (([x for x, _ in each], [g for _, g in each]) for each in zip(*found, strict=True))
+    def _factors(self, term: Term, root: Root) -> list[tuple[Tensor, Tensor]]:
+        """Return the inputs and the gradients at the output of each layer in one term."""
+        calls, scores = _recorded(self.products.problem, term)
+        used = [calls[layer.weight.name][0] for layer in self.layers]
+        shifts = [call.shift for call in used]
+        slopes = [
+            torch.autograd.grad(scores, shifts, root.values[:, :, k].reshape(scores.shape), retain_graph=True)
+            for k in range(root.values.shape[2])
+        ]
+        share = math.sqrt(term.share)
+        return [(call.x, share * torch.stack(parts, 1)) for call, *parts in zip(used, *slopes, strict=True)]
 
     def _rows(self, problem: Problem) -> Tensor:
         """Return the rows of all terms in some columns."""
@@ -113,7 +109,7 @@ class Gram:
             seed = torch.zeros_like(scores, requires_grad=True)
             slopes = torch.autograd.grad(scores, list(leaves.values()), seed, create_graph=True, allow_unused=True)
             pushes.append((seed, slopes, math.sqrt(term.share) * root.values))
-        return torch.stack([torch.cat([_push(problem.parts(v), *push) for push in pushes]) for v in vectors], 1)
+        return torch.stack([torch.cat([_push(problem.split(v), *push) for push in pushes]) for v in vectors], 1)
 
 
 def gram_of(products: Products) -> Gram | None:
@@ -134,7 +130,7 @@ def gram_of(products: Products) -> Gram | None:
     problem, roots = products.problem, []
     for term in problem.terms:
         root = root_of(products, term)
-        if root is None or not root.apart:
+        if root is None:
             return None
         roots.append(root)
     return Gram(products, tuple(roots), tuple(_layers(problem, roots)))
@@ -228,15 +224,12 @@ def _recorded(problem: Problem, term: Term, leaves: Mapping[str, Tensor] | None 
     return recording.calls, scores
 
 
-def _layers(problem: Problem, roots: Sequence[Root]) -> Iterator[Layer]:
-    """Yield the layers whose gradients are outer products in every term, by a test on random vectors."""
+def _layers(problem: Problem, roots: Sequence[Root]) -> list[Layer]:
+    """Return the layers whose gradients are outer products in every term, by a test on random vectors."""
     blocks = {block.name: block for block in problem.blocks}
-    found: dict[str, str | None] | None = None
-    for term, root in zip(problem.terms, roots, strict=True):
-        tested = _tested(problem, term, len(root.scores))
-        found = tested if found is None else {k: v for k, v in found.items() if k in tested and tested[k] == v}
-    for name, bias in (found or {}).items():
-        yield Layer(blocks[name], blocks[bias] if bias else None)
+    tested = [_tested(problem, term, len(root.scores)) for term, root in zip(problem.terms, roots, strict=True)]
+    everywhere = [pair for pair in tested[0].items() if all(pair in found.items() for found in tested)]
+    return [Layer(blocks[name], blocks[bias] if bias else None) for name, bias in everywhere]
 
 
 def _tested(problem: Problem, term: Term, samples: int) -> dict[str, str | None]:
@@ -271,11 +264,11 @@ def _close(a: Tensor, b: Tensor) -> bool:
     return float((a - b).abs().max()) <= allowed
 
 
-def _outer(inputs: Sequence[Tensor], gradients: Sequence[Tensor], *, one: bool) -> Tensor:
-    """Return inner products of outer products: those of inputs times those of gradients."""
-    x = torch.cat(list(inputs)).double()
-    repeats = torch.cat([torch.full((len(g),), g.shape[1]) for g in gradients]).to(x.device)
-    g = torch.cat([each.reshape(-1, each.shape[2]) for each in gradients]).double()
+def _outer(factors: Sequence[tuple[Tensor, Tensor]], *, one: bool) -> Tensor:
+    """Return inner products of outer products: those of inputs times those of gradients, given for each term."""
+    x = torch.cat([inputs for inputs, _ in factors]).double()
+    repeats = torch.cat([torch.full((len(g),), g.shape[1]) for _, g in factors]).to(x.device)
+    g = torch.cat([gradients.flatten(0, 1) for _, gradients in factors]).double()
     products = g @ g.mT
     of_inputs = (x @ x.mT).add_(float(one))
     owner = torch.arange(len(x), device=x.device).repeat_interleave(repeats)
@@ -301,8 +294,8 @@ def _parts(blocks: Sequence[Block], width: int) -> Iterator[list[tuple[Block, sl
         yield found
 
 
-def _push(parts: Sequence[Tensor], seed: Tensor, slopes: Sequence[Tensor | None], root: Tensor) -> Tensor:
+def _push(parts: Mapping[str, Tensor], seed: Tensor, slopes: Sequence[Tensor | None], root: Tensor) -> Tensor:
     """Return the derivative of the outputs of one term along a direction, times the root."""
-    used = [(slope, part) for slope, part in zip(slopes, parts, strict=True) if slope is not None]
+    used = [(slope, part) for slope, part in zip(slopes, parts.values(), strict=True) if slope is not None]
     moved = torch.autograd.grad([s for s, _ in used], seed, [p for _, p in used], retain_graph=True)[0]
     return torch.einsum("nok,no->nk", root, moved.reshape(root.shape[:2])).reshape(-1)

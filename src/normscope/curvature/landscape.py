@@ -31,9 +31,8 @@ def filter_direction(problem: Problem, seed: int = 0) -> Tensor:
         problem: the loss.
         seed: of the direction.
     """
-    generator = torch.Generator().manual_seed(seed)
-    random = torch.randn(problem.dimension, generator=generator, dtype=torch.float64).to(problem.device)
-    lengths, found = metric(problem, "filter"), torch.zeros_like(random)
+    random, lengths = problem.random(seed, torch.float64), metric(problem, "filter")
+    found = torch.zeros_like(random)
     for block in problem.blocks:
         if len(block.shape) < 2:
             continue

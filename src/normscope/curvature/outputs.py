@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -11,9 +11,9 @@ from torch import Tensor
 
 from normscope.core.environment import quiet_vmap
 from normscope.core.errors import InputError
-from normscope.curvature.problem import Problem, Term, picked
+from normscope.curvature.problem import Problem, Term
 from normscope.curvature.products import Products
-from normscope.graph.inputs import ModelInputs
+from normscope.graph.inputs import ModelInputs, picked
 from normscope.operators.linear_map import pulled
 
 #: Outputs that are differentiated at once.
@@ -44,7 +44,7 @@ def exact_trace(products: Products, most: int) -> dict[str, float] | None:
     found = dict.fromkeys((block.name for block in problem.blocks), 0.0)
     for term in problem.terms:
         root = root_of(products, term, most)
-        if root is None or not root.apart:
+        if root is None:
             return None
         try:
             for rows in _alone(problem, term, root):
@@ -83,17 +83,12 @@ class _CoupledError(Exception):
     """The outputs of a sample depend on the other samples of its batch."""
 
 
+@dataclass(frozen=True)
 class Root:
-    """A root of the Hessian of the loss in the outputs of each sample.
+    """A root of the Hessian of the loss in the outputs of each sample."""
 
-    Attributes:
-        scores: the outputs, without a graph.
-        values: roots, shape (samples, outputs, rank): columns that vanish for every sample are left out.
-        apart: whether the loss is a sum over samples and convex, so that they are roots of the whole.
-    """
-
-    def __init__(self, scores: Tensor, values: Tensor, apart: bool) -> None:
-        self.scores, self.values, self.apart = scores, values, apart
+    scores: Tensor  #: the outputs, without a graph
+    values: Tensor  #: roots, shape (samples, outputs, rank): columns that vanish for every sample are left out
 
     @property
     def count(self) -> int:
@@ -102,12 +97,16 @@ class Root:
 
 
 def root_of(products: Products, term: Term, most: int | None = None) -> Root | None:
-    """Return the root of one term; nothing if outputs are not one row per sample, or are more than allowed.
+    """Return the root of one term.
 
     Args:
         products: of the Gauss-Newton matrix.
         term: of its problem.
         most: how many outputs a sample may have.
+
+    Returns:
+        Nothing if outputs are not one row per sample or more than allowed, or if the loss is not a sum over samples or
+        not convex in their outputs.
     """
     problem = products.problem
     with torch.no_grad():
@@ -134,11 +133,12 @@ def root_of(products: Products, term: Term, most: int | None = None) -> Root | N
     scale = float(values.abs().max())
     noise = 100 * torch.finfo(scores.dtype).eps * max(scale, torch.finfo(scores.dtype).tiny)
     expected = signs[:, None] * torch.einsum("nij,nj->ni", blocks, random)
-    apart = float((moved - expected).abs().max()) <= 10 * size * noise and float(values.min()) >= -noise
+    if float((moved - expected).abs().max()) > 10 * size * noise or float(values.min()) < -noise:
+        return None
     used = (values > noise).any(0)
     used[-1] = True  # at least one
     roots = vectors[:, :, used] * values[:, None, used].clamp(min=0).sqrt()
-    return Root(scores, roots, apart)
+    return Root(scores, roots)
 
 
 def _alone(problem: Problem, term: Term, root: Root) -> Iterator[Tensor]:

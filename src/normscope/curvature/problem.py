@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import fnmatch
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -17,7 +17,7 @@ from normscope.core.errors import InputError, NonFiniteError, failures_of_the_mo
 from normscope.curvature.batch_norm import BatchNormMode
 from normscope.graph.capture import tensors_in
 from normscope.graph.guard import untouched
-from normscope.graph.inputs import ModelInputs, iterate
+from normscope.graph.inputs import ModelInputs, iterate, picked
 from normscope.graph.objective import LossFunction, Outputs, prediction, probe_loss
 from normscope.graph.second_derivatives import twice_differentiable
 from normscope.graph.signature import signature_of
@@ -104,7 +104,7 @@ class Problem:
         self._values = {name: self._as(p.detach()) for name, p in named.items()}
         self._buffers = {name: self._as(b.detach()) for name, b in model.named_buffers()}
         if self._cast:
-            self.terms = tuple(replace(term, inputs=_changed(term.inputs, self._as)) for term in self.terms)
+            self.terms = tuple(replace(term, inputs=term.inputs.changed(self._as)) for term in self.terms)
         self._stack: contextlib.ExitStack | None = None
 
     def _as(self, tensor: Tensor) -> Tensor:
@@ -133,15 +133,18 @@ class Problem:
 
     def flat(self, tensors: Mapping[str, Tensor]) -> Tensor:
         """Return tensors by name of parameter as one vector; what is missing is zero."""
-        found = torch.zeros(self.dimension, dtype=self.dtype, device=self.device)
-        for block in self.blocks:
-            if block.name in tensors:
-                found[block.place] = tensors[block.name].detach().reshape(-1).to(found)
-        return found
+        return self.flatten([tensors.get(block.name) for block in self.blocks])
 
     def split(self, vector: Tensor) -> dict[str, Tensor]:
-        """Return the parts of a vector by name of parameter, as views."""
-        return {block.name: vector[block.place].view(block.shape) for block in self.blocks}
+        """Return the parts of a vector, or of several in rows, by name of parameter, as views."""
+        rows = vector.shape[:-1]
+        return {block.name: vector[..., block.place].view(*rows, *block.shape) for block in self.blocks}
+
+    def random(self, seed: int, dtype: torch.dtype | None = None) -> Tensor:
+        """Return a Gaussian vector of the size of the parameters, the same for every device and precision."""
+        generator = torch.Generator().manual_seed(seed)
+        drawn = torch.randn(self.dimension, generator=generator, dtype=torch.float64)
+        return drawn.to(self.device, dtype or self.dtype)
 
     def outputs(self, parameters: Mapping[str, Tensor], term: Term) -> Outputs:
         """Run the model on one term with these parameters in the place of its own.
@@ -182,7 +185,7 @@ class Problem:
     def value(self, vector: Tensor | None = None) -> float:
         """Return the loss at a vector of parameters."""
         with torch.no_grad():
-            leaves = {name: leaf.detach() for name, leaf in self.leaves(vector).items()}
+            leaves = self.leaves(vector)
             return sum(
                 term.share * float(self.loss_of(self.outputs(leaves, term), term).double()) for term in self.terms
             )
@@ -206,26 +209,21 @@ class Problem:
             raise NonFiniteError(f"The loss is {value}, but curvature needs a finite loss.{where}")
         return value, total.to(self.dtype)
 
-    def parts(self, vector: Tensor) -> list[Tensor]:
-        """Return the parts of a vector, or of several in rows, in the shapes of the parameters."""
-        return [vector[..., block.place].reshape((*vector.shape[:-1], *block.shape)) for block in self.blocks]
-
-    def flatten(self, parts: Sequence[Tensor | None], like: Tensor | None = None, out: Tensor | None = None) -> Tensor:
+    def flatten(self, parts: Sequence[Tensor | None], like: Tensor | None = None) -> Tensor:
         """Return one tensor per block as one vector; a missing one is zero.
 
         Args:
             parts: one per block; of several vectors at once, stacked.
             like: a vector, or several in rows, whose shape the result has.
-            out: where to write it.
         """
         rows = () if like is None else tuple(like.shape[:-1])
         pieces = [
             torch.zeros(*rows, block.shape.numel(), dtype=self.dtype, device=self.device)
             if part is None
-            else part.detach().reshape(*rows, -1)
+            else part.detach().reshape(*rows, -1).to(self.device, self.dtype)
             for block, part in zip(self.blocks, parts, strict=True)
         ]
-        return torch.cat(pieces, dim=-1, out=out)
+        return torch.cat(pieces, dim=-1)
 
 
 def _terms(
@@ -297,26 +295,6 @@ def _limited(batches: Iterator[ModelInputs], limit: int | None) -> Iterator[Mode
             left -= inputs.batch
             if left <= 0:
                 return
-
-
-def picked(inputs: ModelInputs, samples: slice) -> ModelInputs:
-    """Return some samples of a batch.
-
-    >>> picked(ModelInputs((torch.zeros(4, 3),), {}, torch.zeros(4)), slice(2)).batch
-    2
-    """
-    size = inputs.batch
-    return _changed(inputs, lambda t: t[samples] if t.ndim and len(t) == size else t)
-
-
-def _changed(inputs: ModelInputs, change: Callable[[Tensor], Tensor]) -> ModelInputs:
-    """Return a batch with every tensor changed."""
-
-    def changed(value: Any) -> Any:
-        return change(value) if isinstance(value, Tensor) else value
-
-    kwargs = {name: changed(value) for name, value in inputs.kwargs.items()}
-    return ModelInputs(tuple(map(changed, inputs.args)), kwargs, changed(inputs.labels))
 
 
 def _chosen(named: Mapping[str, nn.Parameter], patterns: str | Sequence[str] | None) -> dict[str, Tensor]:

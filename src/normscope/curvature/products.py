@@ -11,6 +11,7 @@ from normscope.core.environment import quiet_vmap
 from normscope.core.errors import InputError
 from normscope.curvature.problem import Problem, Term
 from normscope.graph.objective import Outputs
+from normscope.linalg.accumulated import dot, length
 
 #: Matrices that can be multiplied by.
 MATRICES = ("hessian", "ggn", "fisher", "empirical-fisher", "residual")
@@ -20,6 +21,8 @@ WAYS = ("retained", "recompute", "linearize")
 TOGETHER = 32
 #: The most that a linearized product may differ from one by double backward, relative.
 AGREEMENT = 1e-5
+#: Step of a difference of gradients relative to the parameters; the best of them counts.
+STEPS = (1e-4, 1e-7, 1e-10)
 
 #: One tensor per block of parameters, or nothing where the product does not depend on it.
 Parts = Sequence[Tensor | None]
@@ -78,16 +81,11 @@ class Products:
         self.count += 1
         return self._sum(vector.to(self.problem.dtype))
 
-    def into(self, vector: Tensor, out: Tensor) -> Tensor:
-        """Multiply a vector, and write the product into memory that is there: fresh memory costs some per cent."""
-        self.count += 1
-        return self._sum(vector.to(self.problem.dtype), out)
-
-    def _sum(self, vector: Tensor, out: Tensor | None = None) -> Tensor:
+    def _sum(self, vector: Tensor) -> Tensor:
         """Multiply one vector, or several in rows."""
         problem = self.problem
         if len(problem.terms) == 1:
-            return problem.flatten(self._product(0)(vector), vector, out)
+            return problem.flatten(self._product(0)(vector), vector)
         total = torch.zeros(vector.shape, dtype=torch.float64, device=vector.device)
         for place, term in enumerate(problem.terms):
             total += term.share * problem.flatten(self._product(place)(vector), vector).double()
@@ -104,17 +102,17 @@ class Products:
     def _hessian(self, term: Term) -> Product:
         """Record the gradient as a function of the parameters: its backward pass is the product."""
         problem = self.problem
-        leaves = list(problem.leaves().items())
-        outputs = problem.outputs(dict(leaves), term)
+        leaves = problem.leaves()
+        outputs = problem.outputs(leaves, term)
         loss = self._along(term, outputs) if self.matrix == "residual" else problem.loss_of(outputs, term)
-        every = [leaf for _, leaf in leaves]
+        every = list(leaves.values())
         slopes = torch.autograd.grad(loss, every, create_graph=True, allow_unused=True)
         curved = [(i, slope) for i, slope in enumerate(slopes) if slope is not None and slope.requires_grad]
 
         def product(vector: Tensor) -> Parts:
             if not curved:
                 return [None] * len(every)
-            parts = problem.parts(vector)
+            parts = list(problem.split(vector).values())
             return torch.autograd.grad(
                 [slope for _, slope in curved], every, [parts[i] for i, _ in curved],
                 retain_graph=self.way != "recompute", allow_unused=True, is_grads_batched=vector.ndim == 2,
@@ -122,20 +120,24 @@ class Products:
 
         return product
 
-    def _need_loss(self, outputs: Outputs) -> None:
-        """Refuse a loss that is not known as a function of the outputs."""
+    def _loss_of_scores(self, term: Term, outputs: Outputs, scores: Tensor) -> tuple[Tensor, Tensor]:
+        """Return the loss as a function of the scores alone, and the scores as a leaf.
+
+        Raises:
+            InputError: if the loss is not known as a function of the outputs.
+        """
         if "loss" in outputs and self.problem.loss is None:
             raise InputError(
                 f"The {self.matrix} matrix needs the loss as a function of the outputs. Pass loss=f(outputs, labels)."
             )
+        free = scores.detach().requires_grad_(True)
+        replaced = {name: free if value is scores else value.detach() for name, value in outputs.items()}
+        return self.problem.loss_of(replaced, term), free
 
     def _along(self, term: Term, outputs: Outputs) -> Tensor:
         """Return the loss made linear in the outputs: its Hessian is what the Gauss-Newton matrix leaves out."""
-        self._need_loss(outputs)
         scores = self.problem.prediction(outputs)
-        free = scores.detach().requires_grad_(True)
-        replaced = {name: free if value is scores else value.detach() for name, value in outputs.items()}
-        return (torch.autograd.grad(self.problem.loss_of(replaced, term), free)[0] * scores).sum()
+        return (torch.autograd.grad(*self._loss_of_scores(term, outputs, scores))[0] * scores).sum()
 
     def _through_outputs(self, term: Term) -> Product:
         """Record the Jacobian of the outputs in both directions, and the middle factor."""
@@ -149,7 +151,7 @@ class Products:
         middle = self.middle(term, outputs, scores)
 
         def product(vector: Tensor) -> Parts:
-            parts = problem.parts(vector)
+            parts = list(problem.split(vector).values())
             several = {"retain_graph": True, "is_grads_batched": vector.ndim == 2}
             pushed = torch.autograd.grad([p for _, p in used], seed, [parts[i] for i, _ in used], **several)
             return torch.autograd.grad(scores, every, middle(pushed[0]), allow_unused=True, **several)
@@ -158,11 +160,7 @@ class Products:
 
     def middle(self, term: Term, outputs: Outputs, scores: Tensor) -> Callable[[Tensor], Tensor]:
         """Return the product with the Hessian of the loss in the outputs, or with the gradients of single samples."""
-        problem = self.problem
-        self._need_loss(outputs)
-        free = scores.detach().requires_grad_(True)
-        replaced = {name: free if value is scores else value.detach() for name, value in outputs.items()}
-        loss = problem.loss_of(replaced, term)
+        loss, free = self._loss_of_scores(term, outputs, scores)
         if self.matrix == "empirical-fisher":
             slope = torch.autograd.grad(loss, free)[0]
             axes = list(range(1 - slope.ndim, 0))
@@ -196,7 +194,7 @@ class Products:
                 return None
 
             def product(vector: Tensor, derivative: Callable[..., Sequence[Tensor]] = derivative) -> Parts:
-                return derivative(tuple(problem.parts(vector)))
+                return derivative(tuple(problem.split(vector).values()))
 
             if not _agree(product, self._hessian(term), problem):
                 return None
@@ -231,8 +229,42 @@ class Products:
 
 def _agree(product: Product, other: Product, problem: Problem) -> bool:
     """Return whether two ways give one product of a random vector."""
-    generator = torch.Generator().manual_seed(1)
-    vector = torch.randn(problem.dimension, generator=generator).to(problem.device, problem.dtype)
+    vector = problem.random(1)
     expected = problem.flatten(other(vector))
-    gap = torch.linalg.vector_norm(problem.flatten(product(vector)) - expected, dtype=torch.float64)
-    return bool(gap <= AGREEMENT * torch.linalg.vector_norm(expected, dtype=torch.float64))
+    return length(problem.flatten(product(vector)) - expected) <= AGREEMENT * length(expected)
+
+
+def symmetry_gap(products: Products, seed: int = 0) -> float:
+    r"""Return :math:`|u^T A v - v^T A u| / (\|u\| \|A v\|)` for random vectors: zero up to rounding.
+
+    Args:
+        products: the matrix.
+        seed: of the vectors.
+    """
+    u, v = (products.problem.random(s) for s in (seed, seed + 1))
+    image = products(v)
+    scale = length(u) * length(image)
+    return abs(dot(u, image) - dot(v, products(u))) / scale if scale else 0.0
+
+
+def difference_gap(problem: Problem, vector: Tensor, image: Tensor) -> float:
+    r"""Return how far ``H v`` is from a central difference of gradients along ``v``, relative to :math:`\|H v\|`.
+
+    The least over several steps. Activations with kinks need steps so short that none is crossed, which only float64
+    can resolve.
+
+    Args:
+        problem: the loss, entered as a context, in float64.
+        vector: the direction ``v``; the largest eigenvector shows the most.
+        image: the product ``H v`` to be tested.
+    """
+    point, direction = problem.point(), vector.to(problem.dtype)
+    norm, scale = length(vector), length(image)
+    if not norm or not scale:
+        return 0.0
+    best = float("inf")
+    for step in STEPS:
+        h = step * max(length(point), 1.0) / norm
+        ahead, behind = (problem.gradient(point + sign * h * direction)[1].double() for sign in (1, -1))
+        best = min(best, length((ahead - behind) / (2 * h) - image.double()) / scale)
+    return best

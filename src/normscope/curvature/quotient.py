@@ -146,17 +146,13 @@ def _lanczos(problem: Problem, matrix: str, directions: Directions, *, sphere: b
     steps = min(max_products, problem.dimension - directions.count)
     planned = plan(problem, steps, (4 + FEWEST, max(4 + FEWEST, steps + 3)))
     products = Products(problem, matrix, planned.way)
-    generator = torch.Generator().manual_seed(0)
-    start = torch.randn(problem.dimension, generator=generator, dtype=torch.float64).to(problem.device, problem.dtype)
 
     def apply(vector: Tensor) -> Tensor:
-        if not sphere:
-            return products(vector)
         return directions.on_sphere(products(directions.on_sphere(vector)))
 
     found = eigenpairs(
-        apply, start, largest=1, smallest=1, tolerance=1e-3, max_products=steps, size=planned.vectors - 3,
-        project=directions.project,
+        apply if sphere else products, problem.random(0), largest=1, smallest=1, tolerance=1e-3,
+        max_products=steps, size=planned.vectors - 3, project=directions.project,
     )  # fmt: skip
     largest, smallest = float(found.values[0]), float(found.values[-1])
     zero = abs(smallest) <= ZERO * largest  # there are zero modes beside the known ones

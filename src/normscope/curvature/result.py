@@ -33,57 +33,33 @@ class LayerCurvature:
 
 @dataclass(frozen=True, repr=False)
 class CurvatureResult(Stored, Shown):
-    """What ``curvature`` found.
-
-    Attributes:
-        model: name, class, number of parameters.
-        data: samples, batches, dropout masks.
-        mode: what BatchNorm did: ``batch``, ``running`` or ``frozen-batch``.
-        matrix: ``hessian``, ``ggn``, ``fisher``, ``empirical-fisher`` or ``residual``.
-        loss: at this point.
-        gradient_norm: at this point.
-        largest: largest eigenvalues, descending.
-        smallest: smallest eigenvalues, ascending.
-        trace: value, low, high, probes.
-        frobenius: estimate of the Frobenius norm.
-        stable_rank: ``||A||_F^2/||A||^2``.
-        layers: trace by parameter.
-        density: quantiles and shares of the spectrum.
-        symmetry: known flat directions, and what they remove.
-        quotient: spectrum modulo symmetries, if it was computed.
-        sharpness: measures of sharpness by name.
-        modes: largest eigenvalue in each mode of BatchNorm, if asked for.
-        checks: symmetry of the products and a difference of gradients.
-        cost: products, way, memory.
-        messages: notes on the numbers.
-        stopped: whether the user stopped the work; what is missing was not computed.
-    """
+    """What ``curvature`` found."""
 
     _kind = "curvature"
     _layout = ("normscope.report.curvature", "curvature_sections")
     _rows = "largest"
 
-    model: dict[str, Any]
-    data: dict[str, Any]
-    mode: str
-    matrix: str
-    loss: float
-    gradient_norm: float
-    largest: tuple[Eigenvalue, ...] = ()
-    smallest: tuple[Eigenvalue, ...] = ()
-    trace: dict[str, float] | None = None
-    frobenius: float | None = None
-    stable_rank: float | None = None
-    layers: Rows[LayerCurvature] = field(default_factory=Rows)
-    density: dict[str, Any] | None = None
-    symmetry: dict[str, Any] = field(default_factory=dict)
-    quotient: dict[str, Any] | None = None
-    sharpness: dict[str, Any] = field(default_factory=dict)
-    modes: dict[str, Any] = field(default_factory=dict)
-    checks: dict[str, float] = field(default_factory=dict)
-    cost: dict[str, Any] = field(default_factory=dict)
-    messages: tuple[str, ...] = ()
-    stopped: bool = False
+    model: dict[str, Any]  #: name, class, number of parameters
+    data: dict[str, Any]  #: samples, batches, dropout masks
+    mode: str  #: what BatchNorm did: ``batch``, ``running`` or ``frozen-batch``
+    matrix: str  #: ``hessian``, ``ggn``, ``fisher``, ``empirical-fisher`` or ``residual``
+    loss: float  #: at this point
+    gradient_norm: float  #: at this point
+    largest: tuple[Eigenvalue, ...] = ()  #: largest eigenvalues, descending
+    smallest: tuple[Eigenvalue, ...] = ()  #: smallest eigenvalues, ascending
+    trace: dict[str, float] | None = None  #: value, low, high, probes
+    frobenius: float | None = None  #: estimate of the Frobenius norm
+    stable_rank: float | None = None  #: ``||A||_F^2/||A||^2``
+    layers: Rows[LayerCurvature] = field(default_factory=Rows)  #: trace by parameter
+    density: dict[str, Any] | None = None  #: quantiles and shares of the spectrum
+    symmetry: dict[str, Any] = field(default_factory=dict)  #: known flat directions, and what they remove
+    quotient: dict[str, Any] | None = None  #: spectrum modulo symmetries, if it was computed
+    sharpness: dict[str, Any] = field(default_factory=dict)  #: measures of sharpness by name
+    modes: dict[str, Any] = field(default_factory=dict)  #: largest eigenvalue in each mode of BatchNorm, if asked for
+    checks: dict[str, float] = field(default_factory=dict)  #: symmetry of the products and a difference of gradients
+    cost: dict[str, Any] = field(default_factory=dict)  #: products, way, memory
+    messages: tuple[str, ...] = ()  #: notes on the numbers
+    stopped: bool = False  #: whether the user stopped the work; what is missing was not computed
 
     @property
     def converged(self) -> bool:

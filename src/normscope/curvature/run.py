@@ -1,8 +1,8 @@
 """One measurement of curvature, from products to a result; stopping it keeps what is known."""
 
 import math
-from collections.abc import Callable
-from dataclasses import asdict, dataclass, field, replace
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -12,20 +12,18 @@ from torch import Tensor, nn
 from normscope.core.errors import InputError
 from normscope.core.result import Rows
 from normscope.curvature.batch_norm import MODES
-from normscope.curvature.cost import Plan, plan
+from normscope.curvature.cost import plan
 from normscope.curvature.density import spectral_density
 from normscope.curvature.directions import Directions, row_groups
 from normscope.curvature.outputs import exact_trace
-from normscope.curvature.problem import Problem, labelled, picked, read_once, takes_labels
-from normscope.curvature.products import Products
+from normscope.curvature.problem import Problem, labelled, read_once, takes_labels
+from normscope.curvature.products import Products, difference_gap, symmetry_gap
 from normscope.curvature.quotient import DENSE, quotient
 from normscope.curvature.result import CurvatureResult, Eigenvalue, LayerCurvature
-from normscope.curvature.self_test import difference_gap, random_vector, symmetry_gap
-from normscope.curvature.settings import Settings
 from normscope.curvature.sharpness import average_rise, fisher_rao, stability_threshold, worst_rise
 from normscope.curvature.symmetries import directions_of, find_groups
 from normscope.curvature.trace import Estimate, Part, moments
-from normscope.graph.inputs import check_runs, iterate
+from normscope.graph.inputs import check_runs, first_samples, iterate
 from normscope.graph.objective import LossFunction
 from normscope.graph.signature import bare
 from normscope.graph.weights_validation import check_model
@@ -38,8 +36,56 @@ DIFFERENT = 0.01
 SMALL = 1500
 #: A measured residual of this many units in the last place of the largest eigenvalue is the rounding of the products.
 ROUNDING = 8.0
+#: Matrices that need not vanish along symmetries.
+CURVED = ("hessian", "residual")
 
 Progress = Callable[[str], None]
+
+
+@dataclass(frozen=True)
+class Settings:
+    """How to measure curvature.
+
+    Raises:
+        InputError: if a number is too small.
+
+    >>> Settings(top=2).top
+    2
+    """
+
+    mode: str = "batch"  #: what BatchNorm does: ``batch``, ``running`` or ``frozen-batch``
+    matrix: str = "hessian"  #: ``hessian``, ``ggn``, ``fisher``, ``empirical-fisher`` or ``residual``
+    parameters: str | Sequence[str] | None = None  #: name patterns of the parameters to look at
+    top: int = 5  #: how many of the largest eigenvalues
+    bottom: int = 1  #: how many of the smallest
+    tolerance: float = 1e-5  #: relative residual of an eigenvalue
+    max_products: int = 300  #: the most products for eigenvalues
+    probes: int = 20  #: products for trace and Frobenius norm; 0 for none
+    density: int = 0  #: random vectors for the density; 0 for none
+    quotient: bool | None = None  #: compute the spectrum modulo symmetries; by default for small networks
+    #: look for the symmetries of the model; or the names of weights whose rows may be rescaled
+    symmetry: bool | Sequence[str] = True
+    #: time for the search of symmetries: 0 for no search, ``math.inf`` for no limit, as with ``quotient=True``
+    symmetry_seconds: float = 30.0
+    generators: Tensor | None = None  #: further flat directions, one a row
+    modes: bool = False  #: also compare the largest eigenvalue in all three modes
+    sharpness: bool = False  #: also measure the sharpness family
+    radius: float = 0.05  #: of the balls in which sharpness is measured
+    rate: float | None = None  #: the learning rate in use, for the stability threshold
+    momentum: float = 0.0  #: the momentum in use
+    masks: int = 0  #: fixed dropout masks to average over; 0 switches dropout off
+    batch: int = 128  #: samples of a batch
+    limit: int | None = None  #: samples to use
+    #: compute in this precision instead of the model's own; float32 by default where that is shorter
+    dtype: torch.dtype | None = None
+    way: str | None = None  #: ``retained``, ``recompute`` or ``linearize``; by default by cost
+    seed: int = 0  #: random seed
+
+    def __post_init__(self) -> None:
+        least = {"top": 1, "bottom": 0, "max_products": 1, "probes": 0, "density": 0, "tolerance": 0.0, "batch": 1}
+        for name, low in (least | ({} if self.limit is None else {"limit": 1})).items():
+            if not getattr(self, name) >= low:
+                raise InputError(f"Expected {name} to be at least {low:g}, got {getattr(self, name)}.")
 
 
 def curvature(
@@ -86,206 +132,177 @@ def curvature(
     return run.measure()
 
 
-@dataclass
 class _Run:
     """The steps of a measurement, each adding to what is known."""
 
-    model: nn.Module
-    data: Any
-    loss: LossFunction | None
-    settings: Settings
-    name: str
-    say: Progress
-    messages: list[str] = field(default_factory=list)
-    tested: tuple[Tensor, Tensor] | None = None
-    groups: tuple[Any, ...] = ()
-    searched: bool = True
-    left_out: int = 0
-    basis: int = 0
-    room: bool = False
+    def __init__(
+        self, model: nn.Module, data: Any, loss: LossFunction | None, settings: Settings, name: str, say: Progress
+    ) -> None:
+        self.model, self.loss, self.settings, self.name, self.say = model, loss, settings, name, say
+        self.say("reading the data")
+        self.data = read_once(data, model, settings.batch, settings.limit)
+        #: Fields of the result.
+        self.found: dict[str, Any] = {"mode": settings.mode, "matrix": settings.matrix}
+        self.messages: list[str] = []
+        self.left_out = 0
+        self.tested: tuple[Tensor, Tensor] | None = None
 
     def measure(self) -> CurvatureResult:
         """Go through the steps; a stop ends them early."""
         s = self.settings
-        self.say("reading the data")
-        self.data = read_once(self.data, self.model, s.batch, s.limit)
-        s.problem(self.model, self.data, self.loss, limit=2)  # refuses what it cannot take
-        few = picked(next(iterate(self.data, self.model, batch=2)), slice(2))
+        self._problem(limit=2)  # refuses what it cannot take
+        few = first_samples(next(iterate(self.data, self.model, batch=2)), 2)
         check_runs(self.model, labelled(few) if self.loss is None and takes_labels(self.model, few) else few)
         self.groups = self._find_groups()
-        with s.problem(self.model, self.data, self.loss) as problem:
+        with self._problem() as problem:
             own = next(self.model.parameters()).dtype
             if s.dtype is None and problem.dtype != own:
                 self.messages.append(f"The weights are {str(own)[6:]}; curvature is computed in float32.")
             self.say("estimating memory")
-            planned = self._plan(problem)
-            self.room = 2 * planned.bytes <= planned.free
-            self.say("gradient")
-            value, gradient = problem.gradient()
-            products = Products(problem, s.matrix, planned.way)
-            known = self._directions(problem)
-            result = self._begin(problem, value, gradient, known)
-            stopped = False
-            try:
-                pairs = self._eigenpairs(products, known)
-                result = self._with_pairs(result, pairs, products, gradient, known)
-                stopped = pairs.stopped
-                if not stopped:
-                    for step in (self._checks, self._moments, self._density, self._sphere, self._sharpness):
-                        result = step(result, products, pairs, known)
-            except KeyboardInterrupt:
-                stopped = True
-            cost = {"products": products.count, "way": products.way, "bytes": planned.bytes, "free": planned.free}
-            result = replace(result, cost=cost)
-        if not stopped:
-            try:
-                result = self._difference(result)
-                result = self._quotient(result)
-                result = self._modes(result)
-            except KeyboardInterrupt:
-                stopped = True
+            wanted = s.top + s.bottom
+            vectors = (3 * wanted + FEWEST, 3 * wanted + USEFUL)  # a basis, and the eigenvectors themselves
+            self.plan = plan(problem, 4 * wanted + s.probes + 30 * s.density, vectors, s.way)
+            self._begin(problem)
+            steps = (self._eigenpairs, self._checks, self._moments, self._density, self._sphere, self._sharpness)
+            stopped = _interrupted(steps)
+            products = self.products
+            cost = {"products": products.count, "way": products.way, "bytes": self.plan.bytes, "free": self.plan.free}
+            self.found["cost"] = cost
+        stopped = stopped or _interrupted((self._difference, self._quotient, self._modes))
         if stopped:
             self.messages.append("Stopped by the user; missing values were not computed.")
-        return replace(result, stopped=stopped, messages=tuple(self.messages))
+        return CurvatureResult(**self.found, stopped=stopped, messages=tuple(self.messages))
 
-    def _plan(self, problem: Problem) -> Plan:
-        """Choose the way of making products, or refuse."""
-        s = self.settings
-        wanted = s.top + s.bottom
-        vectors = (3 * wanted + FEWEST, 3 * wanted + USEFUL)  # a basis, and the eigenvectors themselves
-        planned = plan(problem, 4 * wanted + s.probes + 30 * s.density, vectors, s.way)
-        self.basis = planned.vectors - wanted
-        return planned
+    def _problem(self, **changes: Any) -> Problem:
+        """Return the loss that is looked at, with some settings changed."""
+        names = ("mode", "parameters", "masks", "batch", "limit", "dtype", "seed")
+        arguments: dict[str, Any] = {name: getattr(self.settings, name) for name in names}
+        return Problem(self.model, self.data, self.loss, **(arguments | changes))
 
-    def _find_groups(self) -> tuple[Any, ...]:
-        """Return the symmetry groups of the model in this mode; where they are not found, say so."""
+    def _find_groups(self) -> tuple[Any, ...] | None:
+        """Return the symmetry groups of the model in this mode, or nothing where they are not found, and say so."""
         s = self.settings
         if s.symmetry is not True or s.mode == "frozen-batch":  # of frozen statistics none is known
             return ()
         seconds = math.inf if s.quotient else s.symmetry_seconds
         kind = "auto" if self.loss is None else "none"
-        found = find_groups(self.model, self.data, s.mode, kind, seconds, self.say, self.messages, seed=s.seed)
-        self.searched = found is not None
-        return found or ()
+        return find_groups(self.model, self.data, s.mode, kind, seconds, self.say, self.messages, seed=s.seed)
 
     def _directions(self, problem: Problem) -> Directions:
         """Return the known flat directions at the point."""
         s = self.settings
         if not isinstance(s.symmetry, bool):
             return Directions(problem.point(), row_groups(problem, s.symmetry), s.generators)
-        found, self.left_out = directions_of(problem, self.groups, s.generators)
+        found, self.left_out = directions_of(problem, self.groups or (), s.generators)
         return found
 
-    def _begin(self, problem: Problem, value: float, gradient: Tensor, known: Directions) -> CurvatureResult:
-        """Return a result that holds what is known before the first product."""
-        s = self.settings
-        symmetry = {
-            "explained": known.count,
-            "scale_groups": known.scales,
-            "left_out": self.left_out,
-        }
-        return CurvatureResult(
-            model={"name": self.name, "class": type(self.model).__name__, "parameters": problem.dimension},
-            data={"samples": problem.samples, "batches": len(problem.terms), "dropout_masks": s.masks},
-            mode=s.mode,
-            matrix=s.matrix,
-            loss=value,
-            gradient_norm=length(gradient),
-            symmetry=symmetry,
-        )
+    def _begin(self, problem: Problem) -> None:
+        """Add what is known before the first product."""
+        self.say("gradient")
+        value, self.gradient = problem.gradient()
+        self.products = Products(problem, self.settings.matrix, self.plan.way)
+        self.known = self._directions(problem)
+        self.found |= {
+            "model": {"name": self.name, "class": type(self.model).__name__, "parameters": problem.dimension},
+            "data": {
+                "samples": problem.samples, "batches": len(problem.terms), "dropout_masks": self.settings.masks,
+            },
+            "loss": value,
+            "gradient_norm": length(self.gradient),
+            "symmetry": {
+                "explained": self.known.count, "scale_groups": self.known.scales, "left_out": self.left_out,
+            },
+        }  # fmt: skip
 
-    def _eigenpairs(self, products: Products, known: Directions) -> Eigenpairs:
-        """Search for eigenpairs at both ends."""
-        s = self.settings
+    def _eigenpairs(self) -> None:
+        """Add eigenvalues at both ends, and what symmetry makes of the smallest."""
+        s, products = self.settings, self.products
         top = max(1, min(s.top, products.dimension))
-        bottom = min(s.bottom, products.dimension - top)
 
         def told(count: int, values: Any) -> None:
             self.say(f"eigenvalues: {count} products, largest {values[0]:.6g}")
 
-        found = eigenpairs(
-            products, random_vector(products.problem, s.seed + 100), largest=top, smallest=bottom,
-            tolerance=s.tolerance, max_products=s.max_products, size=self.basis, keep_basis=True, told=told,
+        pairs = eigenpairs(
+            products, products.problem.random(s.seed + 100), largest=top,
+            smallest=min(s.bottom, products.dimension - top), tolerance=s.tolerance, max_products=s.max_products,
+            size=self.plan.vectors - s.top - s.bottom, keep_basis=True, told=told,
         )  # fmt: skip
-        return found if found.stopped else verified(products, found, s.tolerance)
-
-    def _with_pairs(
-        self, result: CurvatureResult, pairs: Eigenpairs, products: Products, gradient: Tensor, known: Directions
-    ) -> CurvatureResult:
-        """Add the eigenvalues, and what symmetry makes of the smallest."""
+        self.pairs = pairs = pairs if pairs.stopped else verified(products, pairs, s.tolerance)
         rows = [
             Eigenvalue(float(v), float(r), float(e), bool(c))
             for v, r, e, c in zip(pairs.values, pairs.residuals, pairs.errors, pairs.converged, strict=True)
         ]
-        top = min(max(1, self.settings.top), len(rows))
         missing = sum(not row.converged for row in rows)
         if missing:
             self.messages.append(
                 f"{missing} of {len(rows)} eigenvalues have not converged after {pairs.products} products; "
                 "they are marked. Raise --max-products or --tolerance, or compute in float64 (--double)."
             )
-        spurious = _spurious(gradient, known) if known.scales and result.matrix == "hessian" else None
-        symmetry = result.symmetry | ({} if spurious is None else {"spurious": spurious})
-        return replace(result, largest=tuple(rows[:top]), smallest=tuple(reversed(rows[top:])), symmetry=symmetry)
+        self.found |= {"largest": tuple(rows[:top]), "smallest": tuple(reversed(rows[top:]))}
+        if self.known.scales and s.matrix == "hessian":
+            self.found["symmetry"]["spurious"] = _spurious(self.gradient, self.known)
+        if pairs.stopped:
+            raise KeyboardInterrupt
 
-    def _checks(self, result: CurvatureResult, products: Products, pairs: Eigenpairs, known: Any) -> CurvatureResult:
+    def _checks(self) -> None:
         """Test the products for symmetry, and keep one for a difference of gradients."""
         self.say("testing the products")
-        gap = symmetry_gap(products, self.settings.seed)
-        if gap > math.sqrt(torch.finfo(products.problem.dtype).eps):
+        gap = symmetry_gap(self.products, self.settings.seed)
+        if gap > math.sqrt(torch.finfo(self.products.problem.dtype).eps):
             self.messages.append(
                 f"The products are not symmetric (relative gap {gap:.1e}): an operation of the model has a wrong "
                 "second derivative. Do not rely on these numbers."
             )
-        if result.matrix == "hessian" and len(pairs.vectors):
-            self.tested = (pairs.vectors[0], products(pairs.vectors[0]))
-        return replace(result, checks={"symmetry": gap})
+        if self.settings.matrix == "hessian" and len(self.pairs.vectors):
+            self.tested = (self.pairs.vectors[0], self.products(self.pairs.vectors[0]))
+        self.found["checks"] = {"symmetry": gap}
 
-    def _difference(self, result: CurvatureResult) -> CurvatureResult:
+    def _difference(self) -> None:
         """Compare a product with a difference of gradients in float64."""
         if self.tested is None:
-            return result
+            return
         try:
-            with self.settings.problem(self.model, self.data, self.loss, dtype=torch.float64) as problem:
+            with self._problem(dtype=torch.float64) as problem:
                 gap = difference_gap(problem, *self.tested)
         except RuntimeError:  # the model computes in one precision only
-            return result
+            return
         if gap > DIFFERENT:
             self.messages.append(
                 "A difference of gradients along the largest eigenvector differs from the product by "
                 f"{gap:.0%}: the loss has kinks here, or an operation of the model has a wrong second "
                 "derivative."
             )
-        return replace(result, checks=result.checks | {"difference": gap})
+        self.found["checks"]["difference"] = gap
 
-    def _moments(self, result: CurvatureResult, products: Products, pairs: Eigenpairs, known: Any) -> CurvatureResult:
+    def _moments(self) -> None:
         """Add trace, Frobenius norm and stable rank."""
-        if not self.settings.probes:
-            return result
+        s, problem = self.settings, self.products.problem
+        if not s.probes:
+            return
         self.say("trace")
-        s, problem = self.settings, products.problem
-        exact, part = self._known_trace(products)
+        exact, part = self._known_trace()
         found = moments(
-            products, problem.point(), products=s.probes, seed=s.seed,
-            deflate=pairs, part=part, blocks={block.name: block.place for block in problem.blocks},
+            self.products, problem.point(), products=s.probes, seed=s.seed,
+            deflate=self.pairs, part=part, blocks={block.name: block.place for block in problem.blocks},
         )  # fmt: skip
         trace, parts = found.trace, found.layers
         if exact is not None:
             trace = Estimate.of(sum(exact.values()), np.zeros(0))
             parts = {name: Estimate.of(value, np.zeros(0)) for name, value in exact.items()}
-        layers = Rows(
-            LayerCurvature(block.name, block.shape.numel(), e.value, e.low, e.high)
-            for block in problem.blocks
-            for e in (parts[block.name],)
-        )
-        norm = max(abs(float(v)) for v in pairs.values)
-        return replace(
-            result, trace=asdict(trace), frobenius=found.frobenius, stable_rank=found.stable_rank(norm), layers=layers
-        )
+        self.found |= {
+            "trace": asdict(trace),
+            "frobenius": found.frobenius,
+            "stable_rank": found.stable_rank(max(abs(float(v)) for v in self.pairs.values)),
+            "layers": Rows(
+                LayerCurvature(block.name, block.shape.numel(), e.value, e.low, e.high)
+                for block in problem.blocks
+                for e in (parts[block.name],)
+            ),
+        }
 
-    def _known_trace(self, products: Products) -> tuple[dict[str, float] | None, Part | None]:
+    def _known_trace(self) -> tuple[dict[str, float] | None, Part | None]:
         """Return the trace if it is that of a Gauss-Newton matrix known exactly, or this matrix as a part of it."""
-        s, problem = self.settings, products.problem
+        s, problem = self.settings, self.products.problem
         if s.matrix not in ("hessian", "ggn", "fisher"):
             return None, None
         try:
@@ -294,107 +311,110 @@ class _Run:
             return None, None
         if found is None or s.matrix != "hessian":
             return found, None
-        way = "retained" if products.way != "recompute" and self.room else "recompute"
-        return None, Part(Products(problem, "ggn", way), found)
+        fits = self.products.way != "recompute" and 2 * self.plan.bytes <= self.plan.free
+        return None, Part(Products(problem, "ggn", "retained" if fits else "recompute"), found)
 
-    def _density(
-        self, result: CurvatureResult, products: Products, pairs: Eigenpairs, known: Directions
-    ) -> CurvatureResult:
+    def _density(self) -> None:
         """Add the density of eigenvalues."""
-        if not self.settings.density:
-            return result
+        s = self.settings
+        if not s.density:
+            return
         self.say("density")
-        vanishing = result.matrix not in ("hessian", "residual")
-        flat = known if vanishing else None  # off stationary points the Hessian does not vanish there
+        flat = None if s.matrix in CURVED else self.known  # off stationary points the Hessian does not vanish there
         found = spectral_density(
-            products, products.problem.point(), probes=self.settings.density, directions=flat, pairs=pairs,
-            seed=self.settings.seed,
+            self.products, self.products.problem.point(), probes=s.density, directions=flat, pairs=self.pairs,
+            seed=s.seed,
         )  # fmt: skip
-        scale = max(abs(float(v)) for v in pairs.values)
+        scale = max(abs(float(v)) for v in self.pairs.values)
         places, masses = found.atoms()
-        return replace(result, density={
+        self.found["density"] = {
             "zeros": found.zeros,
             "quantiles": {str(q): found.quantile(q) for q in (0.01, 0.05, 0.25, 0.5, 0.75, 0.95, 0.99)},
             "negative": found.share(-math.inf, -1e-6 * scale),
             "flat": found.share(-1e-6 * scale, 1e-6 * scale),
             "places": places.tolist(),
             "masses": masses.tolist(),
-        })  # fmt: skip
+        }
 
-    def _sphere(
-        self, result: CurvatureResult, products: Products, pairs: Eigenpairs, known: Directions
-    ) -> CurvatureResult:
+    def _sphere(self) -> None:
         """Add the largest eigenvalue in coordinates that rescaling of scale groups leaves alone."""
+        s, known = self.settings, self.known
         if not known.count:
-            return result
+            return
         self.say("eigenvalues modulo symmetries")
-
-        def apply(vector: Tensor) -> Tensor:
-            return known.on_sphere(products(known.on_sphere(vector)))
-
-        s = self.settings
         found = eigenpairs(
-            apply, random_vector(products.problem, s.seed + 200), largest=1, smallest=min(1, s.bottom),
+            lambda vector: known.on_sphere(self.products(known.on_sphere(vector))),
+            self.products.problem.random(s.seed + 200), largest=1, smallest=min(1, s.bottom),
             tolerance=max(1e-4, s.tolerance), max_products=s.max_products, project=known.project,
         )  # fmt: skip
-        added = {"largest_on_sphere": float(found.values[0]), "largest_on_sphere_converged": bool(found.converged[0])}
-        if len(found.values) > 1:
-            added["smallest_on_sphere"] = float(found.values[-1])
-            added["smallest_on_sphere_converged"] = bool(found.converged[-1])
-        return replace(result, symmetry=result.symmetry | added)
+        ends = {"largest": 0, "smallest": -1} if len(found.values) > 1 else {"largest": 0}
+        for end, place in ends.items():
+            self.found["symmetry"][f"{end}_on_sphere"] = float(found.values[place])
+            self.found["symmetry"][f"{end}_on_sphere_converged"] = bool(found.converged[place])
 
-    def _sharpness(self, result: CurvatureResult, products: Products, pairs: Eigenpairs, known: Any) -> CurvatureResult:
+    def _sharpness(self) -> None:
         """Add the sharpness family."""
-        s, problem = self.settings, products.problem
+        s, problem, top = self.settings, self.products.problem, float(self.pairs.values[0])
         if not s.sharpness:
-            return result
+            return
         self.say("sharpness")
-        top = float(pairs.values[0])
-        measures: dict[str, Any] = {"raw": top, "spherical": result.symmetry.get("largest_on_sphere")}
-        worst = worst_rise(problem, s.radius, eigenvalue=top if result.matrix == "hessian" else None)
-        measures |= {"sam": worst.rise, "sam_quadratic": worst.quadratic}
-        measures["adaptive"] = worst_rise(problem, s.radius, kind="elementwise").rise
+        measures: dict[str, Any] = {"raw": top, "spherical": self.found["symmetry"].get("largest_on_sphere")}
+        predicted = s.radius * length(self.gradient.double()) + 0.5 * s.radius**2 * top
+        measures["sam"] = worst_rise(problem, s.radius)
+        measures["sam_quadratic"] = predicted if s.matrix == "hessian" else None
+        measures["adaptive"] = worst_rise(problem, s.radius, kind="elementwise")
         spread = s.radius / problem.dimension**0.5  # noise whose length is about rho
         measures["average"] = asdict(average_rise(problem, spread, samples=10, seed=s.seed))
-        if result.trace is not None and result.matrix == "hessian":
-            measures["average_quadratic"] = 0.5 * spread**2 * result.trace["value"]
-        if result.matrix in ("ggn", "fisher"):
-            measures["fisher_rao"] = fisher_rao(products(problem.point()), problem.point())
+        if "trace" in self.found and s.matrix == "hessian":
+            measures["average_quadratic"] = 0.5 * spread**2 * self.found["trace"]["value"]
+        if s.matrix in ("ggn", "fisher"):
+            measures["fisher_rao"] = fisher_rao(self.products(problem.point()), problem.point())
         if s.rate is not None:
             threshold = stability_threshold(s.rate, momentum=s.momentum)
             measures |= {"threshold": threshold, "largest over threshold": top / threshold}
-        return replace(result, sharpness=measures)
+        self.found["sharpness"] = measures
 
-    def _quotient(self, result: CurvatureResult) -> CurvatureResult:
+    def _quotient(self) -> None:
         """Add the spectrum modulo symmetries, in float64."""
-        s, curved = self.settings, ("hessian", "residual")
-        size = result.model["parameters"]
-        unasked = size <= min(SMALL, DENSE) and result.matrix not in curved and self.searched
+        s, size = self.settings, self.found["model"]["parameters"]
+        unasked = size <= min(SMALL, DENSE) and s.matrix not in CURVED and self.groups is not None
         if not (unasked if s.quotient is None else s.quotient):
-            return result
+            return
         self.say("spectrum modulo symmetries")
-        with s.problem(self.model, self.data, self.loss, dtype=torch.float64) as problem:
+        with self._problem(dtype=torch.float64) as problem:
             found = quotient(problem, self._directions(problem), matrix=s.matrix)
-        return replace(result, quotient={k: v for k, v in asdict(found).items() if k != "spectrum"})
+        self.found["quotient"] = {k: v for k, v in asdict(found).items() if k != "spectrum"}
 
-    def _modes(self, result: CurvatureResult) -> CurvatureResult:
+    def _modes(self) -> None:
         """Compare the largest eigenvalue in all modes of BatchNorm."""
         s = self.settings
-        if not s.modes:
-            return result
         found: dict[str, Any] = {}
-        for mode in MODES:
-            if mode == s.mode and result.largest:
-                found[mode] = {"largest": result.largest[0].value, "loss": result.loss}
+        for mode in MODES if s.modes else ():
+            if mode == s.mode and self.found["largest"]:
+                found[mode] = {"largest": self.found["largest"][0].value, "loss": self.found["loss"]}
                 continue
             self.say(f"largest eigenvalue in {mode} mode")
-            with s.problem(self.model, self.data, self.loss, mode=mode) as problem:
-                products = Products(problem, s.matrix, result.cost.get("way", "retained"))
+            with self._problem(mode=mode) as problem:
+                products = Products(problem, s.matrix, self.products.way)
                 pairs = eigenpairs(
-                    products, random_vector(problem, s.seed + 100), largest=1, tolerance=1e-3, max_products=100
+                    products,
+                    problem.random(s.seed + 100),
+                    largest=1,
+                    tolerance=1e-3,
+                    max_products=100,
                 )
                 found[mode] = {"largest": float(pairs.values[0]), "loss": problem.value()}
-        return replace(result, modes=found)
+        self.found["modes"] = found
+
+
+def _interrupted(steps: Iterable[Callable[[], None]]) -> bool:
+    """Go through steps; return whether the user stopped them."""
+    try:
+        for step in steps:
+            step()
+    except KeyboardInterrupt:
+        return True
+    return False
 
 
 def verified(products: Products, pairs: Eigenpairs, tolerance: float) -> Eigenpairs:

@@ -1,7 +1,6 @@
 """Sharpness: how much the loss rises around the weights, in the worst case, on average, raw and free of scale."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import numpy as np
 import torch
@@ -16,6 +15,8 @@ from normscope.linalg.accumulated import dot, length
 
 #: How weights are measured: not at all, each by its own size, each filter by its own, each tensor by its own.
 METRICS = ("plain", "elementwise", "filter", "tensor")
+#: Added to the seeds of noise, which other random vectors do not share.
+NOISE = 104729
 
 
 def metric(problem: Problem, kind: str = "plain", floor: float = 1e-12) -> Tensor:
@@ -35,8 +36,8 @@ def metric(problem: Problem, kind: str = "plain", floor: float = 1e-12) -> Tenso
     found = torch.ones(problem.dimension, dtype=torch.float64, device=problem.device)
     if kind == "plain":
         return found
-    for name, value in problem.split(problem.point().double()).items():
-        place = next(block.place for block in problem.blocks if block.name == name)
+    for block, value in zip(problem.blocks, problem.split(problem.point().double()).values(), strict=True):
+        place = block.place
         if kind == "elementwise" or (kind == "filter" and value.ndim < 2):
             found[place] = value.abs().reshape(-1)
         elif kind == "filter":
@@ -47,18 +48,10 @@ def metric(problem: Problem, kind: str = "plain", floor: float = 1e-12) -> Tenso
     return found.clamp(min=floor)
 
 
-@dataclass(frozen=True)
-class Worst:
-    """The largest rise of the loss that was found in a ball; an attained lower bound of the true one."""
-
-    rise: float  #: of the loss
-    quadratic: float | None  #: what gradient and largest eigenvalue predict, if the eigenvalue was given
-
-
-def worst_rise(
-    problem: Problem, radius: float, *, kind: str = "plain", steps: int = 10, eigenvalue: float | None = None
-) -> Worst:
+def worst_rise(problem: Problem, radius: float, *, kind: str = "plain", steps: int = 10) -> float:
     r"""Return :math:`\max_{\|T^{-1} e\| \le \rho} L(w + e) - L(w)` by projected gradient ascent.
+
+    The largest rise that was found is attained, so a lower bound of the true one.
 
     The first step is that of SAM; with ``kind="elementwise"`` it is adaptive SAM, which elementwise rescaling of the
     network leaves alone.
@@ -68,7 +61,6 @@ def worst_rise(
         radius: ``rho``.
         kind: the metric ``T``, see :func:`metric`.
         steps: gradients to take.
-        eigenvalue: the largest of ``T H T``, for the quadratic prediction.
     """
     scale, point = metric(problem, kind), problem.point().double()
     base, gradient = problem.gradient()
@@ -83,9 +75,7 @@ def worst_rise(
         value, gradient = problem.gradient((point + scale * u).to(problem.dtype))
         best = max(best, value - base)
         slope = scale * gradient.double()
-    first = length(scale * problem.gradient()[1].double())
-    quadratic = None if eigenvalue is None else radius * first + 0.5 * radius**2 * eigenvalue
-    return Worst(best, quadratic)
+    return best
 
 
 def average_rise(problem: Problem, radius: float, *, kind: str = "plain", samples: int = 20, seed: int = 0) -> Estimate:
@@ -104,7 +94,7 @@ def average_rise(problem: Problem, radius: float, *, kind: str = "plain", sample
     scale, point, base = metric(problem, kind), problem.point().double(), problem.value()
     rises = []
     for sample in range(samples):
-        noise = radius * scale * _noise(problem, seed + sample)
+        noise = radius * scale * problem.random(NOISE + seed + sample, torch.float64)
         values = [problem.value((point + sign * noise).to(problem.dtype)) for sign in (1, -1)]
         rises.append(sum(values) / 2 - base)
     return Estimate.of(0.0, np.array(rises))
@@ -129,8 +119,8 @@ def noise_accuracy(
     found = []
     for radius in radii:
         right = [
-            accuracy(problem, (point + radius * scale * _noise(problem, seed + s)).to(problem.dtype))
-            for s in range(samples if radius else 1)
+            accuracy(problem, (point + radius * scale * noise).to(problem.dtype))
+            for noise in (problem.random(NOISE + seed + s, torch.float64) for s in range(samples if radius else 1))
         ]
         found.append(float(np.mean(right)))
     return found
@@ -145,8 +135,7 @@ def accuracy(problem: Problem, vector: Tensor | None = None) -> float:
     right = total = 0
     with torch.no_grad():
         for term in problem.terms:
-            leaves = {name: leaf.detach() for name, leaf in problem.leaves(vector).items()}
-            pair = class_scores(problem.outputs(leaves, term), term.inputs.labels)
+            pair = class_scores(problem.outputs(problem.leaves(vector), term), term.inputs.labels)
             if pair is None:
                 raise InputError("Accuracy needs class numbers as labels.")
             right += int((pair[0].argmax(1) == pair[1]).sum())
@@ -192,9 +181,3 @@ def stability_threshold(rate: float, *, momentum: float = 0.0, betas: tuple[floa
     if betas is not None:
         return (2 + 2 * betas[0]) / ((1 - betas[0]) * rate)
     return (2 + 2 * momentum) / rate
-
-
-def _noise(problem: Problem, seed: int) -> Tensor:
-    """Return a Gaussian vector in float64, the same for every device."""
-    generator = torch.Generator().manual_seed(104729 + seed)
-    return torch.randn(problem.dimension, generator=generator, dtype=torch.float64).to(problem.device)

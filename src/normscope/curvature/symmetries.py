@@ -88,9 +88,6 @@ def directions_of(problem: Problem, groups: Iterable[Any], generators: Tensor | 
     where = {block.name: places[block.place] for block in problem.blocks}  # views
     count, families = 0, []
 
-    def blocks(names: Iterable[str]) -> list[tuple[str, Tensor]]:
-        return [(name, where[name]) for name in names]
-
     for group in groups:
         family = group.family
         if family is None or not set(group.parameters) <= set(point):
@@ -98,11 +95,11 @@ def directions_of(problem: Problem, groups: Iterable[Any], generators: Tensor | 
         numbers = torch.arange(1, family.size + 1, dtype=torch.float64)
         if group.kind == "scale":
             field = family.field(point, numbers)
-            members = {name: _members(field[name] / point[name]).to(places.device) for name in field if name in point}
-            if all(bool((block[members[name].reshape(-1) > 0] < 0).all()) for name, block in blocks(members)):
-                for name, block in blocks(members):
-                    member = members[name].reshape(-1)
-                    block[member > 0] = member[member > 0] - 1 + count
+            ratios = {name: (value / point[name]).reshape(-1) for name, value in field.items() if name in point}
+            members = {name: _members(ratio).to(places.device) for name, ratio in ratios.items()}
+            if all(bool((where[name][member > 0] < 0).all()) for name, member in members.items()):
+                for name, member in members.items():
+                    where[name][member > 0] = member[member > 0] - 1 + count
                 count += family.size
                 continue
         families.append(family)

@@ -106,7 +106,9 @@ def moments(
     10.0
     """
     places = dict(blocks or {}) | {"": slice(None)}  # the whole is one more layer
-    known = _Known(deflate, places) if _useful(deflate) else None
+    known = None
+    if deflate is not None and deflate.basis is not None and deflate.matrix is not None and len(deflate.basis) > 1:
+        known = _Known(deflate.basis, deflate.matrix, places)
     basis = start[:0].reshape(0, start.numel()) if known is None else known.basis
     squares: list[float] = []
     rest: dict[str, list[float]] = {name: [] for name in places}
@@ -133,24 +135,16 @@ def moments(
     return Moments(found.pop(""), Estimate.of(square, np.array(squares)), found, made)
 
 
-def _useful(deflate: Eigenpairs | None) -> bool:
-    """Return whether eigenpairs came with a space."""
-    return deflate is not None and deflate.basis is not None and deflate.matrix is not None and len(deflate.basis) > 1
-
-
 class _Known:
     """A space on which the images are known, and its parts of square and layers.
 
     The recurrence gives ``A q_j`` for all vectors but the last, whose image has a part outside the basis.
     """
 
-    def __init__(self, deflate: Eigenpairs | None, places: Mapping[str, slice]) -> None:
-        assert deflate is not None
-        assert deflate.basis is not None
-        assert deflate.matrix is not None
-        self.every, known = deflate.basis, len(deflate.basis) - 1
-        self.basis = self.every[:known]
-        self.columns = torch.as_tensor(deflate.matrix, device=self.every.device)[:known]  # A q_j = sum_i T_ji q_i
+    def __init__(self, basis: Tensor, matrix: np.ndarray, places: Mapping[str, slice]) -> None:
+        self.every, known = basis, len(basis) - 1
+        self.basis = basis[:known]
+        self.columns = torch.as_tensor(matrix, device=basis.device)[:known]  # A q_j = sum_i T_ji q_i
         self.square = float(self.columns.square().sum())
         self.layers = {"": float(self.columns[:, :known].diagonal().sum())}
         for name, place in places.items():

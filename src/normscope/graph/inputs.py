@@ -1,6 +1,8 @@
 """Data in the form a model accepts: from tensors, arrays, batches and loaders, or guessed from the model."""
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -48,22 +50,29 @@ class ModelInputs:
         """Return the size of the batch."""
         return next((t.shape[0] for t in self.tensors() if t.ndim), 0)
 
+    def changed(self, change: Callable[[Tensor], Tensor]) -> ModelInputs:
+        """Return the same with every tensor changed, labels included."""
 
-def first_samples(inputs: ModelInputs, count: int) -> ModelInputs:
-    """Return the first samples of a batch, all of it if it has no more.
+        def changed(value: Any) -> Any:
+            return change(value) if isinstance(value, Tensor) else value
 
-    >>> first_samples(ModelInputs((torch.zeros(5, 2), torch.ones(3))), 2).args[0].shape
+        kwargs = {name: changed(value) for name, value in self.kwargs.items()}
+        return ModelInputs(tuple(map(changed, self.args)), kwargs, changed(self.labels))
+
+
+def picked(inputs: ModelInputs, samples: slice) -> ModelInputs:
+    """Return some samples of a batch, with their labels.
+
+    >>> picked(ModelInputs((torch.zeros(5, 2), torch.ones(3))), slice(1, 3)).args[0].shape
     torch.Size([2, 2])
     """
-    length = inputs.batch
+    size = inputs.batch
+    return inputs.changed(lambda t: t[samples] if t.ndim and len(t) == size else t)
 
-    def cut(value: Any) -> Any:
-        fits = isinstance(value, Tensor) and value.ndim and value.shape[0] == length
-        return value[:count] if fits else value
 
-    if length <= count:
-        return inputs
-    return ModelInputs(tuple(map(cut, inputs.args)), {k: cut(v) for k, v in inputs.kwargs.items()})
+def first_samples(inputs: ModelInputs, count: int) -> ModelInputs:
+    """Return the first samples of a batch, all of it if it has no more."""
+    return picked(inputs, slice(count))
 
 
 def as_inputs(data: Any, model: nn.Module) -> ModelInputs:

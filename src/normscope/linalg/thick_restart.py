@@ -2,7 +2,6 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import Protocol, runtime_checkable
 
 import numpy as np
 import torch
@@ -12,19 +11,6 @@ from normscope.core.errors import InputError
 from normscope.linalg.accumulated import dot, dots, length, orthogonalized
 
 Apply = Callable[[Tensor], Tensor]
-
-
-@runtime_checkable
-class Writing(Protocol):
-    """An operator that can also write its product into memory that is there."""
-
-    def __call__(self, vector: Tensor) -> Tensor:
-        """Return the product."""
-
-    def into(self, vector: Tensor, out: Tensor) -> Tensor:
-        """Return the product, written into ``out`` where that is possible."""
-
-
 #: Bytes that the stored basis may take by default.
 BASIS_BYTES = 2**30
 #: Vectors of a basis beside two for each eigenvalue: the fewest with which restarts make progress, and all that help.
@@ -159,9 +145,7 @@ class Lanczos:
         if self.filled == len(self.matrix):
             self._restart()
         k, basis = self.filled, self.basis
-        apply = self.apply
-        image = apply.into(basis[k], basis[k + 1]) if isinstance(apply, Writing) else apply(basis[k])
-        image = self.project(image)
+        image = self.project(self.apply(basis[k]))
         self.products += 1
         image = image.clone() if image.data_ptr() == basis[k].data_ptr() else image
         self.matrix[k, k] = dot(basis[k], image)
