@@ -22,8 +22,8 @@ def test_what_fails_is_halved_and_left_out() -> None:
     wrong = Rows("3.weight", torch.Size([3, 4]), 0)
     assert relative_derivative(exact, wrong.field(exact.point, coefficients_of(wrong))) > 1e-2
     assert verify(exact, Group("row", ("3.weight",), wrong.size, "", wrong)) == []
-    solution = good.family.solution
-    basis = (*good.family.basis, {int(solution.classes[3]): 1.0, int(solution.classes[-1]): 1.0})
-    mixed = Scales(good.family.labels, solution, basis, found.function.names, good.family.shapes)
+    classes = good.family.classes
+    basis = (*good.family.basis, {int(classes[3]): 1.0, int(classes[-1]): 1.0})
+    mixed = Scales(good.family.labels, classes, basis, found.function.names, good.family.shapes)
     kept = verify(exact, Group("scale", good.parameters, mixed.size, "mixed", mixed))
     assert [group.dimension for group in kept] in ([4], [5])

@@ -31,7 +31,7 @@ class Between(nn.Module):
 
 def scales(model: nn.Module, x: Tensor) -> int:
     """Return how many scales a network has."""
-    return len(Labelling(function_of(capture(model, ModelInputs((x,))))).run().solve().basis)
+    return len(Labelling(function_of(capture(model, ModelInputs((x,))))).run().solve()[1])
 
 
 @pytest.mark.parametrize(

@@ -97,7 +97,7 @@ def curvature(
 
 
 def run(named: Named, chosen: dict[str, Any], stages: Stages, *, device: str | None, double: bool) -> CurvatureResult:
-    """Load model and data, and measure with the chosen :class:`normscope.curvature.settings.Settings`."""
+    """Load model and data, and measure with the chosen :class:`normscope.curvature.run.Settings`."""
     import torch
 
     from normscope.curvature.run import curvature as measured

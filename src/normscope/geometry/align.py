@@ -18,7 +18,6 @@ from normscope.geometry.candidates.permutations import Places, Space, permutatio
 from normscope.geometry.candidates.scales import Scales
 from normscope.geometry.discover import Symmetries
 from normscope.geometry.labelling import Labelling
-from normscope.geometry.labels import Labels
 from normscope.geometry.representative import balanced, without_constants
 
 Point = Mapping[str, Tensor]
@@ -64,7 +63,9 @@ def align(found: Symmetries, other: Mapping[str, Tensor]) -> Alignment:
     return Alignment(before, after[best], states[best][1], states[best][0])
 
 
-def _matched(found: Symmetries, target: Point, point: Point, *, matrices: bool) -> tuple[dict[str, Tensor], int]:
+def _matched(
+    found: Symmetries, target: dict[str, Tensor], point: dict[str, Tensor], *, matrices: bool
+) -> tuple[dict[str, Tensor], int]:
     """Return parameters moved to the representative of their orbit, matched there, and moved back as the target was."""
     function, scales = found.function, _joined(found)
     labels = Labelling(function).run() if scales is None else scales.labels
@@ -73,24 +74,24 @@ def _matched(found: Symmetries, target: Point, point: Point, *, matrices: bool) 
     own = torch.zeros(0)
     if scales is not None:
         own, theirs = (balanced(scales, p, groups) for p in (target, point))
-        target, point = _scaled(scales, labels, target, own), _scaled(scales, labels, point, theirs)
+        target, point = _scaled(scales, target, own), _scaled(scales, point, theirs)
     families = [group.family for group in groups if isinstance(group.family, Mixing)]
     rotated = [family for family in families if family.algebra != "full"]
     for family in rotated:
-        point = {**point, **_turned(family, target, point)}
+        point |= _turned(family, target, point)
     places = places_of(function, labels)
     inside = {labels.kin.find(label) for family in rotated for frame in family.frames for label in frame.labels}
     spaces = [s for s in spaces_of(labels, places) if not inside & {c for unit in s.units for c in unit}]
     heads = {labels.kin.find(f.frames[0].labels[0]): f for f in families if f.algebra == "full" and len(f.frames) == 1}
     point, moved = _assigned(target, point, spaces, places, heads)
     for family in families:
-        point = {**point, **_turned(family, target, point)} if family.algebra == "full" else point
+        point |= _turned(family, target, point) if family.algebra == "full" else {}
     for group in groups:
-        point = {**point, **_angle(group.family, target, point)} if isinstance(group.family, Turn) else point
+        point |= _angle(group.family, target, point) if isinstance(group.family, Turn) else {}
     if scales is not None:
-        point = _scaled(scales, labels, point, -own)
+        point = _scaled(scales, point, -own)
     for constant, coefficients in reversed(moves):
-        point = {**point, **constant.move(point, -coefficients, 1.0)}
+        point |= constant.move(point, -coefficients, 1.0)
     return point, moved
 
 
@@ -123,11 +124,11 @@ def _joined(found: Symmetries) -> Scales | None:
     return replace(families[0], basis=basis, parameters=names)
 
 
-def _scaled(scales: Scales, labels: Labels, point: Point, coefficients: Tensor) -> dict[str, Tensor]:
+def _scaled(scales: Scales, point: Point, coefficients: Tensor) -> dict[str, Tensor]:
     """Return parameters moved along their scales, stored means and variances with them."""
     found = {**point, **scales.move(point, coefficients, 1.0)}
     rates = scales.of_labels(coefficients)
-    for mean, variance, inputs in labels.statistics:
+    for mean, variance, inputs in scales.labels.statistics:
         factor = rates[inputs.clamp_min(0)].exp()
         found[mean], found[variance] = found[mean] * factor, found[variance] * factor.square()
     return found

@@ -1,15 +1,14 @@
 """Verify a candidate: its derivative and a finite orbit."""
 
-import itertools
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 import torch
 from torch import Tensor
 
 from normscope.geometry.function import Function
-from normscope.geometry.groups import Certificate, Family, Group, Point, length, random_like
+from normscope.geometry.groups import Certificate, Family, Group, Point, length, random_like, total
 
 #: The largest change of outputs along an orbit that is taken for rounding, in float64.
 TOLERANCE = 1e-7
@@ -59,11 +58,6 @@ def seems_flat(function: Function, direction: Point) -> bool:
     return not along > max(SEEMS * across(function, direction), ROUNDING * whole * length(direction))
 
 
-def orbit_change(function: Function, family: Family, coefficients: Tensor, times: Sequence[float]) -> float:
-    """Return the largest change of the outputs along an orbit, relative to the largest output."""
-    return max(function.change(family.move(function.point, coefficients, time)) for time in times)
-
-
 def verify_all(exact: Function, groups: Sequence[Group], seed: int = 0) -> list[Group]:
     """Return the candidates that are symmetries, with their certificates.
 
@@ -71,19 +65,50 @@ def verify_all(exact: Function, groups: Sequence[Group], seed: int = 0) -> list[
     all are tested at once, with random coefficients: one derivative and one orbit. Where that fails they are halved, so
     that a few wrong ones cost a few more tests. Those that passed together share their certificate.
     """
-    likely = [kept for i, group in enumerate(groups) for kept in _likely(exact, group, seed + i)]
-    return _verify_all(exact, likely, seed)
+    return _verified(exact, [kept for i, group in enumerate(groups) for kept in _likely(exact, group, seed + i)], seed)
 
 
-def _verify_all(exact: Function, groups: Sequence[Group], seed: int) -> list[Group]:
-    """Return the candidates that are symmetries, by halving."""
-    if len(groups) < 2:
-        return [kept for group in groups for kept in verify(exact, group, seed)]
-    found = _together(exact, groups, seed)
+def verify(exact: Function, group: Group, seed: int = 0) -> list[Group]:
+    """Return the part of a candidate that is a symmetry, with its certificate; nothing if none is.
+
+    A joint test with random coefficients comes first; where it fails the family is halved, down to single directions.
+    """
+    return _verified(exact, [group] if group.family is not None and group.family.size else [], seed)
+
+
+def _verified(exact: Function, groups: Sequence[Group], seed: int) -> list[Group]:
+    """Return the candidates that are symmetries: all that pass together; else those of each half, or of a family."""
+    if not groups:
+        return []
+    found = _certified(exact, groups, seed)
     if found is not None:
         return [replace(group, certificate=found) for group in groups]
     half = len(groups) // 2
-    return _verify_all(exact, groups[:half], seed) + _verify_all(exact, groups[half:], seed)
+    if half:
+        return _verified(exact, groups[:half], seed) + _verified(exact, groups[half:], seed)
+    (group,) = groups
+    for part in _passing(group, lambda d: relative_derivative(exact, d) <= FLAT, exact.point, seed):
+        found = _certified(exact, [part], seed)
+        if found is not None:
+            return [replace(part, certificate=found)]
+    return []
+
+
+def _certified(exact: Function, groups: Sequence[Group], seed: int) -> Certificate | None:
+    """Return the certificate of several groups at once, or ``None`` if they fail."""
+    families = [group.family for group in groups if group.family is not None]
+    chosen = [(family, coefficients_of(family, seed + i)) for i, family in enumerate(families)]
+    direction = total(family.field(exact.point, coefficients) for family, coefficients in chosen)
+    derivative = relative_derivative(exact, direction) if length(direction) else math.inf
+    if not derivative <= FLAT:
+        return None
+    orbit = 0.0
+    for time in (0.5, -0.3) if len(groups) == 1 else (0.3,):
+        point = exact.point
+        for family, coefficients in chosen:
+            point |= family.move(point, coefficients, time * _reach(family))
+        orbit = max(orbit, exact.change(point))
+    return Certificate(derivative, orbit) if orbit <= TOLERANCE else None
 
 
 def _likely(exact: Function, group: Group, seed: int) -> list[Group]:
@@ -93,45 +118,7 @@ def _likely(exact: Function, group: Group, seed: int) -> list[Group]:
         return []
     if seems_flat(exact, family.field(exact.point, coefficients_of(family, seed))):
         return [group]
-    return list(_passing(group, family, lambda direction: seems_flat(exact, direction), exact.point, seed))
-
-
-def _together(exact: Function, groups: Sequence[Group], seed: int) -> Certificate | None:
-    """Return the certificate of several groups at once, or ``None`` if they fail."""
-    direction: dict[str, Tensor] = {}
-    chosen = []
-    for i, group in enumerate(groups):
-        if group.family is None or not group.family.size:
-            return None
-        coefficients = coefficients_of(group.family, seed + i)
-        chosen.append((group.family, coefficients))
-        for name, value in group.family.field(exact.point, coefficients).items():
-            direction[name] = direction[name] + value if name in direction else value
-    derivative = relative_derivative(exact, direction)
-    if not derivative <= FLAT:
-        return None
-    point = exact.point
-    for family, coefficients in chosen:
-        point |= family.move(point, coefficients, 0.3 * _reach(family))
-    change = exact.change(point)
-    return Certificate(derivative, change) if change <= TOLERANCE else None
-
-
-def verify(exact: Function, group: Group, seed: int = 0) -> list[Group]:
-    """Return the part of a candidate that is a symmetry, with its certificate; nothing if none is.
-
-    A joint test with random coefficients comes first; where it fails the family is halved, down to single directions.
-    """
-    family = group.family
-    if family is None or family.size == 0:
-        return []
-    parts = _passing(group, family, lambda d: relative_derivative(exact, d) <= FLAT, exact.point, seed)
-    for part in itertools.chain([group], parts):  # parts are looked for only if the whole fails
-        assert part.family is not None
-        found = _certified(exact, part.family, seed)
-        if found is not None:
-            return [replace(part, certificate=found)]
-    return []
+    return _passing(group, lambda direction: seems_flat(exact, direction), exact.point, seed)
 
 
 def _reach(family: Family) -> float:
@@ -139,21 +126,12 @@ def _reach(family: Family) -> float:
     return float(getattr(family, "width", 1)) ** -0.5
 
 
-def _certified(exact: Function, family: Family, seed: int) -> Certificate | None:
-    """Return the certificate of a family, or ``None`` if it fails."""
-    coefficients = coefficients_of(family, seed)
-    direction = family.field(exact.point, coefficients)
-    if not length(direction):
-        return None
-    derivative = relative_derivative(exact, direction)
-    if not derivative <= FLAT:
-        return None
-    orbit = orbit_change(exact, family, coefficients, (0.5 * _reach(family), -0.3 * _reach(family)))
-    return Certificate(derivative, orbit) if orbit <= TOLERANCE else None
-
-
-def _passing(group: Group, family: Family, holds: Callable[[Point], bool], point: Point, seed: int) -> Iterator[Group]:
-    """Yield the part of a group whose random directions pass a test, if there is one; found by halving."""
+def _passing(group: Group, holds: Callable[[Point], bool], point: Point, seed: int) -> list[Group]:
+    """Return the part of a group whose random directions pass a test, if there is one; found by halving."""
+    family = group.family
+    assert family is not None
+    if family.size == 1 or family.subset(torch.arange(1)) is None:
+        return []
 
     def halved(indices: Tensor) -> Tensor:
         some = family.subset(indices)
@@ -166,10 +144,6 @@ def _passing(group: Group, family: Family, holds: Callable[[Point], bool], point
         half = len(indices) // 2
         return torch.cat([halved(indices[:half]), halved(indices[half:])])
 
-    if family.size == 1 or family.subset(torch.arange(1)) is None:
-        return
     kept = halved(torch.arange(family.size))
-    part = family.subset(kept)
-    if len(kept) and part is not None:
-        words = f"{group.statement} ({len(kept)} of {family.size})"
-        yield replace(group, family=part, dimension=part.size, statement=words)
+    words = f"{group.statement} ({len(kept)} of {family.size})"
+    return [replace(group, family=family.subset(kept), dimension=len(kept), statement=words)] if len(kept) else []

@@ -1,7 +1,14 @@
-r"""Conservation laws of scale-invariant weights: what is predicted, what is measured, and where the difference is from.
+r"""Conservation laws of symmetries: what is predicted, what is measured, and where the difference is from.
 
-``<w, grad L> = 0`` makes ``||w||^2`` a constant of gradient flow, and lets gradient descent change it by
-``eta^2 ||grad L||^2`` a step exactly. With ``eps > 0`` in the normalizer a small radial gradient is left.
+``<w, grad L> = 0`` makes the squared length ``||w||^2`` of a scale-invariant weight a constant of gradient flow, and
+lets gradient descent change it by ``eta^2 ||grad L||^2`` a step exactly. With ``eps > 0`` in the normalizer a small
+radial gradient is left.
+
+In the same way every group that moves the parameters by :math:`X(\theta) = A \theta` with a symmetric ``A`` (scales,
+rescalings between layers) conserves the charge :math:`\theta^T A \theta` under gradient flow: :math:`\|W\|^2 + \|b\|^2`
+before LayerNorm, :math:`\gamma^2 + \beta^2 - \|v\|^2` across a ReLU. A constant direction ``s`` conserves
+:math:`\langle s, \theta \rangle`: the column sums ``1'W`` and ``1'b`` before LayerNorm. A step of gradient descent
+changes the first by :math:`\eta^2 g^T A g`, the second not.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -15,11 +22,17 @@ from normscope.core.rounding import as_float64
 from normscope.core.statement import statement
 from normscope.geometry.discover import Symmetries
 from normscope.geometry.flow import Point, gradient_of, integrated, packed, unpacked
+from normscope.geometry.function import Function
+from normscope.geometry.groups import Family, Group
 from normscope.geometry.norm_growth import square_after_flow
 from normscope.geometry.optim.spheres import spheres_of
 from normscope.geometry.symmetry import KINDS, Kind, undone_by
 
 Gradient = Callable[[Point], dict[str, Tensor]]
+#: The largest number of directions of one group that are followed.
+MOST = 64
+#: The relative gap up to which a direction is taken for linear, symmetric or constant.
+SAME = 1e-9
 
 
 @dataclass(frozen=True)
@@ -39,6 +52,25 @@ class Law:
     def difference(self) -> float:
         """Return predicted minus measured."""
         return self.predicted - self.measured
+
+
+@dataclass(frozen=True)
+class Charge:
+    """A conserved number after a run, as predicted and as measured."""
+
+    kind: str  #: of the group
+    parameters: tuple[str, ...]  #: what it moves
+    index: int  #: which direction of the group
+    form: str  #: ``quadratic`` for ``theta' A theta``, ``linear`` for ``<s, theta>``
+    start: float  #: its value before
+    predicted: float  #: by the law: unchanged by a flow, and by steps if it is linear
+    measured: float  #: its value after
+    size: float  #: of the terms it is a sum of, for comparison with rounding
+
+    @property
+    def difference(self) -> float:
+        """Return predicted minus measured, relative to the size of the terms."""
+        return (self.predicted - self.measured) / self.size if self.size else 0.0
 
 
 def conservation(
@@ -70,17 +102,10 @@ def conservation(
     Raises:
         InputError: if the law is unknown.
     """
-    if law not in ("steps", "flow"):
-        raise InputError(f"Expected law 'steps' or 'flow', got {law!r}.")
-    function = found.function.exact() if exact else found.function
+    function, gradient = _problem(found, law, targets, exact)
     spheres = spheres_of(found)
     if not spheres:
         return []
-    goal = function.targets() if targets is None else targets
-
-    def gradient(point: Point) -> dict[str, Tensor]:
-        return gradient_of(lambda p: function.value(p, goal), point)
-
     before = _inner(function.point, function.point, spheres)
     if law == "steps":
         measured, predicted, eps = _steps(gradient, function.point, spheres, rate, decay, steps)
@@ -96,6 +121,15 @@ def conservation(
         rounding = left if law == "steps" else max(-ulp, min(ulp, left))  # the rest is the integrator's
         laws.append(Law(name, block, start, said, square, by_eps, left - rounding, rounding))
     return laws
+
+
+def _problem(found: Symmetries, law: str, targets: Sequence[Tensor] | None, exact: bool) -> tuple[Function, Gradient]:
+    """Return the function whose laws are looked at, and the gradient of its loss."""
+    if law not in ("steps", "flow"):
+        raise InputError(f"Expected law 'steps' or 'flow', got {law!r}.")
+    function = found.function.exact() if exact else found.function
+    goal = function.targets() if targets is None else targets
+    return function, lambda point: gradient_of(lambda p: function.value(p, goal), point)
 
 
 def _inner(one: Point, other: Point, spheres: Mapping[str, int]) -> Tensor:
@@ -133,6 +167,88 @@ def _flow(
     end = integrated(speed, torch.cat([packed(start), torch.zeros(sum(spheres.values()), dtype=torch.float64)]), time)
     point = unpacked(end[:count], start)
     return _inner(point, point, spheres), -end[count:]
+
+
+def charges(
+    found: Symmetries,
+    *,
+    law: str = "steps",
+    rate: float = 0.1,
+    steps: int = 10,
+    time: float = 1.0,
+    targets: Sequence[Tensor] | None = None,
+    exact: bool = False,
+) -> list[Charge]:
+    """Run gradient descent or gradient flow in float64 and compare every conserved number with its law.
+
+    The arguments are those of :func:`conservation`.
+
+    Returns:
+        One row for each direction; groups that are neither linear and symmetric nor constant (rotations) have none.
+
+    Raises:
+        InputError: if the law is unknown.
+    """
+    function, gradient = _problem(found, law, targets, exact)
+    start: dict[str, Tensor] = dict(function.point)
+    laws: list[tuple[Family, str, Group, int, Tensor]] = []
+    for group in found.groups:
+        family = group.family
+        if family is None or group.kind not in ("scale", "rescaling", "shift", "row"):
+            continue
+        form = _form(family, start)
+        units = torch.eye(family.size, dtype=torch.float64)[: MOST if form else 0]
+        laws += [(family, form, group, i, c) for i, c in enumerate(units)]
+    values = [_charge(family, start, c) for family, *_, c in laws]
+    predicted = list(values)
+    point = start
+    for _ in range(steps if law == "steps" else 0):
+        slope = gradient(point)
+        for k, (family, form, *_, c) in enumerate(laws):
+            predicted[k] += rate**2 * _charge(family, slope, c) if form == "quadratic" else 0.0
+        point = {name: value - rate * slope[name] for name, value in point.items()}
+    if law == "flow":
+        end = integrated(lambda flat: -packed(gradient(unpacked(flat, start))), packed(start), time)
+        point = unpacked(end, start)
+    return [
+        Charge(group.kind, group.parameters, i, form, before, said, _charge(family, point, c), _size(family, point, c))
+        for (family, form, group, i, c), before, said in zip(laws, values, predicted, strict=True)
+    ]
+
+
+def _product(one: Point, other: Point) -> float:
+    """Return the inner product on the parameters of the second."""
+    return sum(float((one[name] * value).sum()) for name, value in other.items())
+
+
+def _charge(family: Family, point: Point, coefficients: Tensor) -> float:
+    """Return ``<theta, X(theta)>``."""
+    return _product(point, family.field(point, coefficients))
+
+
+def _size(family: Family, point: Point, coefficients: Tensor) -> float:
+    """Return the sum of the sizes of its terms."""
+    return float(sum((point[n] * v).abs().sum() for n, v in family.field(point, coefficients).items()))
+
+
+def _form(family: Family, point: Point) -> str:
+    """Return what kind of number a family conserves, or nothing."""
+    generator = torch.Generator().manual_seed(0)
+    c = torch.randn(family.size, generator=generator, dtype=torch.float64)
+    other = {n: torch.randn(v.shape, generator=generator, dtype=torch.float64) for n, v in point.items()}
+    here, there = family.field(point, c), family.field(other, c)
+    if here.keys() == there.keys() and all(_near(here[n], there[n]) for n in here):
+        return "linear"
+    both = family.field({n: point[n] + other[n] for n in point}, c)
+    if not all(_near(both[n], here[n] + there[n]) for n in both):
+        return ""
+    one, two = _product(other, here), _product(point, there)
+    scale = max(abs(one), abs(two), float(sum(v.abs().sum() for v in here.values())))
+    return "quadratic" if abs(one - two) <= SAME * scale else ""
+
+
+def _near(a: Tensor, b: Tensor) -> bool:
+    return float((a - b).abs().max()) <= SAME * float(a.abs().max() + b.abs().max())
 
 
 @statement("akbar2025", "Lemma 5.1", holds="corrected for layer norm with a bias and for common rows; flow, eps = 0")

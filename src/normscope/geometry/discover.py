@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -14,16 +15,15 @@ from torch import Tensor, nn
 from normscope.core.display import Shown
 from normscope.core.errors import InputError
 from normscope.core.files import Stored
-from normscope.geometry.candidates.biases import Absorber, Biases, find_biases
+from normscope.geometry.candidates.biases import Absorber, find_biases
 from normscope.geometry.candidates.columns import column_groups, offset_groups
 from normscope.geometry.candidates.gains import Gains
 from normscope.geometry.candidates.matrices import Mixing, matrix_groups
 from normscope.geometry.candidates.permutations import permutation_groups
-from normscope.geometry.candidates.rows import Rows, group_sizes, row_groups
+from normscope.geometry.candidates.rows import Constants, Rows, group_counts, group_sizes, row_groups
 from normscope.geometry.candidates.scales import scale_groups
 from normscope.geometry.candidates.shifts import (
     Line,
-    Opposite,
     Shift,
     alike,
     all_but_one,
@@ -34,15 +34,14 @@ from normscope.geometry.candidates.shifts import (
 from normscope.geometry.certificate import coefficients_of, seems_flat, verify, verify_all
 from normscope.geometry.function import Function, function_of
 from normscope.geometry.groups import Group, random_like
-from normscope.geometry.identities import with_identities
+from normscope.geometry.identities import reads_constant, with_identities
 from normscope.geometry.independence import independent
 from normscope.geometry.labelling import Labelling
 from normscope.geometry.labels import Labels
 from normscope.geometry.orbits import Orbit, orbits
-from normscope.geometry.stabilizers import reads_constant
 from normscope.graph.capture import capture, uncompiled
 from normscope.graph.guard import untouched
-from normscope.graph.inputs import ModelInputs, guess_inputs, iterate
+from normscope.graph.inputs import first_samples, guess_inputs, iterate
 
 Progress = Callable[[str], None]
 
@@ -128,66 +127,92 @@ def _rows(exact: Function, labels: Labels, seed: int) -> list[Group]:
 
 def _shifts(exact: Function, labels: Labels, rows: list[Group], seed: int) -> list[Group]:
     """Return the verified shifts of biases, of tables and of what is added to each other."""
-    biases = find_biases(exact)
-    found: list[Group] = []
-    freedom: dict[str, int] = {}  # groups of ones that are free for a parameter; -1 for every entry
-    for group in rows:
-        if isinstance(group.family, Rows):
-            freedom[group.family.parameter] = group.family.groups
-    found += column_groups(exact, labels, biases, freedom, seed)
-    sizes, gains = group_sizes(exact), Gains(labels)
-    lines = [
-        line
-        for absorber in biases.sources.values()
-        for line in _own_shifts(exact, labels, gains, biases, absorber, sizes, freedom, seed)
-    ]
-    found += certified(exact, lines)
+    search = _ShiftSearch(exact, labels, rows, seed)
+    biases = search.biases
+    found = column_groups(exact, labels, biases, search.freedom, seed)
+    found += certified(exact, [line for source in biases.sources.values() if (line := search.own(source))])
     found += verify_all(exact, offset_groups(exact, labels, found), seed)
-    for pair in biases.pairs:
-        shape = exact.tensors[pair[0]].shape
-        family = Opposite(pair, torch.arange(shape.numel()), shape)
-        words = f"{pair[0]} plus s, {pair[1]} minus s"
-        found += verify(exact, Group("shift", pair, family.size, words, family), seed)
-    return found + _beside(exact, biases, freedom, seed)
+    for one, other in biases.pairs:
+        shape = exact.tensors[one].shape
+        family = Constants({one: 1.0, other: -1.0}, shape, torch.arange(shape[0]))
+        words = f"{one} plus s, {other} minus s"
+        found += verify(exact, Group("shift", (one, other), family.size, words, family), seed)
+    return found + certified(exact, search.beside())
 
 
-def _own_shifts(
-    exact: Function,
-    labels: Labels,
-    gains: Gains,
-    biases: Biases,
-    absorber: Absorber,
-    sizes: set[int],
-    freedom: dict[str, int],
-    seed: int,
-) -> list[Line]:
-    """Return the shifts of one bias, or of all rows of a table, that something behind takes away or up."""
-    name = absorber.parameter
-    shape = exact.tensors[name].shape
-    width = shape[-1] if absorber.table else shape.numel()
-    single = Shift(exact, biases, name, torch.eye(width).double() if absorber.table else torch.arange(width))
-    shared = freedom.get(name, 0)  # what is common to a group is among the rows already
-    found = single.tried(seed)
-    if found is not None:
-        freedom[name] = -1
-        part = found.shift.subset(all_but_one(width, shared)) if shared > 0 else None
-        found = found if part is None else part.tried(seed)
+class _ShiftSearch:
+    """The search for shifts of one parameter that something behind takes away or up."""
+
+    def __init__(self, exact: Function, labels: Labels, rows: list[Group], seed: int) -> None:
+        self.exact, self.labels, self.seed = exact, labels, seed
+        self.biases, self.gains, self.sizes = find_biases(exact), Gains(labels), group_sizes(exact)
+        #: Groups of ones that are free for a parameter; -1 for every entry.
+        self.freedom = {g.family.parameter: g.family.groups for g in rows if isinstance(g.family, Rows)}
+
+    def _whole(self, source: Absorber, *, beside: bool = False, closed: Iterable[str] = ()) -> Shift:
+        """Return the shifts of every entry of a bias, or of all rows of a table alike."""
+        shape = self.exact.tensors[source.parameter].shape
+        basis = torch.eye(shape[-1]).double() if source.table else torch.arange(shape.numel())
+        return Shift(self.exact, self.biases, source.parameter, basis, beside, frozenset(closed))
+
+    def own(self, source: Absorber) -> Line | None:
+        """Return the shifts of one bias, or of all rows of a table, that something behind takes away or up."""
+        name, seed, whole = source.parameter, self.seed, self._whole(source)
+        shared = self.freedom.get(name, 0)  # what is common to a group is among the rows already
         words = f"{name} plus any vector, removed by the normalizer or absorbed after it"
-        return [] if found is None else [replace(found, words=words)]
-    if shared > 0 or absorber.table:
-        return []
-    channels = _channels(labels, name)
-    counts = sorted({1} | {width // size for size in sizes if size > 1 and width % size == 0}, reverse=True)
-    tried = (None, *gains.behind(name)) if channels is None or _averaged(exact, labels, channels) else ()
-    for path, count in [(path, count) for path in tried for count in counts]:
-        found = Shift(exact, biases, name, ones(width, count), path=path).tried(seed)
+        found = whole.tried(seed, words)
         if found is not None:
-            freedom[name] = count
+            self.freedom[name] = -1
+            return whole.subset(all_but_one(whole.size, shared)).tried(seed, words) if shared > 0 else found
+        if shared > 0 or source.table:
+            return None
+        channels = _channels(self.labels, name)
+        paths = (None, *self.gains.behind(name)) if channels is None or self._averaged(channels) else ()
+        for path, count in itertools.product(paths, group_counts(self.sizes, whole.size)):
             each = "a constant" if count == 1 else f"a constant for each of {count} groups"
-            return [replace(found, words=f"{name} plus {each}, removed after it")]
-    kept = free_entries(single, [] if channels is None else alike(labels, channels), seed)
-    found = Shift(exact, biases, name, kept).tried(seed) if len(kept) else None
-    return [] if found is None else [replace(found, words=f"{len(kept)} entries of {name} plus any number")]
+            part = replace(whole, basis=ones(whole.size, count), path=path)
+            found = part.tried(seed, f"{name} plus {each}, removed after it")
+            if found is not None:
+                self.freedom[name] = count
+                return found
+        kept = free_entries(whole, [] if channels is None else alike(self.labels, channels), seed)
+        words = f"{len(kept)} entries of {name} plus any number"
+        return replace(whole, basis=kept).tried(seed, words) if len(kept) else None
+
+    def _averaged(self, channels: Tensor) -> bool:
+        """Return whether something takes a mean over channels, or the loss does not see it."""
+        kin, same = self.labels.kin.find, self.labels.same.find
+        seen = {kin(label) for label in self.labels.summed if label >= 0}
+        last = {same(max(label, 0)) for label in self.labels.outputs} if self.exact.loss == "cross_entropy" else set()
+        return any(kin(max(i, 0)) in seen or same(max(i, 0)) in last for i in channels.tolist())
+
+    def beside(self) -> list[Line]:
+        """Return shifts of one summand that another one takes up."""
+        lines: list[Line] = []
+        closed: set[str] = set()
+        free = self.freedom.get
+        reachable = {a.parameter for several in self.biases.beside.values() for a in several}
+        sources = {name: source for name, source in self.biases.sources.items() if free(name) != -1}
+        matrices = [name for name in self.exact.names if self.exact.tensors[name].ndim > 1]
+        sources |= {n: Absorber(n, None) for n in matrices if n not in sources and _enters_by_joining(self.exact, n)}
+        for name, source in sources.items():
+            whole = self._whole(source, beside=True, closed=closed)
+            others = [n for n in whole.push(torch.ones(whole.size, dtype=torch.float64))[0] if n != name]
+            if not set(others) & reachable:
+                continue
+            words = f"{name} plus s, {', '.join(others)} minus s"
+            found = whole.tried(self.seed, words)
+            if found is None and not source.table and not free(name):
+                found = replace(whole, basis=ones(whole.size)).tried(self.seed, words)
+            if found is None:
+                continue
+            closed.add(name)
+            shared = min(free(n, 0) for n in [name, *reachable.intersection(others)])
+            if shared > 0:  # what is common to a group is free on both sides already
+                part = found.shift.subset(all_but_one(whole.size, shared))
+                found = part.tried(self.seed, words) if part.size else None
+            lines += [] if found is None else [found]
+        return lines
 
 
 def _channels(labels: Labels, name: str) -> Tensor | None:
@@ -196,49 +221,6 @@ def _channels(labels: Labels, name: str) -> Tensor | None:
         if entry.parameter == name:
             return entry.labels.reshape(-1)
     return next((frozen.outputs for frozen in labels.frozen if frozen.beta == name), None)
-
-
-def _averaged(function: Function, labels: Labels, channels: Tensor) -> bool:
-    """Return whether something takes a mean over channels, or the loss does not see it."""
-    seen = {labels.kin.find(label) for label in labels.summed if label >= 0}
-    last = {labels.same.find(max(label, 0)) for label in labels.outputs} if function.loss == "cross_entropy" else set()
-    return any(labels.kin.find(max(i, 0)) in seen or labels.same.find(max(i, 0)) in last for i in channels.tolist())
-
-
-def _beside(exact: Function, biases: Biases, freedom: dict[str, int], seed: int) -> list[Group]:
-    """Return shifts of one summand that another one takes up."""
-    lines: list[Line] = []
-    closed: set[str] = set()
-    reachable = {a.parameter for several in biases.beside.values() for a in several}
-    sources = [a for a in biases.sources.values() if freedom.get(a.parameter) != -1]
-    names = {a.parameter for a in sources}
-    sources += [
-        Absorber(name, None)
-        for name in exact.names
-        if name not in names and exact.tensors[name].ndim > 1 and _enters_by_joining(exact, name)
-    ]
-    for source in sources:
-        shape = exact.tensors[source.parameter].shape
-        width = shape[-1] if source.table else shape.numel()
-        basis = torch.eye(width).double() if source.table else torch.arange(width)
-        family = Shift(exact, biases, source.parameter, basis, beside=True, closed=frozenset(closed))
-        direction, _ = family.push(torch.ones(width, dtype=torch.float64))
-        others = [name for name in direction if name != source.parameter]
-        if not set(others) & reachable:
-            continue
-        found = family.tried(seed)
-        if found is None and not source.table and not freedom.get(source.parameter):
-            found = replace(family, basis=ones(width)).tried(seed)
-        if found is None:
-            continue
-        both = [freedom.get(source.parameter, 0), *(freedom.get(name, 0) for name in others if name in reachable)]
-        if min(both) > 0:  # what is common to a group is free on both sides already
-            part = found.shift.subset(all_but_one(width, min(both)))
-            found = part.tried(seed) if part.size else None
-        closed.add(source.parameter)
-        if found is not None:
-            lines.append(replace(found, words=f"{source.parameter} plus s, {', '.join(others)} minus s"))
-    return certified(exact, lines)
 
 
 def _enters_by_joining(function: Function, name: str) -> bool:
@@ -251,30 +233,21 @@ def _enters_by_joining(function: Function, name: str) -> bool:
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Symmetries(Stored, Shown):
-    """The symmetries of a model.
-
-    Attributes:
-        model: its name.
-        mode: what BatchNorm does: ``batch`` or ``running``.
-        loss: ``cross_entropy`` if a common shift of the classes counts as no change, else ``none``.
-        parameters: number of trainable parameters.
-        groups: the verified groups, continuous ones first.
-        measured_on: the model as a function of its parameters; ``None`` in a result that was read from a file.
-        orbits: how the outputs change along and across one orbit of each kind, if that was asked for.
-    """
+    """The symmetries of a model."""
 
     _kind = "symmetry"
     _derived = ("dimension",)
     _layout = ("normscope.report.symmetry", "symmetry_sections")
     _rows = "groups"
 
-    model: str
-    mode: str
-    loss: str
-    parameters: int
-    groups: tuple[Group, ...]
+    model: str  #: its name
+    mode: str  #: what BatchNorm does: ``batch`` or ``running``
+    loss: str  #: ``cross_entropy`` if a common shift of the classes counts as no change, else ``none``
+    parameters: int  #: number of trainable parameters
+    groups: tuple[Group, ...]  #: the verified groups, continuous ones first
+    #: the model as a function of its parameters; ``None`` in a result that was read from a file
     measured_on: Function | None = field(default=None, repr=False, compare=False)
-    orbits: tuple[Orbit, ...] = ()
+    orbits: tuple[Orbit, ...] = ()  #: how the outputs change along and across one orbit of each kind, if asked for
 
     @property
     def function(self) -> Function:
@@ -354,7 +327,10 @@ def symmetry(
     model = uncompiled(model)
     say = progress or (lambda text: None)
     say("capturing the model")
-    inputs = _first_samples(model, data, input_shape, batch)
+    if data is None:
+        inputs = guess_inputs(model, input_shape, batch=batch)
+    else:
+        inputs = first_samples(next(iterate(data, model, batch=batch)), batch)
     if loss == "auto":
         integer = inputs.labels is not None and not inputs.labels.is_floating_point()
         loss = "cross_entropy" if integer else "none"
@@ -377,15 +353,3 @@ def symmetry(
         followed = tuple(orbits(function, groups, seed=seed))
     function = replace(function, deadline=math.inf)
     return Symmetries(name or type(model).__name__, mode, loss, count, tuple(groups), function, followed)
-
-
-def _first_samples(model: nn.Module, data: Any, shape: tuple[int, ...] | None, batch: int) -> ModelInputs:
-    """Return a few samples of the data, or guessed ones."""
-    if data is None:
-        return guess_inputs(model, shape, batch=batch)
-    found = next(iterate(data, model, batch=batch))
-
-    def cut(value: Any) -> Any:
-        return value[:batch] if isinstance(value, Tensor) and value.ndim else value
-
-    return ModelInputs(tuple(map(cut, found.args)), {k: cut(v) for k, v in found.kwargs.items()}, cut(found.labels))

@@ -75,18 +75,14 @@ def gradient_flow(loss: Loss, point: Point, time: float, steps: int, decay: floa
         raise InputError(f"Expected at least one step, got {steps}.")
     h = time / steps
 
-    def speed(at: Point) -> dict[str, Tensor]:
-        return {name: -value - decay * at[name] for name, value in gradient_of(loss, at).items()}
+    def speed(at: Tensor) -> Tensor:
+        return -packed(gradient_of(loss, unpacked(at, point))) - decay * at
 
-    def moved(at: Point, along: Point, by: float) -> dict[str, Tensor]:
-        return {name: value + by * along[name] for name, value in at.items()}
-
-    at = {name: value.detach().clone() for name, value in point.items()}
+    at = packed(point).detach()
     for _ in range(steps):
         one = speed(at)
-        two = speed(moved(at, one, h / 2))
-        three = speed(moved(at, two, h / 2))
-        four = speed(moved(at, three, h))
-        mean = {name: (one[name] + 2 * two[name] + 2 * three[name] + four[name]) / 6 for name in at}
-        at = moved(at, mean, h)
-    return at
+        two = speed(at + h / 2 * one)
+        three = speed(at + h / 2 * two)
+        four = speed(at + h * three)
+        at = at + h * ((one + 2 * two + 2 * three + four) / 6)
+    return unpacked(at, point)

@@ -45,13 +45,15 @@ def without_stabilizers(graph: Graph) -> Graph:
 
 
 def written_out(graph: Graph) -> dict[str, float]:
-    """Return the nodes that add a stabilizer to what is the argument of a root, and the stabilizer."""
-    users = graph.users()
-    return {
-        node.name: float(node.args[1])
-        for node in graph
-        if is_stabilizer(node) and any(name_of(graph[user]) in ("rsqrt", "sqrt", "pow") for user in users[node.name])
-    }
+    """Return the nodes that add a small positive number to the argument of a root, and the number."""
+    users, found = graph.users(), dict[str, float]()
+    for node in graph:
+        if name_of(node) != "add" or len(node.args) < 2 or not isinstance(node.args[0], Ref):
+            continue
+        added, small = node.args[1], isinstance(node.args[1], float) and 0 < node.args[1] <= LARGEST_EPS
+        if small and any(name_of(graph[user]) in ("rsqrt", "sqrt", "pow") for user in users[node.name]):
+            found[node.name] = added
+    return found
 
 
 def _unstabilized(node: Node, added: Mapping[str, float]) -> Node:
@@ -65,18 +67,6 @@ def _unstabilized(node: Node, added: Mapping[str, float]) -> Node:
     if node.name in added:
         return replace(node, args=(node.args[0], 0.0, *node.args[2:]))
     return node
-
-
-def is_stabilizer(node: Node) -> bool:
-    """Return whether a node adds a small positive number to a tensor.
-
-    >>> is_stabilizer(Node("y", "aten.add.Tensor", (Ref("x"), 1e-6)))
-    True
-    """
-    if name_of(node) != "add" or len(node.args) < 2 or not isinstance(node.args[0], Ref):
-        return False
-    added = node.args[1]
-    return isinstance(added, float) and 0 < added <= LARGEST_EPS
 
 
 @dataclass(frozen=True, eq=False)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -104,6 +104,14 @@ def length(direction: Point) -> float:
     5.0
     """
     return sum(float(value.double().square().sum()) for value in direction.values()) ** 0.5
+
+
+def total(directions: Iterable[Point]) -> dict[str, Tensor]:
+    """Return the sum of directions."""
+    found: dict[str, Tensor] = {}
+    for direction in directions:
+        found |= {name: found[name] + value if name in found else value for name, value in direction.items()}
+    return found
 
 
 def random_like(direction: Point, seed: int = 0) -> dict[str, Tensor]:

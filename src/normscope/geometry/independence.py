@@ -17,7 +17,7 @@ from normscope.geometry.candidates.matrices import Mixing
 from normscope.geometry.candidates.rows import Rows
 from normscope.geometry.candidates.shifts import Shift
 from normscope.geometry.groups import Family, Group
-from normscope.geometry.labels import Entry
+from normscope.geometry.labels import Entry, Product
 
 
 def independent(groups: Sequence[Group]) -> list[Group]:
@@ -49,7 +49,8 @@ def _counted(family: Mixing, others: Sequence[Family]) -> int:
                 two[1] += len(columns) * sum(mine)
         for frozen in family.entering(frame):
             one[0] += 1 - _free(others, frozen.beta, torch.arange(d))
-            one[0] += sum(p.index[0].numel() for p in family.before(frozen))
+            writers = [site for site, rows, _ in family.before(frozen, frame).sites[0] if rows is not None]
+            one[0] += sum(site.index[0].numel() for site in writers if isinstance(site, Product))
     if family.algebra == "full":
         left, right = (max(d - count, 0) + (extra if count <= d else 0) for count, extra in (written, read))
         return left * right

@@ -7,9 +7,8 @@ import torch
 from torch import Tensor
 
 from normscope.geometry.function import LARGEST_EPS
-from normscope.geometry.labelling import Label, Labelling, Normed, Raw, Step, labelled_inputs, rule, unknown
-from normscope.geometry.labels import NOTHING, Attention, Gain, unique
-from normscope.graph.interpreter import literals, resolve
+from normscope.geometry.labelling import Label, Labelling, Normed, Raw, Step, called, labelled_inputs, rule, unknown
+from normscope.geometry.labels import NOTHING, Attention, Gain, largest, unique
 
 _LAYOUT = (
     *("view", "reshape", "_unsafe_view", "flatten", "unflatten", "permute", "transpose", "t", "squeeze", "unsqueeze"),
@@ -26,15 +25,6 @@ _NONLINEAR = (
     *("hardsigmoid", "log", "log_sigmoid", "relu6", "sin", "cos", "erf", "softsign", "clamp", "softshrink", "log1p"),
     "clamp_min",
 )
-
-
-def _moved(walk: Labelling, step: Step, swap: Any) -> Any:
-    """Run a layout operation with other tensors in the place of the numbers."""
-    args = {name: swap(value) for name, value in step.arguments.items()}
-    function = resolve(step.node.op)
-    schema = function._schema.arguments  # type: ignore[attr-defined]
-    plain = [args[a.name] for a in schema if not a.kwarg_only]
-    return function(*literals(plain), **{a.name: literals(args[a.name]) for a in schema if a.kwarg_only})
 
 
 @rule(*_LAYOUT)
@@ -56,13 +46,14 @@ def layout(walk: Labelling, step: Step) -> Any:
             return [wrap(item) for item in found]
         return replace(state, index=found) if raw else Label(found)
 
-    return wrap(_moved(walk, step, swap))
+    return wrap(called(step.node.op, {name: swap(value) for name, value in step.arguments.items()}))
 
 
 @rule("cat", "stack", "concat", "concatenate", "hstack", "vstack")
 def joined(walk: Labelling, step: Step) -> Any:
     """Join labels; parameters and constants among them are labelled entry by entry."""
-    return Label(_moved(walk, step, lambda v: [walk.of(t) for t in v] if isinstance(v, list) else v))
+    arguments = {n: [walk.of(t) for t in v] if isinstance(v, list) else v for n, v in step.arguments.items()}
+    return Label(called(step.node.op, arguments))
 
 
 @rule("pad", "constant_pad_nd", "zero_pad2d")
@@ -215,10 +206,7 @@ def _reduced(walk: Labelling, labels: Tensor, dims: tuple[int, ...], shape: torc
     if bool((labels != walk.labels.first(labels, dims)).any()):
         walk.labels.summed.update(unique(labels))
     walk.labels.merge(labels, dims)
-    for dim in dims:
-        repeats = labels.stride(dim) == 0
-        labels = labels.narrow(dim, 0, 1) if repeats else labels.amax(dim, keepdim=True)
-    return labels.reshape(shape)
+    return largest(labels, dims).reshape(shape)
 
 
 @rule("mean", "sum", "linalg_vector_norm", "amax", "amin", "norm")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -11,7 +11,7 @@ from torch import Tensor
 
 from normscope.geometry.function import Function
 from normscope.geometry.labels import FIXED, NOTHING, Entry, Labels, Product, unique
-from normscope.graph.interpreter import run
+from normscope.graph.interpreter import literals, resolve, run
 from normscope.graph.ir import Node, Ref
 from normscope.graph.recognise import name_of
 from normscope.operators.registry import bind
@@ -228,6 +228,14 @@ def _filled(tree: Any, states: dict[str, Any]) -> Any:
     if isinstance(tree, tuple | list):
         return [_filled(item, states) for item in tree]
     return tree
+
+
+def called(op: str, arguments: Mapping[str, Any]) -> Any:
+    """Return what an operation gives for arguments by name."""
+    function = resolve(op)
+    schema = function._schema.arguments  # type: ignore[attr-defined]
+    positional = [arguments[a.name] for a in schema if not a.kwarg_only]
+    return function(*literals(positional), **{a.name: literals(arguments[a.name]) for a in schema if a.kwarg_only})
 
 
 def labelled_inputs(step: Step) -> list[Any]:

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Container, Iterator
 from dataclasses import dataclass, field
-from typing import Any
 
 import numpy as np
 import torch
@@ -168,6 +167,10 @@ class Labels:
                     self.holders.setdefault(root, []).append(site)
         return self.holders.get(channel, [])
 
+    def channels(self, labels: Tensor) -> tuple[int, ...]:
+        """Return the channel that each label of a row stands for, by its representative; empty entries are fixed."""
+        return tuple(self.same.find(max(label, 0)) for label in labels.tolist())
+
     def terms(self, names: Container[str]) -> Iterator[Term]:
         """Yield what the scale of every entry of some parameters is a sum of, fixed statistics aside."""
         for entry in self.entries:
@@ -226,11 +229,8 @@ class Labels:
         return labels
 
     def along(self, labels: Tensor, dims: tuple[int, ...]) -> Tensor:
-        """Return the labels with some axes, along which they are made one, of length one; empty entries give way."""
-        best = labels
-        for dim in dims:
-            repeats = best.stride(dim) == 0 or best.shape[dim] == 1
-            best = best.narrow(dim, 0, 1) if repeats else best.amax(dim, keepdim=True)
+        """Return the labels with some axes, along which they are made one, of length one."""
+        best = largest(labels, dims)
         self.tie(labels, best)
         return best
 
@@ -258,6 +258,12 @@ class Labels:
                 row[label] = row.get(label, 0.0) + coefficient
         self.rows.append(row)
 
+    def _combination(self, *terms: tuple[int, float]) -> int:
+        """Return a new label whose scale is a combination of those of others."""
+        label = int(self.fresh(1))
+        self.equation([*terms, (label, -1.0)])
+        return label
+
     def combine(self, a: Tensor, b: Tensor, sign: float = 1.0) -> Tensor:
         """Return labels of a product (``sign`` 1) or quotient (-1): their scales are sums or differences."""
         shape = torch.broadcast_shapes(a.shape, b.shape)
@@ -273,34 +279,25 @@ class Labels:
             elif i == FIXED and sign > 0:
                 made.append(j)
             else:
-                label = int(self.fresh(1))
-                self.equation([(i, 1.0), (j, sign), (label, -1.0)])
-                made.append(label)
+                made.append(self._combination((i, 1.0), (j, sign)))
         return torch.tensor(made)[where].expand(shape)
 
     def power(self, labels: Tensor, exponent: float) -> Tensor:
         """Return labels whose scale is a multiple of that of others."""
-        shape = labels.shape
-        labels = _together(labels, labels)[0]
-        keys, where = torch.unique(labels, return_inverse=True)
-        made = []
-        for i in keys.tolist():
-            if i <= FIXED:
-                made.append(i)
-                continue
-            label = int(self.fresh(1))
-            self.equation([(i, exponent), (label, -1.0)])
-            made.append(label)
-        return torch.tensor(made)[where].expand(shape)
+        keys, where = torch.unique(_together(labels, labels)[0], return_inverse=True)
+        made = [i if i <= FIXED else self._combination((i, exponent)) for i in keys.tolist()]
+        return torch.tensor(made)[where].expand(labels.shape)
 
-    def solve(self) -> Solution:
-        """Return all scales that satisfy the equations.
+    def solve(self) -> tuple[np.ndarray, list[dict[int, float]]]:
+        """Return the class of every label, and a basis of all scales that satisfy the equations.
+
+        A solution is the scale of each class that is not zero.
 
         >>> labels = Labels()
         >>> q, k = labels.fresh(2).tolist()
         >>> labels.equation([(q, 1.0), (k, 1.0)])
-        >>> labels.solve().of_labels([1.0]).tolist()
-        [0.0, 1.0, -1.0]
+        >>> labels.solve()[1]
+        [{1: 1.0, 2: -1.0}]
         """
         roots = self.scale.roots()
         rows = [{int(roots[label]): 1.0} for label in self.zero if label >= 0]
@@ -309,23 +306,15 @@ class Labels:
             for label, coefficient in row.items():
                 _add(joined, coefficient, {int(roots[label]): 1.0})
             rows.append(joined)
-        return Solution(roots, _null_space(np.unique(roots).tolist(), rows))
+        return roots, _null_space(np.unique(roots).tolist(), rows)
 
 
-@dataclass(frozen=True, eq=False)
-class Solution:
-    """The scales that satisfy all equations."""
-
-    classes: np.ndarray  #: the class of every label
-    basis: list[dict[int, float]]  #: the scale of each class that is not zero, for each free number
-
-    def of_labels(self, coefficients: Any, basis: Any = None) -> Tensor:
-        """Return the scale of every label for a combination of the basis, or of another one."""
-        found = np.zeros(len(self.classes))
-        for c, solution in zip(coefficients, self.basis if basis is None else basis, strict=True):
-            for label, value in solution.items():
-                found[label] += float(c) * value
-        return torch.from_numpy(found[self.classes])
+def largest(labels: Tensor, dims: tuple[int, ...]) -> Tensor:
+    """Return the largest label along some axes, which keep the length one; so empty entries give way."""
+    for dim in dims:
+        repeats = labels.stride(dim) == 0 or labels.shape[dim] == 1
+        labels = labels.narrow(dim, 0, 1) if repeats else labels.amax(dim, keepdim=True)
+    return labels
 
 
 def unique(labels: Tensor) -> list[int]:

@@ -17,9 +17,9 @@ from torch import Tensor
 
 from normscope.geometry.candidates.columns import Columns, Offsets
 from normscope.geometry.candidates.matrices import Mixing, Turn
-from normscope.geometry.candidates.rows import Rows, Vectors
+from normscope.geometry.candidates.rows import Constants, Rows
 from normscope.geometry.candidates.scales import Scales
-from normscope.geometry.candidates.shifts import Opposite, Shift
+from normscope.geometry.candidates.shifts import Shift
 from normscope.geometry.groups import Family, Group, Point
 
 Move = tuple[Family, Tensor]
@@ -38,7 +38,7 @@ def without_constants(groups: Sequence[Group], point: Point) -> tuple[dict[str, 
     >>> without_constants(found.groups, found.function.point)[0]["0.bias"].tolist()
     [0.0, 0.0, 0.0, 0.0]
     """
-    kinds = Rows | Vectors | Shift | Opposite | Offsets
+    kinds = Rows | Constants | Shift | Offsets
     families = [_completed(g.family, groups) for g in groups if isinstance(g.family, kinds)]
     found, moves = dict(point), list[Move]()
     sizes = {name: float(value.abs().max()) for name, value in point.items() if value.numel()}
@@ -78,14 +78,12 @@ def origin(family: Family, point: Point) -> Tensor:
         rows = family.weight(point).movedim(family.axis, 0).unflatten(0, (family.groups, -1))
         factors = (1.0 / family.pattern(point)).reshape(*rows.shape[:2], *(1,) * (rows.ndim - 2))
         return -(rows * factors).mean(1).reshape(-1)
-    if isinstance(family, Vectors):
-        return -point[family.parameter].flatten(1).mean(1)[family.index]
+    if isinstance(family, Constants):
+        return -point[family.source].reshape(family.shape[0], -1).mean(1)[family.index]
     if isinstance(family, Offsets):
         factors = family.path.factors(point)[family.index]
         beta = point[family.beta].reshape(-1)[family.index]
         return (beta / factors).mean() * factors - beta
-    if isinstance(family, Opposite):
-        return -point[family.source].reshape(-1)[family.index]
     assert isinstance(family, Shift)
     value = point[family.source]
     if isinstance(family, Columns):
@@ -145,9 +143,8 @@ def _system(scales: Scales, point: Point, names: Sequence[str]) -> tuple[Any, np
     if not places:
         return csr_matrix((1, scales.size)), np.zeros(1)
     at, of, signed = (torch.cat(parts).numpy() for parts in (places, labels, signs))
-    classes = scales.solution.classes
-    shape = (count, len(classes))
-    chosen = coo_matrix((signed, (at, classes[of])), shape=shape).tocsr()
+    shape = (count, len(scales.classes))
+    chosen = coo_matrix((signed, (at, scales.classes[of])), shape=shape).tocsr()
     entries = [(label, i, value) for i, one in enumerate(scales.basis) for label, value in one.items()]
     at, columns, values = (np.array(column) for column in zip(*entries, strict=True))
     basis = coo_matrix((values, (at, columns)), shape=(shape[1], scales.size)).tocsr()

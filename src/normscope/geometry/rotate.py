@@ -12,6 +12,7 @@ from normscope.geometry.candidates.matrices import Frame, Mixing, centred_basis,
 from normscope.geometry.certificate import verify
 from normscope.geometry.function import Function
 from normscope.geometry.labelling import Label, Labelling
+from normscope.geometry.labels import Entry
 from normscope.graph.ir import Node
 
 
@@ -54,7 +55,7 @@ def folded(family: Mixing, point: Mapping[str, Tensor]) -> tuple[Mixing, dict[st
     """
     moved = dict(point)
     uses = Counter(product.parameter for product in family.labels.products)
-    for frame in family.frames:
+    for frame, sites in zip(family.frames, family.sites, strict=True):
         if not frame.gains:
             continue
         if len(frame.gains) > 1:
@@ -66,26 +67,19 @@ def folded(family: Mixing, point: Mapping[str, Tensor]) -> tuple[Mixing, dict[st
             continue
         if bool((gain == 0).any()):
             return f"{name} has zeros"
-        for product in family.labels.products:
-            columns = family.places(product.inputs[0], frame.place)
-            if columns is None:
-                continue
-            if uses[product.parameter] > 1:
-                return f"{product.parameter} is used in several places, so {name} cannot be moved into it"
-            flat = moved[product.parameter].reshape(-1).clone()
-            weight = flat[product.index]
-            wide = gain.reshape(1, -1, *(1,) * (weight.ndim - 2))
-            flat[product.index[:, columns]] = weight[:, columns] * wide
-            moved[product.parameter] = flat.reshape(moved[product.parameter].shape)
-        for entry in family.labels.entries:
-            where = family.places(entry.line, frame.place)
-            if where is not None and entry.parameter != name:
-                moved[entry.parameter] = moved[entry.parameter].index_copy(
-                    -1, where, moved[entry.parameter][..., where] / gain
-                )
-        flat = moved[name].reshape(-1).clone()
-        flat[index] = 1.0 - offset
-        moved[name] = flat.reshape(moved[name].shape)
+        for site, rows, columns in sites:
+            value = moved[site.parameter].clone()
+            if isinstance(site, Entry):
+                value[..., rows] /= gain
+            elif columns and uses[site.parameter] > 1:
+                return f"{site.parameter} is used in several places, so {name} cannot be moved into it"
+            else:
+                wide = gain.reshape(1, -1, *(1,) * (site.index.ndim - 2))
+                for places in columns:
+                    value.view(-1)[site.index[:, places]] *= wide
+            moved[site.parameter] = value
+        moved[name] = moved[name].clone()
+        moved[name].view(-1)[index] = 1.0 - offset
     return replace(family, frames=tuple(Frame(f.labels, (), f.dual) for f in family.frames)), moved
 
 
@@ -131,15 +125,15 @@ def rotate(function: Function, seed: int = 0) -> tuple[list[Rotation], list[str]
 
 def channels(walk: Labelling, frame: Frame, point: Mapping[str, Tensor]) -> list[Tensor]:
     """Return every tensor of a stream of a labelled network at some parameters, channels last."""
-    wanted = list(frame.labels)
+    wanted = frame.labels
     found: list[Tensor] = []
 
     def visit(node: Node, value: Any, values: Any) -> None:
         state = walk.states.get(node.name)
-        if isinstance(state, Label) and isinstance(value, Tensor) and state.labels.shape[-1:] == (len(wanted),):
-            line = state.labels.reshape(-1, len(wanted))[0].tolist()
-            if [walk.labels.same.find(max(label, 0)) for label in line] == wanted:
-                found.append(value.detach())
+        if not isinstance(state, Label) or not isinstance(value, Tensor) or state.labels.shape[-1:] != (len(wanted),):
+            return
+        if walk.labels.channels(state.labels.reshape(-1, len(wanted))[0]) == wanted:
+            found.append(value.detach())
 
     with torch.no_grad():
         walk.function.outputs(point, visit)

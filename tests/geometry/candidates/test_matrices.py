@@ -6,7 +6,6 @@ import torch
 from torch import Tensor, nn
 
 from normscope.geometry.candidates.matrices import centred_basis
-from normscope.geometry.certificate import orbit_change
 from normscope.geometry.discover import symmetry
 from symmetric_networks import Attention, randomized
 
@@ -84,4 +83,5 @@ def test_orbits_of_turns_are_exact() -> None:
     assert turns
     for turn in turns:
         assert turn.family is not None
-        assert orbit_change(found.function.exact(), turn.family, torch.ones(1).double(), (1.0,)) < 1e-12
+        exact = found.function.exact()
+        assert exact.change(turn.family.move(exact.point, torch.ones(1).double(), 1.0)) < 1e-12

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
-from normscope.geometry.candidates.rows import Rows, Vectors
+from normscope.geometry.candidates.rows import Constants, Rows
 from normscope.geometry.discover import symmetry
 from normscope.geometry.representative import origin
 from symmetric_networks import nullity, randomized
@@ -83,7 +83,9 @@ def test_fields_have_the_shape_of_their_parameter() -> None:
     field = family.field({}, torch.arange(6.0).double())["w"]
     assert field.tolist()[:2] == [[0.0, 1.0, 2.0]] * 2
     assert field.tolist()[2:] == [[3.0, 4.0, 5.0]] * 2
-    assert Vectors("w", torch.Size([2, 2, 1]), torch.arange(2)).field({}, torch.ones(2).double())["w"].shape == (
+    assert Constants({"w": 1.0}, torch.Size([2, 2, 1]), torch.arange(2)).field({}, torch.ones(2).double())[
+        "w"
+    ].shape == (
         2,
         2,
         1,

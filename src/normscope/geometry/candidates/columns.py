@@ -18,8 +18,8 @@ from normscope.geometry.candidates.gains import Gains, Path
 from normscope.geometry.candidates.shifts import Line, Shift, alike, all_but_one, certified, free_entries
 from normscope.geometry.function import Function
 from normscope.geometry.groups import Family, Group, Point
+from normscope.geometry.labelling import called
 from normscope.geometry.labels import Labels, Product
-from normscope.graph.interpreter import literals, resolve
 from normscope.graph.ir import Node
 from normscope.operators.registry import bind
 
@@ -28,6 +28,7 @@ from normscope.operators.registry import bind
 class Columns(Shift):
     """``W + v (1/gamma)^T``; ``path`` holds the gains, the basis is one of the outputs and places of the kernel."""
 
+    kind = "column"
     #: flat positions in the weight: outputs, inputs, places of the kernel
     index: Tensor = field(default_factory=lambda: torch.zeros(1, 1, 1, dtype=torch.int64))
     beta: str = ""  #: the name of the LayerNorm's shift, empty for none
@@ -52,14 +53,14 @@ def column_groups(
     function: Function, labels: Labels, biases: Biases, rows: Mapping[str, int], seed: int
 ) -> list[Group]:
     """Return the verified columns: every weight that reads nothing but a LayerNorm."""
-    gains, find = Gains(labels), labels.same.find
+    gains = Gains(labels)
     centred: dict[tuple[int, ...], tuple[Path, str]] = {}
     for line, beta in labels.centred:
         centred |= {path.channels: (path, beta) for path in gains.paths(line)}
     uses = [product.parameter for product in labels.products]
     found: list[Line] = []
     for product in labels.products:
-        path, beta = centred.get(tuple(find(max(label, 0)) for label in product.inputs[0].tolist()), (None, ""))
+        path, beta = centred.get(labels.channels(product.inputs[0]), (None, ""))
         if path is None or not product.full or uses.count(product.parameter) > 1:
             continue
         index = product.index.reshape(*product.index.shape[:2], -1)
@@ -73,19 +74,19 @@ def column_groups(
 
 def _lines(family: Columns, narrower: Iterator[Tensor], alike: Sequence[Tensor], seed: int) -> list[Line]:
     """Return the part of a family that passes: all of it, or the first of some narrower bases that holds anything."""
-    found = family.tried(seed)
+    words = f"{family.source} plus v (1/gamma)^T: the output of the LayerNorm before it sums to zero"
+    found = family.tried(seed, words)
     for basis in narrower:
         if found is not None:
             break
         part = replace(family, basis=basis)
-        found = None if torch.equal(basis, family.basis) else part.tried(seed)
+        found = None if torch.equal(basis, family.basis) else part.tried(seed, words)
         if found is None:
             count = len(basis) // sum(map(len, alike))  # coefficients of one output
             several = [(keep[:, None] * count + torch.arange(count)).reshape(-1) for keep in alike]
             kept = free_entries(part, several, seed)
-            found = replace(part, basis=kept).tried(seed) if len(kept) else None
-    words = f"{family.source} plus v (1/gamma)^T: the output of the LayerNorm before it sums to zero"
-    return [] if found is None else [replace(found, kind="column", words=words)]
+            found = replace(part, basis=kept).tried(seed, words) if len(kept) else None
+    return [] if found is None else [found]
 
 
 def _bases(function: Function, product: Product, outputs: Tensor) -> Iterator[Tensor]:
@@ -115,9 +116,7 @@ def _seen(function: Function, node: Node, kernel: torch.Size) -> Tensor:
         "bias": None,
         "groups": 1,
     }
-    call = resolve(node.op)
-    schema = [argument.name for argument in call._schema.arguments]  # type: ignore[attr-defined]
-    return call(*literals([{**given, **plain}[name] for name in schema]))[0].flatten(1)
+    return called(node.op, given | plain)[0].flatten(1)
 
 
 @dataclass(frozen=True, eq=False)
@@ -159,14 +158,14 @@ class Offsets(Family):
 
 def offset_groups(function: Function, labels: Labels, shifts: list[Group]) -> list[Group]:
     """Return the candidates: the shift of every LayerNorm that weights alone read, as far as no bias takes it up."""
-    gains, find = Gains(labels), labels.same.find
+    gains = Gains(labels)
     uses = [product.parameter for product in labels.products]
     found: list[Group] = []
     for line, beta in labels.centred:
         if not beta:
             continue
         path = gains.paths(line)[:2][-1]
-        readers = [p for p in labels.products if tuple(find(max(x, 0)) for x in p.inputs[0].tolist()) == path.channels]
+        readers = [p for p in labels.products if labels.channels(p.inputs[0]) == path.channels]
         entries = _left(len(line), [g.family for g in shifts if g.kind == "shift" and g.parameters[0] == beta])
         total = float((function.tensors[beta].reshape(-1) / path.factors(function.tensors)).sum())
         if not readers or not len(entries) or not all(p.full and uses.count(p.parameter) == 1 for p in readers):

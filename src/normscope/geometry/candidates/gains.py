@@ -37,7 +37,7 @@ class Gains:
     """
 
     def __init__(self, labels: Labels, *, links: bool = False) -> None:
-        self._find, self._offsets = labels.same.find, labels.offsets
+        self._labels = labels
         self._entries = {entry.parameter: entry.labels for entry in labels.entries}
         self._steps: list[tuple[str, dict[int, tuple[int, int]], Tensor | float]] = [
             (gain.parameter, self._of_gain(gain), 1.0) for gain in labels.gains
@@ -52,7 +52,7 @@ class Gains:
 
     def paths(self, start: Tensor) -> list[Path]:
         """Return where channels come through gains alone: where they start, and behind each gain."""
-        first = Path(tuple(self._find(max(label, 0)) for label in start.tolist()))
+        first = Path(self._labels.channels(start))
         found = {first.channels: first}
         waiting = [first]
         while waiting:
@@ -65,7 +65,7 @@ class Gains:
                 if after not in found:
                     more = constant[index] if isinstance(constant, Tensor) else constant
                     gains = (*path.gains, (parameter, index)) if parameter else path.gains
-                    found[after] = Path(after, gains, path.constant * more, self._offsets)
+                    found[after] = Path(after, gains, path.constant * more, self._labels.offsets)
                     waiting.append(found[after])
         return list(found.values())
 
@@ -84,6 +84,7 @@ class Gains:
 
     def _pairs(self, before: Tensor, index: Tensor, after: Tensor) -> dict[int, tuple[int, int]]:
         """Return the position in the gain and the channel behind it for each channel; nothing if that is not one."""
-        rows = set(zip(*(t.reshape(-1).tolist() for t in (before, index, after)), strict=True))
-        found = {self._find(max(b, 0)): (i, self._find(max(a, 0))) for b, i, a in rows}
-        return found if len(found) == len(rows) else {}
+        rows = torch.unique(torch.stack([t.reshape(-1) for t in (before, index, after)]), dim=1)
+        channels, places = self._labels.channels, rows[1].tolist()
+        found = {b: (i, a) for b, i, a in zip(channels(rows[0]), places, channels(rows[2]), strict=True)}
+        return found if len(found) == len(places) else {}

@@ -22,6 +22,12 @@ from normscope.geometry.groups import Family, Group, Point, velocity
 from normscope.geometry.labels import FIXED, Entry, Frozen, Labels, Product
 
 Algebra = Literal["full", "skew", "centred"]
+#: What the matrices of each algebra act on beside heads.
+STREAMS: dict[Algebra, str] = {
+    "full": "the channels between linear layers",
+    "skew": "a residual stream that only RMSNorms read",
+    "centred": "the centred residual stream that only LayerNorms read",
+}
 #: A parameter, where it holds the channels of a frame in its rows, and where in its columns: queries may share values.
 Site = tuple[Product | Entry, Tensor | None, tuple[Tensor, ...]]
 
@@ -143,12 +149,6 @@ class Mixing(Family):
                 found[name] = flat.reshape(value.shape)
         return found
 
-    def before(self, frozen: Frozen) -> list[Product]:
-        """Return the weights that write into a BatchNorm."""
-        find = self.labels.same.find
-        inputs = {find(label) for label in frozen.inputs.tolist()}
-        return [p for p in self.labels.products if {find(label) for label in p.outputs.tolist()} == inputs]
-
     def entering(self, frame: Frame) -> list[Frozen]:
         """Return the BatchNorms with fixed statistics that write into a frame."""
         return [f for f in self.labels.frozen if self.places(f.outputs, frame.place) is not None]
@@ -163,7 +163,7 @@ class Mixing(Family):
         mean = (point[frozen.gamma] * frozen.offset)[order]
         shift = point[frozen.beta]
         moved = shift.index_copy(0, order, left @ (shift[order] - mean) + mean)
-        part = self._behind(frozen, frame)
+        part = self.before(frozen, frame)
         inner, back = (m * gain / gain[:, None] for m in (left, right))
         return {frozen.beta: moved, **part._changes(part.frames[0], inner, back, point)}
 
@@ -191,25 +191,23 @@ class Mixing(Family):
         found: list[str] = []
         for frame, sites in zip(self.frames, self.sites, strict=True):
             for frozen in self.entering(frame):
-                writers = self._behind(frozen, frame)
-                found += [frozen.beta, *(site.parameter for site, _, _ in writers.sites[0])]
+                found += [frozen.beta, *(site.parameter for site, _, _ in self.before(frozen, frame).sites[0])]
             found += [site.parameter for site, _, _ in sites]
         return tuple(dict.fromkeys(found))
 
-    def _behind(self, frozen: Frozen, frame: Frame) -> Mixing:
+    def before(self, frozen: Frozen, frame: Frame) -> Mixing:
         """Return the matrices on what a BatchNorm with fixed statistics reads, channels in the order of a frame."""
         order = self.places(frozen.outputs, frame.place)
         assert order is not None
-        writers = Frame(tuple(self.labels.same.find(label) for label in frozen.inputs[order].tolist()))
+        writers = Frame(self.labels.channels(frozen.inputs[order]))
         return replace(self, frames=(writers,), labels=replace(self.labels, frozen=[]))
 
     def _repeats(self, labels: Tensor, place: dict[int, int]) -> tuple[Tensor, ...]:
         """Return where the channels of a frame are, once for each time that all of them are read."""
         found: list[list[int]] = [[] for _ in place]
-        for i, label in enumerate(labels.tolist()):
-            at = place.get(self.labels.same.find(label), -1) if label > 0 else -1
-            if at >= 0:
-                found[at].append(i)
+        for i, channel in enumerate(self.labels.channels(labels)):
+            if channel in place:
+                found[place[channel]].append(i)
         counts = {len(positions) for positions in found}
         return tuple(torch.tensor(found).mT) if len(counts) == 1 and counts != {0} else ()
 
@@ -237,17 +235,15 @@ def centred_basis(d: int) -> Tensor:
 def matrix_groups(function: Function, labels: Labels) -> list[Group]:
     """Return the candidates for matrices, larger algebras of a space before smaller ones."""
     bent = {labels.same.find(label) for label in labels.bent if label >= 0}
-    find = labels.same.find
     found: list[Group] = []
     heads: set[int] = set()
     for rows in labels.averaged:
-        for row in rows.tolist():
-            frame = tuple(find(max(label, 0)) for label in row)
+        for frame in map(labels.channels, rows):
             heads.update(frame)
             if _usable(frame, bent):
                 found += _group(Mixing(labels, (Frame(frame),), "full"), "the values and outputs of one head")
     for site in labels.attention:
-        heads.update(find(max(label, 0)) for label in torch.cat([site.queries, site.keys]).reshape(-1).tolist())
+        heads.update(labels.channels(torch.cat([site.queries, site.keys]).reshape(-1)))
         found += _queries_and_keys(labels, site.queries, site.keys, bent)
     return found + _streams(labels, bent, heads)
 
@@ -259,10 +255,9 @@ def _usable(frame: tuple[int, ...], bent: set[int]) -> bool:
 
 def _queries_and_keys(labels: Labels, queries: Tensor, keys: Tensor, bent: set[int]) -> list[Group]:
     """Return the candidates of the heads of one attention; heads that share keys move together."""
-    find = labels.same.find
     shared: dict[tuple[int, ...], list[tuple[int, ...]]] = {}
-    for q, k in zip(queries.tolist(), keys.tolist(), strict=True):
-        shared.setdefault(tuple(find(max(x, 0)) for x in k), []).append(tuple(find(max(x, 0)) for x in q))
+    for q, k in zip(queries, keys, strict=True):
+        shared.setdefault(labels.channels(k), []).append(labels.channels(q))
     found: list[Group] = []
     for key, several in shared.items():
         frames = (Frame(key, dual=True), *(Frame(q) for q in dict.fromkeys(several)))
@@ -351,7 +346,7 @@ def _streams(labels: Labels, bent: set[int], heads: set[int]) -> list[Group]:
     written = [p.outputs for p in labels.products if p.full]
     written += [f.outputs for f in labels.frozen if sparse.isdisjoint(find(label) for label in f.inputs.tolist())]
     for outputs in written:
-        start = tuple(find(label) for label in outputs.tolist())
+        start = labels.channels(outputs)
         key = frozenset(start)
         if key in seen or key & heads or not _usable(start, bent):
             continue
@@ -360,13 +355,8 @@ def _streams(labels: Labels, bent: set[int], heads: set[int]) -> list[Group]:
         if any(not _usable(frame.labels, bent) for frame in frames):
             continue
         reached = {label for frame in frames for label in frame.labels}
-        if reached & summed:
-            algebra: Algebra = "centred"
-        else:
-            algebra = "skew" if reached & squared else "full"
-        what = {"full": "the channels between linear layers", "skew": "a residual stream that only RMSNorms read"}
-        words = what.get(algebra, "the centred residual stream that only LayerNorms read")
-        found += _group(Mixing(labels, frames, algebra), words)
+        algebra: Algebra = "centred" if reached & summed else "skew" if reached & squared else "full"
+        found += _group(Mixing(labels, frames, algebra), STREAMS[algebra])
     return found
 
 

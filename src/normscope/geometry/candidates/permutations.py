@@ -48,15 +48,9 @@ def _order(classes: Tensor, moved: Mapping[int, int]) -> Tensor | None:
     where: dict[int, list[int]] = defaultdict(list)
     for i, c in enumerate(row):
         where[c].append(i)
-    seen: dict[int, int] = defaultdict(int)
-    order = []
-    for c in row:
-        source = where.get(moved.get(c, c), [])
-        if seen[c] >= len(source):
-            return None
-        order.append(source[seen[c]])
-        seen[c] += 1
-    return torch.tensor(order)
+    sources = {c: iter(where.get(moved.get(c, c), ())) for c in where}
+    order = [next(sources[c], -1) for c in row]
+    return None if -1 in order else torch.tensor(order)
 
 
 def places_of(function: Function, labels: Labels) -> Places:
@@ -104,22 +98,17 @@ def spaces_of(labels: Labels, places: Places) -> list[Space]:
         for axis, classes in axes:
             for c in classes.unique().tolist():
                 where[c].add((name, axis))
-    alike: dict[frozenset[tuple[str, int]], list[int]] = defaultdict(list)
     fixed = labels.kin.find(0)
-    for c, found in where.items():
-        if c != fixed and c not in inside:
-            alike[frozenset(found)].append(c)
-    spaces = [Space(tuple((c,) for c in sorted(group)), _names(key)) for key, group in alike.items()]
-    by_site: dict[frozenset[tuple[str, int]], list[tuple[int, ...]]] = defaultdict(list)
-    for unit in heads:
-        by_site[frozenset(place for c in unit for place in where[c])].append(unit)
-    spaces += [Space(tuple(units), _names(key), heads=True) for key, units in by_site.items()]
+    single = [(c,) for c in where if c != fixed and c not in inside]
+    spaces = []
+    for units, are_heads in ((single, False), (heads, True)):
+        alike: dict[frozenset[tuple[str, int]], list[tuple[int, ...]]] = defaultdict(list)
+        for unit in units:
+            alike[frozenset(place for c in unit for place in where[c])].append(unit)
+        for key, group in alike.items():
+            names = tuple(sorted({name for name, _ in key}))
+            spaces.append(Space(tuple(group if are_heads else sorted(group)), names, are_heads))
     return [space for space in spaces if len(space.units) > 1 and space.parameters]
-
-
-def _names(places: frozenset[tuple[str, int]]) -> tuple[str, ...]:
-    """Return the parameters of some places."""
-    return tuple(sorted({name for name, _ in places}))
 
 
 def _heads(labels: Labels) -> list[tuple[int, ...]]:

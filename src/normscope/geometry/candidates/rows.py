@@ -81,6 +81,35 @@ class NormedRows(Rows):
         return {self.parameter: moved, self.gain: point[self.gain] * growth.reshape(point[self.gain].shape)}
 
 
+@dataclass(frozen=True, eq=False)
+class Constants(Straight):
+    """One number for each place of the first axis, added to all entries there, with a sign for each parameter."""
+
+    signs: dict[str, float]  #: the sign for each parameter
+    shape: torch.Size  #: of the parameters
+    index: Tensor  #: the places that are moved
+
+    @property
+    def source(self) -> str:
+        """Return the first of the parameters."""
+        return next(iter(self.signs))
+
+    @property
+    def size(self) -> int:
+        """Return the number of coefficients."""
+        return len(self.index)
+
+    def subset(self, keep: Tensor) -> Constants:
+        """Return some of the places."""
+        return replace(self, index=self.index[keep])
+
+    def field(self, point: Point, coefficients: Tensor) -> dict[str, Tensor]:
+        """Return the constants."""
+        made = torch.zeros(self.shape[0], dtype=torch.float64).index_copy(0, self.index, coefficients)
+        made = made.reshape(-1, *(1,) * (len(self.shape) - 1)).expand(self.shape)
+        return {name: sign * made for name, sign in self.signs.items()}
+
+
 def row_groups(function: Function, labels: Labels) -> list[Group]:
     """Return the candidates: every weight that writes into something of which a mean is taken away."""
     seen = {labels.kin.find(label) for label in labels.summed if label >= 0}
@@ -106,7 +135,7 @@ def row_groups(function: Function, labels: Labels) -> list[Group]:
         if any(labels.kin.find(label) in seen for label in torch.unique(entry.labels).tolist()):
             found += _candidates(entry.parameter, shape, len(shape) - 1, sizes)
         if shape[0] > 1:
-            vectors = Vectors(entry.parameter, shape, torch.arange(shape[0]))
+            vectors = Constants({entry.parameter: 1.0}, shape, torch.arange(shape[0]))
             words = f"a constant added to each weight vector of {entry.parameter}, removed by weight standardization"
             found.append(Group("row", (entry.parameter,), vectors.size, words, vectors))
     return found
@@ -123,10 +152,8 @@ def _candidates(
     name: str, shape: torch.Size, axis: int, sizes: set[int], path: Path | None = None, gain: str = ""
 ) -> list[Group]:
     """Return the candidates of one parameter: one vector for all, or one for each group."""
-    width = shape[axis]
-    counts = sorted({1} | {width // size for size in sizes if width % size == 0 and size > 1}, reverse=True)
     found = []
-    for count in counts:
+    for count in group_counts(sizes, shape[axis]):
         family = NormedRows(name, shape, axis, count, path, gain) if gain else Rows(name, shape, axis, count, path)
         each = "all rows" if count == 1 else f"all rows of each of {count} groups"
         by = "" if path is None else f", divided by {', '.join(gain for gain, _ in path.gains)},"
@@ -134,6 +161,11 @@ def _candidates(
         names = (name, gain) if gain else (name,)
         found.append(Group("row", names, family.size, words, family, details={"groups": count}))
     return found
+
+
+def group_counts(sizes: set[int], width: int) -> list[int]:
+    """Return into how many groups of some sizes channels may fall, most first; always into one."""
+    return sorted({1} | {width // size for size in sizes if width % size == 0 and size > 1}, reverse=True)
 
 
 def group_sizes(function: Function) -> set[int]:
@@ -149,27 +181,3 @@ def group_sizes(function: Function) -> set[int]:
         elif name in ("layer_norm", "native_layer_norm"):
             sizes.add(int(node.args[1][-1]))
     return sizes
-
-
-@dataclass(frozen=True, eq=False)
-class Vectors(Straight):
-    """A constant added to all entries of a weight vector, one for each output."""
-
-    parameter: str
-    shape: torch.Size
-    index: Tensor
-
-    @property
-    def size(self) -> int:
-        """Return the number of vectors."""
-        return len(self.index)
-
-    def subset(self, keep: Tensor) -> Vectors:
-        """Return some of them."""
-        return replace(self, index=self.index[keep])
-
-    def field(self, point: Point, coefficients: Tensor) -> dict[str, Tensor]:
-        """Return the constants."""
-        made = torch.zeros(self.shape[0], dtype=torch.float64)
-        made[self.index] = coefficients
-        return {self.parameter: made.reshape(-1, *(1,) * (len(self.shape) - 1)).expand(self.shape)}

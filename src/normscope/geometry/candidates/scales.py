@@ -17,7 +17,7 @@ from torch import Tensor
 
 from normscope.core.errors import listed
 from normscope.geometry.groups import Family, Group, Point
-from normscope.geometry.labels import Labels, Product, Solution, unique
+from normscope.geometry.labels import Labels, Product, unique
 
 
 @dataclass(frozen=True, eq=False)
@@ -25,7 +25,7 @@ class Scales(Family):
     """Solutions of the system of scales."""
 
     labels: Labels  #: the labelled network
-    solution: Solution  #: the solved system
+    classes: np.ndarray  #: the class of every label
     basis: tuple[dict[int, float], ...]  #: one solution per coefficient: the scale of each class
     parameters: tuple[str, ...]  #: the names of what they move
     shapes: dict[str, torch.Size]  #: of these parameters
@@ -45,7 +45,11 @@ class Scales(Family):
 
     def of_labels(self, coefficients: Tensor) -> Tensor:
         """Return the scale of every label."""
-        return self.solution.of_labels(coefficients.tolist(), self.basis)
+        found = np.zeros(len(self.classes))
+        for c, solution in zip(coefficients.tolist(), self.basis, strict=True):
+            for label, value in solution.items():
+                found[label] += c * value
+        return torch.from_numpy(found[self.classes])
 
     def exponents(self, coefficients: Tensor) -> dict[str, Tensor]:
         """Return the exponent of every entry of every parameter that is moved."""
@@ -94,11 +98,11 @@ def scale_groups(
     labels: Labels, shapes: dict[str, torch.Size], *, without: frozenset[int] = frozenset()
 ) -> list[Group]:
     """Return the diagonal candidates but for some labels, those that move the same parameters in one group."""
-    solved = labels.solve()
-    where = _parameters_by_class(labels, shapes, solved.classes)
-    skipped = {int(solved.classes[label]) for label in without}
+    classes, basis = labels.solve()
+    where = _parameters_by_class(labels, shapes, classes)
+    skipped = {int(classes[label]) for label in without}
     found: dict[tuple[str, ...], list[dict[int, float]]] = defaultdict(list)
-    for solution in solved.basis:
+    for solution in basis:
         if set(solution) <= skipped:
             continue
         parameters = tuple(sorted({name for label in solution for name in where.get(label, ())}))
@@ -107,7 +111,7 @@ def scale_groups(
     order = {name: i for i, name in enumerate(shapes)}
     groups = []
     for parameters, members in found.items():
-        family = Scales(labels, solved, tuple(members), tuple(sorted(parameters, key=order.__getitem__)), shapes)
+        family = Scales(labels, classes, tuple(members), tuple(sorted(parameters, key=order.__getitem__)), shapes)
         groups.append(_group(family))
     return [group for group in groups if group is not None]
 

@@ -55,6 +55,8 @@ def _averaged(tangent: Tensor, of_values: Tensor | None) -> Tensor:
 class Shift(Straight):
     """Constants added to one parameter and taken up by others."""
 
+    kind = "shift"
+
     function: Function  #: the model
     biases: Biases  #: where parameters are added
     source: str  #: the parameter that is moved
@@ -252,8 +254,13 @@ class Shift(Straight):
             return self._differentiable(point, coefficients)
         return self.push(coefficients, point)[0]
 
-    def tried(self, seed: int = 0) -> Line | None:
-        """Return a random direction with how far it moves the outputs, or ``None`` if they do not stay as they are."""
+    def tried(self, seed: int = 0, words: str = "") -> Line | None:
+        """Return a random direction with how far it moves the outputs, or ``None`` if they do not stay as they are.
+
+        Args:
+            seed: of the coefficients.
+            words: what the line says.
+        """
         drawn = coefficients_of(self, seed)
         size = self.across(float(self.start(self.function.point, drawn).norm()))
         changed: set[str] = set()
@@ -264,41 +271,13 @@ class Shift(Straight):
         along = float(left.norm())
         if not along <= FLAT * size:
             return None
-        return Line(replace(self, read=frozenset(self._read(changed))), direction, along / size if size else 0.0)
+        family = replace(self, read=frozenset(self._read(changed)))
+        return Line(family, direction, along / size if size else 0.0, words)
 
     def across(self, length: float) -> float:
         """Return how far the outputs move along a random direction of the source that is as long, about."""
         gradient = self.function.backwards.parameters[self.source]
         return length * float(gradient.norm()) / gradient.numel() ** 0.5
-
-
-@dataclass(frozen=True, eq=False)
-class Opposite(Straight):
-    """Two parameters that are added to each other: one grows by what the other loses."""
-
-    names: tuple[str, str]  #: the two
-    index: Tensor  #: the entries that are moved
-    shape: torch.Size  #: of the parameters
-
-    @property
-    def size(self) -> int:
-        """Return the number of coefficients."""
-        return len(self.index)
-
-    def subset(self, keep: Tensor) -> Opposite:
-        """Return some of them."""
-        return replace(self, index=self.index[keep])
-
-    @property
-    def source(self) -> str:
-        """Return the first of the two."""
-        return self.names[0]
-
-    def field(self, point: Point, coefficients: Tensor) -> dict[str, Tensor]:
-        """Return ``(s, -s)``."""
-        made = torch.zeros(self.shape, dtype=torch.float64)
-        made[self.index] = coefficients
-        return {self.names[0]: made, self.names[1]: -made}
 
 
 def free_entries(shift: Shift, alike: Sequence[Tensor], seed: int = 0) -> Tensor:
@@ -309,14 +288,11 @@ def free_entries(shift: Shift, alike: Sequence[Tensor], seed: int = 0) -> Tensor
 
 def alike(labels: Labels, channels: Tensor) -> list[Tensor]:
     """Return the positions in a list of channels that are used alike, set by set."""
-    find = labels.same.find
-    marked = [list(marks) for marks in (labels.bent, labels.squared, labels.summed, labels.zero)]
+    marked = [*(labels.bent, labels.squared, labels.summed, labels.zero), *map(unique, labels.averaged)]
     marked += [unique(t) for site in labels.attention for t in (site.queries, site.keys)]
-    marked += [unique(t) for t in labels.averaged]
-    roots = [{find(label) for label in marks if label >= 0} for marks in marked]
+    roots = [{labels.same.find(label) for label in marks if label >= 0} for marks in marked]
     found: dict[tuple[Any, ...], list[int]] = {}
-    for i, label in enumerate(channels.tolist()):
-        root = find(max(label, 0))
+    for i, root in enumerate(labels.channels(channels)):
         held = frozenset(site.parameter for site in labels.holding(root))
         found.setdefault((held, *(root in marks for marks in roots)), []).append(i)
     return [torch.tensor(positions) for positions in found.values()]
@@ -343,8 +319,7 @@ class Line:
     shift: Shift  #: the family
     direction: dict[str, Tensor]  #: one direction of it
     derivative: float  #: how far the outputs move along it, relative to a random change of the source
-    kind: str = "shift"  #: of the group
-    words: str = ""  #: what it says
+    words: str  #: what it says
 
 
 def certified(function: Function, lines: Sequence[Line]) -> list[Group]:
@@ -358,7 +333,7 @@ def certified(function: Function, lines: Sequence[Line]) -> list[Group]:
     if orbit <= TOLERANCE:
         proofs = [Certificate(line.derivative, orbit) for line in lines]
         return [
-            Group(line.kind, tuple(line.direction), line.shift.size, line.words, line.shift, proof)
+            Group(line.shift.kind, tuple(line.direction), line.shift.size, line.words, line.shift, proof)
             for line, proof in zip(lines, proofs, strict=True)
         ]
     half = len(lines) // 2

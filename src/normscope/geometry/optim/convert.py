@@ -55,8 +55,8 @@ def riemannian(
         raise InputError(f"Expected torch.optim.SGD, Adam or AdamW, got {getattr(optimizer, '__name__', optimizer)}.")
     if optimizer is torch.optim.Adam and options.get("weight_decay"):
         raise InputError("Use torch.optim.AdamW for weight decay, which is decoupled there.")
-    if twin is RiemannianAdam:
-        options = {"weight_decay": 0.0, **options} if optimizer is torch.optim.Adam else options
+    if optimizer is torch.optim.Adam:
+        options = {"weight_decay": 0.0, **options}
     named = dict(model.named_parameters())
     if spheres is None:
         spheres = spheres_of(symmetry(model, data, input_shape=input_shape))
