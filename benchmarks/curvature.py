@@ -21,13 +21,12 @@ from benchmarks.curvature_modes import gaps
 from benchmarks.curvature_monitor import followed, overheads
 from benchmarks.machine import environment, version
 from normscope.curvature.density import spectral_density
-from normscope.curvature.directions import Directions, row_groups
+from normscope.curvature.directions import Directions, directions_of, row_groups
 from normscope.curvature.gram import gram_of
 from normscope.curvature.outputs import exact_trace
 from normscope.curvature.problem import Problem
 from normscope.curvature.products import Products
 from normscope.curvature.quotient import quotient
-from normscope.curvature.symmetries import directions_of
 from normscope.curvature.trace import Part, moments
 from normscope.geometry.discover import symmetry
 from normscope.graph.guard import same_bits

@@ -160,6 +160,7 @@ class Columns(Problem):
     def __init__(self, whole: Problem, pieces: Sequence[tuple[Block, slice]]) -> None:
         vars(self).update(vars(whole))
         self._whole, self._pieces = whole, {block.name: place for block, place in pieces}
+        self._values = {name: whole._values[name].reshape(-1)[place] for name, place in self._pieces.items()}
         sizes = [place.stop - place.start for _, place in pieces]
         ends = list(itertools.accumulate(sizes))
         self.blocks = tuple(
@@ -168,18 +169,11 @@ class Columns(Problem):
         )
         self.dimension = ends[-1]
 
-    def leaves(self, vector: Tensor | None = None) -> dict[str, Tensor]:
-        """Return the pieces as leaves to differentiate with respect to."""
-        values = {name: self._values[name].detach().reshape(-1)[place] for name, place in self._pieces.items()}
-        if vector is not None:
-            values = self.split(vector.detach().to(self.dtype))
-        return {name: value.requires_grad_(True) for name, value in values.items()}
-
     def outputs(self, parameters: Mapping[str, Tensor], term: Term) -> Any:
         """Run the model with these pieces in the place of its own."""
         whole = {}
         for name, piece in parameters.items():
-            value, place = self._values[name].detach(), self._pieces[name]
+            value, place = self._whole._values[name].detach(), self._pieces[name]
             flat = value.reshape(-1)
             whole[name] = torch.cat([flat[: place.start], piece, flat[place.stop :]]).view(value.shape)
         return self._whole.outputs(whole, term)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
@@ -65,18 +66,13 @@ def rows_of(problem: Problem, term: Term, root: Root, out: Tensor) -> None:
         root: of the Hessian of the loss in the outputs.
         out: where to write them.
     """
-    try:
-        _fill(out, _alone(problem, term, root))
-    except _CoupledError:
-        _fill(out, _together(problem, term, root))
-
-
-def _fill(out: Tensor, pieces: Iterator[Tensor]) -> None:
-    """Write pieces one below the other."""
-    at = 0
-    for piece in pieces:
-        out[at : at + len(piece)] = piece
-        at += len(piece)
+    for pieces in (_alone(problem, term, root), _together(problem, term, root)):
+        at = 0
+        with contextlib.suppress(_CoupledError):
+            for piece in pieces:
+                out[at : at + len(piece)] = piece
+                at += len(piece)
+            return
 
 
 class _CoupledError(Exception):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import fnmatch
+import sys
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -17,7 +18,7 @@ from normscope.core.errors import InputError, NonFiniteError, failures_of_the_mo
 from normscope.curvature.batch_norm import BatchNormMode
 from normscope.graph.capture import tensors_in
 from normscope.graph.guard import untouched
-from normscope.graph.inputs import ModelInputs, iterate, picked
+from normscope.graph.inputs import ModelInputs, first_samples, iterate
 from normscope.graph.objective import LossFunction, Outputs, prediction, probe_loss
 from normscope.graph.second_derivatives import twice_differentiable
 from normscope.graph.signature import signature_of
@@ -138,7 +139,7 @@ class Problem:
     def split(self, vector: Tensor) -> dict[str, Tensor]:
         """Return the parts of a vector, or of several in rows, by name of parameter, as views."""
         rows = vector.shape[:-1]
-        return {block.name: vector[..., block.place].view(*rows, *block.shape) for block in self.blocks}
+        return {block.name: vector[..., block.place].view((*rows, *block.shape)) for block in self.blocks}
 
     def random(self, seed: int, dtype: torch.dtype | None = None) -> Tensor:
         """Return a Gaussian vector of the size of the parameters, the same for every device and precision."""
@@ -265,7 +266,7 @@ def takes_labels(model: nn.Module, inputs: ModelInputs) -> bool:
     """
     if inputs.args or inputs.labels is None or "labels" not in signature_of(model).keywords:
         return False
-    few = labelled(picked(inputs, slice(2)))
+    few = labelled(first_samples(inputs, 2))
     try:
         with untouched(model), torch.no_grad():
             evaluating(model)
@@ -286,15 +287,12 @@ def labelled(inputs: ModelInputs) -> ModelInputs:
 
 def _limited(batches: Iterator[ModelInputs], limit: int | None) -> Iterator[ModelInputs]:
     """Yield batches up to a number of samples; the last one is cut."""
-    left = limit
+    left = sys.maxsize if limit is None else limit
     for inputs in batches:
-        if left is not None and inputs.batch > left:
-            inputs = picked(inputs, slice(left))
-        yield inputs
-        if left is not None:
-            left -= inputs.batch
-            if left <= 0:
-                return
+        yield first_samples(inputs, left)
+        left -= inputs.batch
+        if left <= 0:
+            return
 
 
 def _chosen(named: Mapping[str, nn.Parameter], patterns: str | Sequence[str] | None) -> dict[str, Tensor]:

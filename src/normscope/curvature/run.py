@@ -14,14 +14,13 @@ from normscope.core.result import Rows
 from normscope.curvature.batch_norm import MODES
 from normscope.curvature.cost import plan
 from normscope.curvature.density import spectral_density
-from normscope.curvature.directions import Directions, row_groups
+from normscope.curvature.directions import Directions, directions_of, find_groups, row_groups
 from normscope.curvature.outputs import exact_trace
 from normscope.curvature.problem import Problem, labelled, read_once, takes_labels
 from normscope.curvature.products import Products, difference_gap, symmetry_gap
 from normscope.curvature.quotient import DENSE, quotient
 from normscope.curvature.result import CurvatureResult, Eigenvalue, LayerCurvature
 from normscope.curvature.sharpness import average_rise, fisher_rao, stability_threshold, worst_rise
-from normscope.curvature.symmetries import directions_of, find_groups
 from normscope.curvature.trace import Estimate, Part, moments
 from normscope.graph.inputs import check_runs, first_samples, iterate
 from normscope.graph.objective import LossFunction

@@ -25,7 +25,7 @@ from normscope.geometry.flow import Point, gradient_of, integrated, packed, unpa
 from normscope.geometry.function import Function
 from normscope.geometry.groups import Family, Group
 from normscope.geometry.norm_growth import square_after_flow
-from normscope.geometry.optim.spheres import spheres_of
+from normscope.geometry.optim.convert import spheres_of
 from normscope.geometry.symmetry import KINDS, Kind, undone_by
 
 Gradient = Callable[[Point], dict[str, Tensor]]

@@ -8,7 +8,7 @@ from torch import Tensor
 
 from normscope.geometry.function import LARGEST_EPS
 from normscope.geometry.labelling import Label, Labelling, Normed, Raw, Step, called, labelled_inputs, rule, unknown
-from normscope.geometry.labels import NOTHING, Attention, Gain, largest, unique
+from normscope.geometry.labels import NOTHING, Gain, largest, unique
 
 _LAYOUT = (
     *("view", "reshape", "_unsafe_view", "flatten", "unflatten", "permute", "transpose", "t", "squeeze", "unsqueeze"),
@@ -369,7 +369,7 @@ def inner_products(walk: Labelling, left: Tensor, right: Tensor) -> Tensor:
             labels.equation([(max(q, 0), 1.0), (max(k, 0), 1.0), (label, -1.0)])
             labels.kin.join(max(q, 0), max(k, 0))
     size = left.shape[-1]
-    labels.attention.append(Attention(heads[:, :size], heads[:, size:]))
+    labels.attention.append((heads[:, :size], heads[:, size:]))
     return made[where].reshape(left.shape[:-1])
 
 

@@ -109,14 +109,6 @@ class Gain:
     outputs: Tensor  #: labels after
 
 
-@dataclass(frozen=True, eq=False)
-class Attention:
-    """Queries and keys that meet in inner products."""
-
-    queries: Tensor  #: labels, one row per head
-    keys: Tensor  #: labels, one row per head
-
-
 @dataclass(eq=False)
 class Labels:
     """Labels, their equations, and where parameters meet them."""
@@ -138,7 +130,8 @@ class Labels:
     #: weights ``g v/||v||`` as if v were the weight, and the name of g, which follows so that they are
     lifted: list[tuple[Product, str]] = field(default_factory=list)
     gains: list[Gain] = field(default_factory=list)  #: parameters that scale channel by channel
-    attention: list[Attention] = field(default_factory=list)  #: queries and keys
+    #: queries and keys that meet in inner products, one row per head
+    attention: list[tuple[Tensor, Tensor]] = field(default_factory=list)
     #: labels that are averaged over positions together, one row per head
     averaged: list[Tensor] = field(default_factory=list)
     #: labels before and after a division by one number for all channels

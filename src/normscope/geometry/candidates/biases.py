@@ -1,5 +1,6 @@
 """Where the parameters of a function are added: biases, shifts, tables, learned positions."""
 
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
@@ -13,17 +14,10 @@ from normscope.operators.registry import bind
 
 #: Operations with a bias: its argument and the axis of the result it is added along.
 _BIASED = {
-    "linear": ("bias", -1),
     "addmm": ("self", -1),
-    "conv1d": ("bias", 1),
-    "conv2d": ("bias", 1),
-    "conv3d": ("bias", 1),
-    "conv_transpose2d": ("bias", 1),
-    "batch_norm": ("bias", 1),
-    "_native_batch_norm_legit": ("bias", 1),
-    "instance_norm": ("bias", 1),
-    "group_norm": ("bias", 1),
-    "layer_norm": ("bias", -1),
+    **dict.fromkeys(("linear", "layer_norm"), ("bias", -1)),
+    **dict.fromkeys(("conv1d", "conv2d", "conv3d", "conv_transpose2d"), ("bias", 1)),
+    **dict.fromkeys(("batch_norm", "_native_batch_norm_legit", "instance_norm", "group_norm"), ("bias", 1)),
 }
 #: Operations that read rows of a table, and the argument that is the table.
 _TABLES = {"embedding": "weight", "index": "self", "index_select": "self"}
@@ -41,22 +35,14 @@ class Absorber:
 
     def absorbed(self, tangent: Tensor, shape: torch.Size, noise: float = 0.0) -> Tensor | None:
         """Return what to add to the parameter so that a change vanishes, or ``None`` if it cannot."""
-        if self.axis is None:
-            whole = tangent
-            while whole.ndim > len(shape):
-                whole = whole[0]
-            for dim, size in enumerate(shape):
-                if size == 1:
-                    whole = whole.narrow(dim, 0, 1)
-            if whole.shape != shape:
-                return None
-            return -whole if equal(whole.expand_as(tangent), tangent, noise) else None
-        axis = self.axis % tangent.ndim
+        added = [1] * (tangent.ndim - len(shape)) + list(shape)  # the shape in which it is added
+        if self.axis is not None:
+            added = [1] * tangent.ndim
+            added[self.axis] = tangent.shape[self.axis]
         line = tangent
-        for dim in range(tangent.ndim):
-            if dim != axis:
-                line = line.narrow(dim, 0, 1)
-        if not equal(line.expand_as(tangent), tangent, noise):
+        for dim, size in enumerate(added):
+            line = line.narrow(dim, 0, 1) if size == 1 else line
+        if list(line.shape) != added or not equal(line.expand_as(tangent), tangent, noise):
             return None
         return -line.reshape(-1).expand(shape) if self.table else -line.reshape(shape)
 
@@ -92,9 +78,7 @@ def find_biases(function: Function) -> Biases:
     graph, found = function.graph, Biases()
     users = graph.users()
     targets = {n.name: function.canonical(n.target) for n in graph if n.op == "parameter"}
-    count: dict[str, int] = {}
-    for name, target in targets.items():
-        count[target] = count.get(target, 0) + len(users[name])
+    count = Counter(target for name, target in targets.items() for _ in users[name])
     single = {name: t for name, t in targets.items() if count[t] == 1 and t in function.names}
     for node in graph:
         if not node.op.startswith("aten."):

@@ -242,9 +242,9 @@ def matrix_groups(function: Function, labels: Labels) -> list[Group]:
             heads.update(frame)
             if _usable(frame, bent):
                 found += _group(Mixing(labels, (Frame(frame),), "full"), "the values and outputs of one head")
-    for site in labels.attention:
-        heads.update(labels.channels(torch.cat([site.queries, site.keys]).reshape(-1)))
-        found += _queries_and_keys(labels, site.queries, site.keys, bent)
+    for queries, keys in labels.attention:
+        heads.update(labels.channels(torch.cat([queries, keys]).reshape(-1)))
+        found += _queries_and_keys(labels, queries, keys, bent)
     return found + _streams(labels, bent, heads)
 
 

@@ -115,14 +115,13 @@ def _heads(labels: Labels) -> list[tuple[int, ...]]:
     """Return the classes of each head: queries and keys, and the values that are averaged with them, in order."""
     found: list[tuple[int, ...]] = []
     find = labels.kin.find
-    for i, site in enumerate(labels.attention):
-        averaged = labels.averaged[i].tolist() if i < len(labels.averaged) else []
-        queries, values = (
-            dict.fromkeys(tuple(dict.fromkeys(find(max(label, 0)) for label in row)) for row in rows)
-            for rows in (site.queries.tolist(), averaged)
+    for (queries, _), averaged in zip(labels.attention, labels.averaged, strict=False):
+        heads, values = (
+            dict.fromkeys(tuple(dict.fromkeys(find(max(label, 0)) for label in row)) for row in rows.tolist())
+            for rows in (queries, averaged)
         )
-        if len(values) == len(queries):
-            found += [(*q, *v) for q, v in zip(queries, values, strict=True)]
+        if len(values) == len(heads):
+            found += [(*q, *v) for q, v in zip(heads, values, strict=True)]
     return found
 
 

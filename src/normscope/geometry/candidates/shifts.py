@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -18,7 +18,7 @@ from torch import Tensor
 
 from normscope.geometry.candidates.biases import Biases, equal, takes_up
 from normscope.geometry.candidates.gains import Path
-from normscope.geometry.certificate import FLAT, TOLERANCE, coefficients_of
+from normscope.geometry.certificate import FLAT, TOLERANCE, across, coefficients_of
 from normscope.geometry.function import Function
 from normscope.geometry.groups import Certificate, Group, Point, Straight
 from normscope.geometry.labels import Labels, unique
@@ -96,31 +96,24 @@ class Shift(Straight):
         point: Point | None = None,
         *,
         until: float = math.inf,
-        changed: set[str] | None = None,
-    ) -> tuple[dict[str, Tensor], Tensor]:
-        """Return the whole direction, and how the outputs change along it.
+    ) -> tuple[dict[str, Tensor], Tensor, set[str]]:
+        """Return the whole direction, how the outputs change along it, and the nodes that change.
 
         Args:
             coefficients: one for each row of the basis.
             point: where; the function's own parameters by default.
             until: give up as soon as the outputs are known to move by more, and nothing behind can take that up.
-            changed: is given the nodes that change.
 
         Raises:
             _MovesError: if it gave up.
         """
         here = self.function.point if point is None else point
-        direction = {self.source: self.start(here, coefficients)}
+        direction, changed = {self.source: self.start(here, coefficients)}, set[str]()
         known = self.function.known if point is None else {}
         with torch.no_grad():
-            tangents = self._run(here, direction, self._visitor(direction, known, until, changed))
-        return direction, torch.cat([(torch.zeros_like(p) if t is None else t).reshape(-1) for p, t in tangents])
-
-    def _run(self, here: Point, direction: dict[str, Tensor], visit: Callable[[Node, Any, Any], Any]) -> list[Any]:
-        """Return the outputs and how they change."""
-        with forward.dual_level():
-            moved = {**here, self.source: forward.make_dual(here[self.source], direction[self.source])}
-            return [forward.unpack_dual(t) for t in self.function.outputs(moved, visit, everywhere=False)]
+            tangents = self._run(here, direction, changed, known, until)
+        moved = torch.cat([(torch.zeros_like(p) if t is None else t).reshape(-1) for p, t in tangents])
+        return direction, moved, changed
 
     def _differentiable(self, point: Point, coefficients: Tensor) -> dict[str, Tensor]:
         """Return the direction at the function's own parameters, as a function of them."""
@@ -128,7 +121,7 @@ class Shift(Straight):
         here = {name: value if name in near else self.function.tensors[name] for name, value in point.items()}
         direction = {self.source: self.start(here, coefficients)}
         with contextlib.suppress(_EndedError):
-            self._run(here, direction, self._visitor(direction, {}, math.inf, set(), ends=True))
+            self._run(here, direction, set(), {}, ends=True)
         return direction
 
     @property
@@ -152,22 +145,24 @@ class Shift(Straight):
                 found |= {name for before in node.inputs() for name in made.get(before, ())}
         return found
 
-    def _visitor(
+    def _run(
         self,
+        here: Point,
         direction: dict[str, Tensor],
+        changed: set[str],
         known: Mapping[str, Any],
-        until: float,
-        changed: set[str] | None = None,
+        until: float = math.inf,
         *,
         ends: bool = False,
-    ) -> Callable[[Node, Any, Any], Any]:
-        """Return what lets biases take up changes on the way.
+    ) -> list[Any]:
+        """Return the outputs and how they change; biases take up changes on the way.
 
         Args:
+            here: the parameters.
             direction: of the source; those of the biases are added.
+            changed: is given the nodes that change.
             known: values of nodes where nothing changes.
             until: give up as soon as the outputs are known to move by more.
-            changed: is given the nodes that change.
             ends: end the run when nothing changes any more.
         """
         noise = 1e-11 * float(direction[self.source].detach().abs().max())
@@ -176,8 +171,7 @@ class Shift(Straight):
         def visit(node: Node, value: Any, values: Any) -> Any:
             open_ends.difference_update(last[node.name])
             if isinstance(value, tuple | list) and any(_changes(item) for item in value):
-                if changed is not None:
-                    changed.add(node.name)
+                changed.add(node.name)
                 if self._taken_inside(node, values, direction, noise):
                     return type(value)(forward.unpack_dual(item).primal for item in value)
                 open_ends.add(node.name)
@@ -188,8 +182,7 @@ class Shift(Straight):
                 if ends and changed and not open_ends:
                     raise _EndedError
                 return None
-            if changed is not None:
-                changed.add(node.name)
+            changed.add(node.name)
             ended = known.get(node.name, primal)
             kept = None
             if tangent.requires_grad and name_of(node) == "scaled_dot_product_attention":
@@ -211,7 +204,9 @@ class Shift(Straight):
                 raise _MovesError
             return kept
 
-        return visit
+        with forward.dual_level():
+            moved = {**here, self.source: forward.make_dual(here[self.source], direction[self.source])}
+            return [forward.unpack_dual(t) for t in self.function.outputs(moved, visit, everywhere=False)]
 
     def _taken_inside(self, node: Node, values: Mapping[str, Any], direction: dict[str, Tensor], noise: float) -> bool:
         """Let the biases of a recurrent layer take up what changes its inputs; tell whether they do."""
@@ -262,10 +257,9 @@ class Shift(Straight):
             words: what the line says.
         """
         drawn = coefficients_of(self, seed)
-        size = self.across(float(self.start(self.function.point, drawn).norm()))
-        changed: set[str] = set()
+        size = across(self.function, {self.source: self.start(self.function.point, drawn)})
         try:
-            direction, left = self.push(drawn, until=FLAT * size, changed=changed)
+            direction, left, changed = self.push(drawn, until=FLAT * size)
         except _MovesError:
             return None
         along = float(left.norm())
@@ -273,11 +267,6 @@ class Shift(Straight):
             return None
         family = replace(self, read=frozenset(self._read(changed)))
         return Line(family, direction, along / size if size else 0.0, words)
-
-    def across(self, length: float) -> float:
-        """Return how far the outputs move along a random direction of the source that is as long, about."""
-        gradient = self.function.backwards.parameters[self.source]
-        return length * float(gradient.norm()) / gradient.numel() ** 0.5
 
 
 def free_entries(shift: Shift, alike: Sequence[Tensor], seed: int = 0) -> Tensor:
@@ -289,7 +278,7 @@ def free_entries(shift: Shift, alike: Sequence[Tensor], seed: int = 0) -> Tensor
 def alike(labels: Labels, channels: Tensor) -> list[Tensor]:
     """Return the positions in a list of channels that are used alike, set by set."""
     marked = [*(labels.bent, labels.squared, labels.summed, labels.zero), *map(unique, labels.averaged)]
-    marked += [unique(t) for site in labels.attention for t in (site.queries, site.keys)]
+    marked += [unique(t) for both in labels.attention for t in both]
     roots = [{labels.same.find(label) for label in marks if label >= 0} for marks in marked]
     found: dict[tuple[Any, ...], list[int]] = {}
     for i, root in enumerate(labels.channels(channels)):
