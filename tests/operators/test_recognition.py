@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from dataclasses import replace
+
 import pytest
 
 from normscope.graph.recognise import Match
 from normscope.operators.normalization import Spread
-from normscope.operators.recognition import kind_of_division
+from normscope.operators.recognition import divides_by_spread, kind_of_division
 
 
 @pytest.mark.parametrize(
@@ -27,3 +30,39 @@ def test_axes_name_a_centred_normalizer(axes: tuple[int, ...], rank: int, kind: 
     centred, square = (Spread((2,) * rank, axes, 1e-5, c) for c in (True, False))
     assert kind_of_division(Match("n", "x", axes, 1e-5, True), centred) == kind
     assert kind_of_division(Match("n", "x", axes, 1e-5, False, root_of="sum"), square) == "l2_norm"
+
+
+SPREADS = [
+    Spread((2, 6), (1,), 1e-5, True),
+    Spread((2, 6), (1,), 1e-5, False),
+    Spread((2, 6), (1,), 1e-3, False, 6.0, "max"),
+    Spread((2, 6), (1,), 1e-2, True, 1.2, "outside"),
+    Spread((2, 6), (1,), 0.0, True),
+]
+WRONG: dict[str, Callable[[Spread], Spread]] = {
+    "eps": lambda s: replace(s, eps=s.eps * 1.5 + 1e-6),
+    "factor": lambda s: replace(s, factor=s.factor * 1.01),
+    "axes": lambda s: replace(s, axes=(0,)),
+    "centring": lambda s: replace(s, centered=not s.centered),
+}
+
+
+@pytest.mark.parametrize("spread", SPREADS)
+def test_a_normalizer_agrees_with_itself_alone(spread: Spread) -> None:
+    """Any change of stabilizer, factor, axes or centring shows."""
+    assert divides_by_spread(spread, spread.normalize)
+    for name, change in WRONG.items():
+        assert not divides_by_spread(change(spread), spread.normalize), name
+
+
+def test_a_stabilizer_elsewhere_shows() -> None:
+    """Inside the root, outside it, or as a floor: three different functions."""
+    inside = Spread((2, 6), (1,), 1e-4, False)
+    for where, eps in (("outside", 1e-2), ("max", 1e-2), ("outside", 1e-4)):
+        assert not divides_by_spread(replace(inside, where=where, eps=eps), inside.normalize)
+
+
+def test_nothing_is_recognized_without_values() -> None:
+    """A function that cannot be evaluated, or gives another shape."""
+    assert not divides_by_spread(SPREADS[0], lambda x: None)
+    assert not divides_by_spread(SPREADS[0], lambda x: x.sum(1))

@@ -6,6 +6,7 @@ import torch
 from torch import Tensor, nn
 
 from networks import Lambda, captured_of, points
+from normscope.graph.ir import Node
 from normscope.graph.recognise import name_of
 from normscope.operators.program import Walk
 from normscope.operators.written_out import Surroundings
@@ -45,7 +46,7 @@ def test_scale_and_shift_are_those_right_after() -> None:
     assert torch.equal(found[1], beta)
     moving = _around(Lambda(lambda s, x: torch.tanh(x) * torch.exp(x)), points(2, 3))
     (node,) = [n for n in moving.graph if name_of(n) == "tanh"]
-    assert moving.affine_after(node) == (None, None)
+    assert moving.affine_after(node)[:2] == (None, None)
 
 
 def test_what_depends_on_the_input_later_is_no_shift() -> None:
@@ -73,9 +74,33 @@ def test_scales_follow_one_another() -> None:
     model = Lambda(lambda s, x: -(torch.tanh(x) * 4.0).clone() * s.g / 0.5 + 1.0, g=nn.Parameter(gamma))
     around = _around(model, points(2, 3))
     (node,) = [n for n in around.graph if name_of(n) == "tanh"]
-    scale, shift = around.affine_after(node)
+    scale, shift, end = around.affine_after(node)
     assert scale is not None
     assert shift is not None
     assert torch.allclose(scale.double(), -8.0 * gamma.double())
     assert float(shift) == 1.0
-    assert name_of(around.graph[around.end_of_affine(node)]) == "add"
+    assert name_of(around.graph[end]) == "add"
+
+
+def test_a_part_is_run_in_float64() -> None:
+    """A float32 graph on a float64 probe gives the float64 function of it, parameters included."""
+    around = _around(Lambda(lambda s, x: (x.relu() * s.w).exp(), w=nn.Parameter(torch.tensor([0.5, 2.0]))), _ONES)
+    probe = points(3, 2)
+    source, node = (next(n for n in around.graph if n.op == "input"), _last(around, "exp"))
+    found = around.run(node, source.name)(probe)
+    assert found is not None
+    assert found.dtype == torch.float64
+    assert torch.equal(found, (probe.relu() * torch.tensor([0.5, 2.0]).double()).exp())
+
+
+def test_what_depends_on_more_than_the_source_is_not_run() -> None:
+    """The product also reads the input itself, of which nothing is known."""
+    around = _around(Lambda(lambda s, x: x * x.relu().exp(), w=nn.Parameter(torch.ones(1))), _ONES)
+    assert around.run(_last(around, "mul"), _last(around, "relu").name)(points(3, 2)) is None
+
+
+_ONES = torch.ones(3, 2)
+
+
+def _last(around: Surroundings, name: str) -> Node:
+    return [n for n in around.graph if name_of(n) == name][-1]

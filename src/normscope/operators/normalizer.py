@@ -147,9 +147,14 @@ def of_the_weight(site: Site, floor: Tensor | None, mode: str) -> Constants:
     return Constants(Value(0.0, Kind.CERTIFIED, statement=what))
 
 
+def proved(number: float, statement: str = "", mode: str | None = None) -> Constants:
+    """Return the constants of a normalizer of which one number is proved on all inputs."""
+    return Constants(Value.of(number, Kind.CERTIFIED, mode=mode, statement=statement))
+
+
 def no_bound(statement: str = "") -> Constants:
     """Return the constants of a normalizer for which nothing is proved on all inputs."""
-    return Constants(Value(math.inf, Kind.CERTIFIED, statement=statement))
+    return proved(math.inf, statement)
 
 
 #: What a paper prints: the number, given the least spreads and eps, and where it stands.

@@ -21,7 +21,7 @@ from normscope.operators.expression import Expr
 from normscope.operators.nonlinear import Context, Lip, Nonlinear, Range, outward, product
 from normscope.operators.normalization import compact
 from normscope.operators.registry import Call
-from normscope.operators.written_out import Surroundings
+from normscope.operators.written_out import PartOfGraph, Surroundings, agrees, probe
 
 _REDUCTIONS = ("mean", "sum", "var", "var_mean", "std", "std_mean")
 _ROOTS = ("sqrt", "rsqrt")
@@ -34,8 +34,6 @@ _ALGEBRA = frozenset({
     "mul", "div", "add", "sub", "rsub", "neg", "reciprocal", "pow", "square", "getitem",
     *_REDUCTIONS, *_ROOTS, *SHAPES,
 })  # fmt: skip
-#: A part of the graph as a function of one of its tensors; ``None`` where it depends on something else too.
-Probe = Callable[[Tensor], Tensor | None]
 #: A normalizer is made of fewer operations than this.
 LARGEST = 40
 
@@ -137,10 +135,11 @@ def reduced_axes(reduction: Node, around: Surroundings) -> tuple[int, ...]:
 
 def _fit(node: Node, radicand: Node, source: str, axes: tuple[int, ...], around: Surroundings) -> RootQuotient | None:
     """Fit the form under the root, then gain and shift, and check both elsewhere."""
-    shape, whole = around.shape(source), around.run(node, source)
+    shape = around.shape(source)
     form = fitted_form(radicand, source, axes, around) if around.group_size(source, axes) > 1 else None
     if form is None or not _is_algebraic(node, source, around, radicand):
         return None
+    whole = around.run(node, source)
     zero = whole(torch.zeros(shape, dtype=torch.float64))
     shift = torch.zeros(shape, dtype=torch.float64) if zero is None or not bool(zero.isfinite().all()) else zero
     if shift.shape != shape:
@@ -154,7 +153,7 @@ def _fit(node: Node, radicand: Node, source: str, axes: tuple[int, ...], around:
     return None
 
 
-def _gain(whole: Probe, form: QuadraticForm, centered: bool, shift: Tensor) -> Tensor | None:
+def _gain(whole: PartOfGraph, form: QuadraticForm, centered: bool, shift: Tensor) -> Tensor | None:
     """Return the factor of the quotient that some points show, each entry from where the quotient is largest."""
     points = [form.point(seed) for seed in (3, 10, 11, 12)]
     values = [whole(x) for x in points]
@@ -237,7 +236,7 @@ class QuadraticForm:
         return abs(self.total) * self.size <= 1e-9 * self.squares
 
     @classmethod
-    def fitted(cls, below: Probe, shape: tuple[int, ...], axes: tuple[int, ...]) -> QuadraticForm | None:
+    def fitted(cls, below: PartOfGraph, shape: tuple[int, ...], axes: tuple[int, ...]) -> QuadraticForm | None:
         """Return the form that a function of x is, or ``None``."""
         form = cls(shape, axes, 0.0, 0.0, torch.zeros(()))
         eps = below(torch.zeros(shape, dtype=torch.float64))
@@ -255,16 +254,12 @@ class QuadraticForm:
         if not (math.isfinite(squares) and squares > 0 and total >= -squares / form.size * (1 + 1e-9)):
             return None
         form = cls(shape, axes, squares, total, eps)
-        for x in (form.point(2), form.point(4, shift=3.0), form.point(5) * 1e3):
-            value = below(x)
-            if value is None or not torch.allclose(form.of(x), value, rtol=1e-8, atol=1e-12 * float(value.abs().max())):
-                return None
-        return form
+        others = (form.point(2), form.point(4, shift=3.0), form.point(5, 1e3))
+        return form if agrees(below, form.of, others, 1e-9) else None
 
-    def point(self, seed: int, shift: float = 0.0) -> Tensor:
+    def point(self, seed: int, scale: float = 1.0, shift: float = 0.0) -> Tensor:
         """Return random numbers of the shape."""
-        generator = torch.Generator().manual_seed(seed)
-        return torch.randn(self.shape, generator=generator, dtype=torch.float64) + shift
+        return probe(self.shape, seed, scale, shift)
 
     def sums(self, x: Tensor) -> tuple[Tensor, Tensor]:
         """Return the sum of squares and the squared sum of each group."""
@@ -295,15 +290,11 @@ def _aligned(value: Tensor | None, shape: tuple[int, ...], axes: tuple[int, ...]
     return first if torch.equal(first.expand(shape), value) else None
 
 
-def _agrees(whole: Probe, form: QuadraticForm, centered: bool, gain: Tensor, shift: Tensor) -> bool:
+def _agrees(whole: PartOfGraph, form: QuadraticForm, centered: bool, gain: Tensor, shift: Tensor) -> bool:
     """Return whether a function is the quotient with a gain and a shift, at points the gain was not taken from."""
     small = math.sqrt(max(float(form.eps.max()), form.least)) or 1.0
-    for x in (form.point(6), form.point(7) * small, form.point(8, shift=3.0), form.point(9) * 1e3):
-        actual = whole(x)
-        expected = gain * form.normalize(x, centered) + shift
-        if actual is None or not torch.allclose(expected, actual, rtol=1e-6, atol=1e-9 * float(expected.abs().max())):
-            return False
-    return True
+    points = (form.point(6), form.point(7, small), form.point(8, shift=3.0), form.point(9, 1e3))
+    return agrees(whole, lambda x: gain * form.normalize(x, centered) + shift, points)
 
 
 class RootOfForm(Nonlinear):

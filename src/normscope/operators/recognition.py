@@ -11,8 +11,7 @@ from normscope.operators.expression import Expr
 from normscope.operators.normalization import Spread, normalizer
 from normscope.operators.normalizer import normalizers
 from normscope.operators.quadratic_form import QuadraticForm, RootQuotient, find_root_quotient
-from normscope.operators.replay import divides_by_spread
-from normscope.operators.written_out import Place, Surroundings, Written
+from normscope.operators.written_out import PartOfGraph, Place, Surroundings, Written, agrees, probe
 
 
 def find_normalizer(place: Place) -> Written | None:
@@ -68,21 +67,29 @@ def _division(place: Place, match: Match) -> Written | None:
     gain = torch.ones((), dtype=torch.float64)
     for one in match.factors:
         gain = gain * (place.around.constant(one).double() if isinstance(one, str) else one)
-    if divides_by_spread(spread, place.around.run(place.node, match.source), gain) is not True:
-        return None  # what cannot be evaluated by itself depends on something else too
+    if not divides_by_spread(spread, place.around.run(place.node, match.source), gain):
+        return None
     return _written(place, match, spread, source, gain, torch.zeros(()))
+
+
+def divides_by_spread(spread: Spread, part: PartOfGraph, gain: Tensor | float = 1.0) -> bool:
+    """Return whether a part of a graph normalizes by a spread, stabilizer included, from its values at random points.
+
+    The points have entries about one, about the size at which the stabilizer takes over, and far from zero mean.
+    """
+    eps = math.sqrt(spread.eps) if spread.where == "inside" else spread.eps
+    small = eps / math.sqrt(spread.factor) or 1.0
+    points = (probe(spread.view, 0), probe(spread.view, 1, small), probe(spread.view, 2, shift=3.0))
+    return agrees(part, lambda x: gain * spread.normalize(x), points)
 
 
 def _written(place: Place, match: Match, spread: Spread, source: Expr, gain: Tensor, shift: Tensor) -> Written:
     """Return a division by a spread, with the gain and shift that belong to it, as the kind that claims it."""
     kind = kind_of_division(match, spread)
-    gamma, beta = place.around.affine_after(place.node)
     own = gain if bool((gain != 1).any()) else None
     moved = shift if bool((shift != 0).any()) else None
-    if own is not None:
-        gamma = own if gamma is None else gamma.double() * own
-    site = place.site(kind, source, match.source, spread=spread, gamma=gamma, beta=beta, eps=match.eps)
-    return Written(site, source, lambda: normalizer(place.call, source, spread, kind, own, moved))
+    result = lambda: normalizer(place.call, source, spread, kind, own, moved)  # noqa: E731
+    return place.written(kind, source, match.source, result, gain=own, spread=spread, eps=match.eps)
 
 
 def kind_of_division(match: Match, spread: Spread) -> str:

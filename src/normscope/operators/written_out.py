@@ -1,19 +1,22 @@
 """A place of the graph at which a normalizer may be written out of elementary operations, and what is found there."""
 
+from __future__ import annotations
+
 import functools
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from normscope.graph.ir import Graph, Node, Ref
-from normscope.graph.recognise import Recogniser, name_of
+from normscope.graph.interpreter import as_floating
+from normscope.graph.interpreter import call as execute
+from normscope.graph.ir import SOURCES, Graph, Node, Ref
+from normscope.graph.recognise import Recogniser, is_real, name_of
 from normscope.operators.expression import Expr
 from normscope.operators.registry import Call
-from normscope.operators.replay import replay
 from normscope.operators.site import Site
 
 #: Operations that give a weight another shape.
@@ -26,6 +29,28 @@ _ALIKE = ("mul", "div", "sub", "to", "_to_copy", "clone", "contiguous", "getitem
 
 #: Operations that change how numbers are stored, and nothing else.
 _CASTS = ("to", "_to_copy", "clone", "contiguous", "alias")
+#: A normalizer is made of fewer operations than this; a larger part of the graph is something else.
+LARGEST_CONE = 64
+#: A part of the graph as a function of one of its tensors; ``None`` where it depends on something else too.
+PartOfGraph = Callable[[Tensor], Tensor | None]
+
+
+def probe(shape: Sequence[int], seed: int, scale: float = 1.0, shift: float = 0.0) -> Tensor:
+    """Return random numbers, at which a part of a graph is tried out."""
+    generator = torch.Generator().manual_seed(seed)
+    return torch.randn(tuple(shape), generator=generator, dtype=torch.float64) * scale + shift
+
+
+def agrees(
+    part: PartOfGraph, expected: Callable[[Tensor], Tensor], points: Iterable[Tensor], rtol: float = 1e-6
+) -> bool:
+    """Return whether a part of a graph gives at some points what a function does; numbers decide, not looks."""
+    for x in points:
+        actual, wanted = part(x), expected(x)
+        near = 1e-3 * rtol * float(wanted.abs().max()) if wanted.numel() else 0.0
+        if actual is None or actual.shape != wanted.shape or not torch.allclose(wanted, actual, rtol=rtol, atol=near):
+            return False
+    return True
 
 
 @dataclass(frozen=True, eq=False)
@@ -79,13 +104,49 @@ class Surroundings:
                     stack.append(user.name)
         return False
 
-    def run(self, node: Node, source: str) -> Callable[[Tensor], Tensor | None]:
-        """Return a node as a function of another, in float64; ``None`` where it depends on something else too."""
-        constant = self.constant
-        if self.expression(source) is None:  # a constant itself, so that all that is made of it would be one
-            moving = self.between(source, node)
-            constant = lambda name: None if name in moving else self.constant(name)  # noqa: E731
-        return lambda x: replay(self.graph, node, source, x, constant)
+    def run(self, node: Node, source: str) -> PartOfGraph:
+        """Return a node as a function of another, in float64.
+
+        Where it depends on more than that and constants, or by steps, its values are ``None``.
+        """
+        constants, same, order = self._cone(node, source)
+
+        def function(x: Tensor) -> Tensor | None:
+            values = constants | dict.fromkeys(same, x)
+            for item in order:
+                if item.dtype and not is_real(item):
+                    return None  # a step, which exact arithmetic would not show
+                try:
+                    values[item.name] = execute(item, values, torch.float64)
+                except (KeyError, RuntimeError, TypeError):
+                    return None
+            result = values.get(node.name)
+            return result if isinstance(result, Tensor) else None
+
+        return function
+
+    def _cone(self, node: Node, source: str) -> tuple[dict[str, Any], list[str], list[Node]]:
+        """Return the constants a node is made of, what is the same tensor as a source, and what is to be computed."""
+        # Of a source that is a constant itself, all that is made of it would be one.
+        moving = self.between(source, node) if self.expression(source) is None else {node.name}
+        start = self.recogniser.through(Ref(source), repeating=False)
+        constants: dict[str, Any] = {}
+        same, found, stack = [source], set[str](), [node.name]
+        while stack and len(found) < LARGEST_CONE:
+            name = stack.pop()
+            if name in found or name in constants or name in same:
+                continue
+            item = self.graph[name]
+            if item is not node and self.recogniser.same(self.recogniser.through(Ref(name), repeating=False), start):
+                same.append(name)
+                continue
+            value = None if name in moving else self.constant(name)
+            if value is not None:
+                constants[name] = as_floating(value, torch.float64)
+            elif item.op not in SOURCES:
+                found.add(name)
+                stack.extend(item.inputs())
+        return constants, same, sorted((self.graph[n] for n in found), key=lambda n: self.graph.position(n.name))
 
     def between(self, source: str, node: Node) -> set[str]:
         """Return the nodes on the way from one node to another."""
@@ -95,16 +156,11 @@ class Surroundings:
                 found.add(item.name)
         return found
 
-    def affine_after(self, node: Node) -> tuple[Tensor | None, Tensor | None]:
-        """Return the constant scale and shift applied right after a node."""
-        return self._affine(node)[:2]
+    def affine_after(self, node: Node) -> tuple[Tensor | None, Tensor | None, str]:
+        """Return the constant scale and shift applied right after a node, and the node that holds the result.
 
-    def end_of_affine(self, node: Node) -> str:
-        """Return the node that holds the result of a node with the constant scale and shift applied to it."""
-        return self._affine(node)[2]
-
-    def _affine(self, node: Node) -> tuple[Tensor | None, Tensor | None, str]:
-        """Follow factors, in any number, and then one shift; what is read elsewhere too is scaled no further."""
+        There may be any number of factors, and then one shift; what is read elsewhere too is scaled no further.
+        """
         scale: Tensor | None = None
         shift: Tensor | None = None
         while len(self.users[node.name]) == 1 and shift is None:
@@ -158,10 +214,31 @@ class Place:
         found = self.around.expression(name)
         return found if isinstance(found, Expr) and found.shape == self.call.shape else None
 
-    def site(self, kind: str, source: Expr, name: str, **details: Any) -> Site:
-        """Describe a normalizer that ends here."""
-        details |= {"shape": source.shape, "end": self.around.end_of_affine(self.node)}
-        return Site(self.node.name, name, self.node.owner, kind, written_out=True, **details)
+    def written(
+        self,
+        kind: str,
+        source: Expr,
+        name: str,
+        result: Callable[[], Expr] | None = None,
+        *,
+        gain: Tensor | None = None,
+        **details: Any,
+    ) -> Written:
+        """Describe a normalizer of a node that ends here, with the scale and shift after it unless they are given.
+
+        Args:
+            kind: what it is.
+            source: what it normalizes.
+            name: the node of that.
+            result: makes its expression, where the rules of its operations do not.
+            gain: a factor that it has before the scale.
+            details: further fields of its :class:`Site`.
+        """
+        gamma, beta, end = self.around.affine_after(self.node)
+        if gain is not None:
+            gamma = gain if gamma is None else gamma.double() * gain
+        details = {"gamma": gamma, "beta": beta, "shape": source.shape, "end": end} | details
+        return Written(Site(self.node.name, name, self.node.owner, kind, written_out=True, **details), source, result)
 
 
 @dataclass(frozen=True, eq=False)

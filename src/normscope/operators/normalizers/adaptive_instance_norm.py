@@ -86,7 +86,7 @@ def _product(place: Place, name: str, source: Expr, spread: Spread, rest: list[t
             out = times(place.call, out, factor) if power == 1 else over(place.call, out, factor)
         return out
 
-    return Written(place.site(KIND, source, name, spread=spread, eps=spread.eps), source, result)
+    return place.written(KIND, source, name, result, spread=spread, eps=spread.eps, gamma=None, beta=None)
 
 
 @statement("normscope", "Proposition ADAIN-1", holds="no constant on all inputs unless the scale is bounded")

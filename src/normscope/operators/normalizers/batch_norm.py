@@ -15,7 +15,7 @@ from normscope.core.rounding import TINIEST, UNIT, as_float64, require_nonnegati
 from normscope.core.statement import statement
 from normscope.core.value import Kind, Value
 from normscope.operators.normalization import Spread, fixed_statistics, normalized, per_channel, with_statistics
-from normscope.operators.normalizer import Constants, Normalizer, Symmetry, spread_constants
+from normscope.operators.normalizer import Constants, Normalizer, Symmetry, proved, spread_constants
 from normscope.operators.normalizers.layer_norm import rows_at, rows_on_ball
 from normscope.operators.normalizers.moments import inverse_scale
 from normscope.operators.registry import Call, rule
@@ -229,16 +229,12 @@ def running_constants(site: Site, floor: Tensor | None, mode: str) -> Constants:
     variance = site.running[1].detach().double().flatten()  # type: ignore[index]
     gamma = None if site.gamma is None else site.gamma.detach().double().flatten()
     if bool((variance + site.eps == 0).any()):  # a division by zero: torch gives infinity and NaN
-        return Constants(Value(math.inf, Kind.CERTIFIED, mode=mode, statement="normscope F1"))
-    proved = Value.of(
-        batch_norm_running(gamma, variance, site.eps), Kind.CERTIFIED, mode=mode, statement="normscope F1"
-    )
-    printed = Value.of(batch_norm_printed(variance, site.eps), Kind.PRINTED, mode=mode, statement="than2025 Lemma 1")
-    scale = torch.ones_like(variance) if gamma is None else gamma
-    slides = Value.of(
-        batch_norm_slides(scale, variance, site.eps), Kind.PRINTED, mode=mode, statement="than2025slides BN"
-    )
-    return Constants(proved, None, printed, printed.log >= proved.log, slides)
+        return proved(math.inf, "normscope F1", mode)
+    found = proved(batch_norm_running(gamma, variance, site.eps), "normscope F1", mode)
+    scale, where = torch.ones_like(variance) if gamma is None else gamma, (variance, site.eps)
+    printed = Value.of(batch_norm_printed(*where), Kind.PRINTED, mode=mode, statement="than2025 Lemma 1")
+    slides = Value.of(batch_norm_slides(scale, *where), Kind.PRINTED, mode=mode, statement="than2025slides BN")
+    return Constants(found.proved, None, printed, printed.log >= found.proved.log, slides)
 
 
 def _printed_on_floor(floor: Tensor, eps: float) -> float:

@@ -14,11 +14,10 @@ from torch import Tensor
 from normscope.core.errors import InputError
 from normscope.core.rounding import require_nonnegative, up
 from normscope.core.statement import statement
-from normscope.core.value import Kind, Value
 from normscope.operators.expression import Expr
 from normscope.operators.layout import scaled
 from normscope.operators.nonlinear import INF, Context, Range, Stretch
-from normscope.operators.normalizer import Constants, Normalizer, Symmetry, no_bound
+from normscope.operators.normalizer import Constants, Normalizer, Symmetry, no_bound, proved
 from normscope.operators.quadratic_form import QuadraticForm, RootQuotient
 from normscope.operators.site import Site
 from normscope.operators.written_out import Place, Written
@@ -97,16 +96,14 @@ def _fits(place: Place, quotient: RootQuotient, source: Expr) -> Written | None:
     form, gain = quotient.form, quotient.gain
     if quotient.centered or form.is_square or form.total < 0 or form.least:
         return None
-    gamma, beta = place.around.affine_after(place.node)
-    gamma = gain if gamma is None else gamma.double() * gain
     details = {"ratio": form.total / form.squares, "size": float(form.size)}
-    site = place.site("crms_norm", source, quotient.source, gamma=gamma, beta=beta, eps=form.least_eps, details=details)
 
     def result() -> Expr:
         core = place.call.atom(CompressedDivision(source, form), source.shape)
         return scaled(place.call, core, gain, quotient.shift)
 
-    return Written(site, source, result)
+    name, eps = quotient.source, form.least_eps
+    return place.written("crms_norm", source, name, result, gain=gain, eps=eps, details=details)
 
 
 def _constants(site: Site, floor: Tensor | None, mode: str) -> Constants:
@@ -114,8 +111,7 @@ def _constants(site: Site, floor: Tensor | None, mode: str) -> Constants:
         return no_bound()
     top = 1.0 if site.gamma is None else float(site.gamma.abs().max())
     core = crms_norm_on_floor(int(site.details["size"]), site.details["ratio"] * (1 + 1e-8), site.eps)
-    number = 0.0 if top == 0 else up(top * core)
-    return Constants(Value.of(number, Kind.CERTIFIED, statement="normscope Proposition CRMS-1"))
+    return proved(0.0 if top == 0 else up(top * core), "normscope Proposition CRMS-1")
 
 
 NORMALIZER = Normalizer(

@@ -7,10 +7,9 @@ from torch import Tensor
 
 from normscope.core.rounding import as_float64, up
 from normscope.core.statement import statement
-from normscope.core.value import Kind, Value
 from normscope.graph.ir import Ref
 from normscope.graph.recognise import name_of
-from normscope.operators.normalizer import Constants, Normalizer
+from normscope.operators.normalizer import Constants, Normalizer, proved
 from normscope.operators.site import Site
 from normscope.operators.written_out import Place, Written
 
@@ -37,17 +36,14 @@ def _written_out(place: Place) -> Written | None:
     learned = [name for name in names if place.around.parameter(name) and place.around.constant(name).numel() == 1]
     sources = [name for name in names if name not in learned]
     source = place.source(sources[0]) if len(learned) == len(sources) == 1 else None
-    gamma, beta = place.around.affine_after(place.node)
-    if source is None or gamma is None:
+    if source is None or place.around.affine_after(place.node)[0] is None:
         return None
     details = {"alpha": float(place.around.constant(learned[0]).detach())}
-    site = place.site("dynamic_tanh", source, sources[0], gamma=gamma, beta=beta, details=details)
-    return Written(site, source)
+    return place.written("dynamic_tanh", source, sources[0], details=details)
 
 
 def _constants(site: Site, floor: Tensor | None, mode: str) -> Constants:
-    number = dynamic_tanh_global(site.gamma, site.details["alpha"])
-    return Constants(Value.of(number, Kind.CERTIFIED, statement="normscope Proposition DYT-1"))
+    return proved(dynamic_tanh_global(site.gamma, site.details["alpha"]), "normscope Proposition DYT-1")
 
 
 NORMALIZER = Normalizer(

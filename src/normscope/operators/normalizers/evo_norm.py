@@ -12,12 +12,11 @@ from torch import Tensor
 
 from normscope.core.rounding import quotient_up, require_nonnegative, up
 from normscope.core.statement import statement
-from normscope.core.value import Kind, Value
 from normscope.graph.ir import Node, Ref
 from normscope.graph.recognise import name_of
 from normscope.operators.expression import Expr
 from normscope.operators.nonlinear import INF, Context, Pointwise, Range, Stretch
-from normscope.operators.normalizer import Constants, Normalizer, no_bound
+from normscope.operators.normalizer import Constants, Normalizer, no_bound, proved
 from normscope.operators.quadratic_form import (
     SHAPES,
     behind_shapes,
@@ -28,7 +27,7 @@ from normscope.operators.quadratic_form import (
     roots_behind,
 )
 from normscope.operators.site import Site
-from normscope.operators.written_out import Place, Written
+from normscope.operators.written_out import Place, Written, probe
 
 _POINTWISE = (
     "mul", "sigmoid", "silu", "relu", "gelu", "tanh", "leaky_relu", "elu", "softplus", "mish", "hardswish",
@@ -78,7 +77,7 @@ def _written_out(place: Place) -> Written | None:
         for root in roots_behind(below, around):
             if any(s == top.name for s in _sources(place, root)):
                 source = place.source(top.name)
-                return None if source is None else Written(_site(place, source, top.name), source)
+                return None if source is None else place.written("evo_norm", source, top.name)
     return None
 
 
@@ -97,11 +96,6 @@ def _sources(place: Place, root: Node) -> list[str]:
     return found
 
 
-def _site(place: Place, source: Expr, name: str, eps: float = 0.0, **details: float) -> Site:
-    gamma, beta = place.around.affine_after(place.node)
-    return place.site("evo_norm", source, name, gamma=gamma, beta=beta, eps=eps, details=details)
-
-
 def _activated(place: Place, top: Node, root: Node) -> Written | None:
     """Return an activation of x over a root of a statistic of x."""
     name = next((s for s in _sources(place, root) if s != top.name and _is_function_of(place, top, s)), None)
@@ -110,11 +104,11 @@ def _activated(place: Place, top: Node, root: Node) -> Written | None:
         return None
     over_square = _over_square(place, top, root, source)
     if over_square is None:
-        return Written(_site(place, source, name), source)
-    activation, size, factor, eps = over_square
-    site = _site(place, source, name, eps, slope=activation.slope(-INF, INF))
-    atom = ActivatedDivision(source, activation, size, factor, eps)
-    return Written(site, source, lambda: place.call.atom(atom, source.shape))
+        return place.written("evo_norm", source, name)
+    activation, _, _, eps = over_square
+    atom, details = ActivatedDivision(source, *over_square), {"slope": activation.slope(-INF, INF)}
+    result = lambda: place.call.atom(atom, source.shape)  # noqa: E731
+    return place.written("evo_norm", source, name, result, eps=eps, details=details)
 
 
 def _is_function_of(place: Place, top: Node, name: str) -> bool:
@@ -148,7 +142,7 @@ def _over_square(place: Place, top: Node, root: Node, source: Expr) -> tuple[Poi
         form = fitted_form(around.graph[root.args[0].name], base.name, axes, around)
         if form is None or form.least or not form.is_square:
             continue
-        x = torch.randn(source.shape, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
+        x = probe(source.shape, 0)
         name = next(s for s in _sources(place, root) if s != top.name)
         whole, above = around.run(place.node, name)(x), around.run(top, name)(x)
         below = form.of(x.reshape(form.shape)).sqrt().expand(form.shape).reshape(x.shape)
@@ -168,7 +162,7 @@ def evo_norm_constants(site: Site, floor: Tensor | None = None, mode: str = "run
         return no_bound("normscope Proposition EVO-1")
     top = 1.0 if site.gamma is None else float(site.gamma.abs().max())
     number = 0.0 if top == 0 else up(top * evo_norm_global(site.details["slope"], site.eps))
-    return Constants(Value.of(number, Kind.CERTIFIED, statement="normscope Proposition EVO-2"))
+    return proved(number, "normscope Proposition EVO-2")
 
 
 NORMALIZER = Normalizer(

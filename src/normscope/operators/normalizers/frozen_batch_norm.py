@@ -117,15 +117,12 @@ def fixed_site(place: Place, kind: str, found: FixedStatistics) -> Written:
     source = place.source(found.source)
     assert source is not None
     mean = torch.zeros_like(found.variance) if found.mean is None else found.mean
-    gamma, (scale, beta) = found.gamma, place.around.affine_after(place.node)
+    gamma, scale = found.gamma, place.around.affine_after(place.node)[0]
     if scale is not None and scale.numel() in (1, gamma.numel()):
         gamma = gamma * scale.detach().double().flatten()
-    running = (mean, found.variance)
     details = {} if found.axis is None else {"axis": float(found.axis)}
-    site = place.site(
-        kind, source, found.source, gamma=gamma, beta=beta, running=running, eps=found.eps, details=details
-    )
-    return Written(site, source)
+    known: dict[str, Any] = {"gamma": gamma, "running": (mean, found.variance), "eps": found.eps, "details": details}
+    return place.written(kind, source, found.source, **known)
 
 
 def _written_out(place: Place) -> Written | None:

@@ -18,8 +18,6 @@ Both exceed ``C q >= a_c``, so they cover the directions across the radii as wel
 """
 
 import math
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -38,16 +36,15 @@ from normscope.core.rounding import (
     up,
 )
 from normscope.core.statement import statement
-from normscope.core.value import Kind, Value
 from normscope.graph.ir import Node, Ref
 from normscope.graph.recognise import Recogniser, name_of
 from normscope.operators.expression import Expr
 from normscope.operators.nonlinear import Context, Range, Stretch, product
-from normscope.operators.normalizer import Constants, Normalizer
+from normscope.operators.normalizer import Constants, Normalizer, proved
 from normscope.operators.normalizers.batch_norm import channel_scale
 from normscope.operators.normalizers.moments import root_mean_square
 from normscope.operators.site import Site
-from normscope.operators.written_out import Place, Written
+from normscope.operators.written_out import Place, Written, agrees, probe
 
 
 @statement("normscope", "Theorem GRN-1")
@@ -159,40 +156,38 @@ class GlobalResponse(Stretch):
         return Range(-product(c, inside.sup), product(c, inside.sup), product(c, inside.row), product(c, inside.norm))
 
 
-@dataclass(frozen=True)
-class _Response:
-    """``x G/(mean_c G + eps)`` as written: what is normalized, the axes of the norm, the axis of the mean, and eps."""
-
-    source: str
-    axes: tuple[int, ...]
-    channel: int
-    eps: float
-
-
 def _written_out(place: Place) -> Written | None:
     """Find ``x * (G/(mean_c G + eps))``, checked on numbers."""
     if name_of(place.node) != "mul" or len(place.node.args) < 2:
         return None
     left, right = place.node.args[:2]
     pattern = _pattern(place.around.recogniser, left, right) or _pattern(place.around.recogniser, right, left)
-    source = None if pattern is None else place.source(pattern.source)
+    source = None if pattern is None else place.source(pattern[0])
     if pattern is None or source is None:
         return None
-    rank = len(source.shape)
-    axes, channel = tuple(sorted(a % rank for a in pattern.axes)), pattern.channel % rank
-    run = place.around.run(place.node, pattern.source)
-    if channel in axes or not _responds(source.shape, axes, channel, pattern.eps, run):
+    name, axes, channel, eps = pattern
+
+    def response(x: Tensor) -> Tensor:
+        norms = torch.linalg.vector_norm(x, dim=axes, keepdim=True)
+        return x * (norms / (norms.mean(channel, keepdim=True) + eps))
+
+    points = (probe(source.shape, 0), probe(source.shape, 1, eps or 1.0))
+    if channel in axes or not agrees(place.around.run(place.node, name), response, points):
         return None
     channels = source.shape[channel]
     gamma = place.around.affine_after(place.node)[0]
     if gamma is None or gamma.numel() != channels:
         gamma = torch.ones(channels)
-    site = place.site("global_response_norm", source, pattern.source, gamma=gamma, eps=pattern.eps)
-    return Written(site, source, lambda: place.call.atom(GlobalResponse(source, channels), source.shape))
+    result = lambda: place.call.atom(GlobalResponse(source, channels), source.shape)  # noqa: E731
+    return place.written("global_response_norm", source, name, result, gamma=gamma, beta=None, eps=eps)
 
 
-def _pattern(find: Recogniser, numerator: Any, other: Any) -> _Response | None:
-    """Match the ratio of a norm and the mean of that norm, both of the numerator."""
+def _pattern(find: Recogniser, numerator: Any, other: Any) -> tuple[str, tuple[int, ...], int, float] | None:
+    """Match the ratio of a norm and the mean of that norm, both of the numerator.
+
+    Returns:
+        What is normalized, the axes of the norm, the axis of the mean, and eps.
+    """
     if not (isinstance(numerator, Ref) and isinstance(other, Ref)):
         return None
     ratio, top = find.through(other), find.through(numerator)
@@ -211,30 +206,14 @@ def _pattern(find: Recogniser, numerator: Any, other: Any) -> _Response | None:
     channel = find.axes(mean.args[1] if len(mean.args) > 1 else None, norm)
     if len(channel) != 1 or settings.get("ord", settings.get("p", 2)) not in (2, 2.0, None):
         return None
-    return _Response(numerator.name, find.axes(settings.get("dim"), top), channel[0], eps)
-
-
-def _responds(
-    shape: Sequence[int], axes: Sequence[int], channel: int, eps: float, run: Callable[[Tensor], Tensor | None]
-) -> bool:
-    """Return whether a function is ``x G / (mean_c G + eps)`` with ``G = ||x||`` over some axes, from random points."""
-    generator = torch.Generator().manual_seed(0)
-    for scale in (1.0, eps or 1.0):
-        x = torch.randn(tuple(shape), generator=generator, dtype=torch.float64) * scale
-        norms = torch.linalg.vector_norm(x, dim=tuple(axes), keepdim=True)
-        actual = run(x)
-        expected = x * (norms / (norms.mean(channel, keepdim=True) + eps))
-        if actual is None or actual.shape != x.shape:
-            return False
-        if not torch.allclose(expected, actual, rtol=1e-6, atol=1e-9 * scale):
-            return False
-    return True
+    rank = len(top.shape or ())
+    axes = tuple(sorted(a % rank for a in find.axes(settings.get("dim"), top)))
+    return numerator.name, axes, channel[0] % rank, eps
 
 
 def _constants(site: Site, floor: Tensor | None, mode: str) -> Constants:
-    channels = site.shape[-1] if site.gamma is None else site.gamma.numel()
-    gamma = torch.ones(channels, dtype=torch.float64) if site.gamma is None else site.gamma.double().flatten()
-    return Constants(Value.of(response_norm_global(gamma), Kind.CERTIFIED, statement="normscope GRN"))
+    gamma = torch.ones(site.shape[-1]) if site.gamma is None else site.gamma
+    return proved(response_norm_global(gamma), "normscope GRN")
 
 
 NORMALIZER = Normalizer(

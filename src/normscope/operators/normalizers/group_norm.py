@@ -15,7 +15,7 @@ from normscope.core.statement import statement
 from normscope.operators.normalization import Spread, normalized, per_channel
 from normscope.operators.normalizer import Normalizer, Symmetry, spread_constants
 from normscope.operators.normalizers.batch_norm import channel_scale, floors_like
-from normscope.operators.normalizers.layer_norm import OutputRange, largest_at, rows_at, rows_on_ball
+from normscope.operators.normalizers.layer_norm import OutputRange, rows_at, rows_on_ball
 from normscope.operators.normalizers.secular_equation import centered_scale_norm
 from normscope.operators.registry import Call, rule
 
@@ -40,8 +40,7 @@ def group_norm_at(x: Tensor, groups: int, gamma: Tensor | None, eps: float) -> f
     >>> round(group_norm_at(torch.ones(1, 12), 4, None, 1e-5), 4)
     316.2278
     """
-    points, scale = _rows(x, groups, gamma)
-    return largest_at(points, scale, require_nonnegative(eps, "eps"))
+    return float(group_norm_each(x, groups, gamma, eps).max())
 
 
 @statement("normscope", "Proposition GN-2")

@@ -130,22 +130,7 @@ def layer_norm_at(x: Tensor, gamma: Tensor, eps: float) -> float:
     >>> round(layer_norm_at(torch.tensor([3.0, -3.0]), torch.ones(2), 7.0), 6)
     0.109375
     """
-    eps = require_nonnegative(eps, "eps")
-    points, scale, _ = rows_of(x, gamma)
-    return largest_at(points, scale, eps)
-
-
-def largest_at(points: Tensor, scale: Tensor, eps: float) -> float:
-    """Return the largest Jacobian norm over float64 rows; rows that cannot be the largest are not solved."""
-    rows, n = points.shape
-    if n >= 3 and rows > 1:
-        inverse = inverse_scale(standard_deviation(points).low, eps)
-        third = torch.topk(scale.abs(), 3, dim=-1).values.expand(rows, 3)
-        floor = (third[:, 2] * inverse).max() * (1.0 - 1e-6)
-        candidates = (third[:, 0] * inverse >= floor) | torch.isinf(inverse)
-        points = points[candidates]
-        scale = scale if scale.shape[0] == 1 else scale[candidates]
-    return float(rows_at(points, scale, eps).max())
+    return float(layer_norm_each(x, gamma, eps).max())
 
 
 @statement("normscope", "Proposition LN-3")
@@ -208,9 +193,13 @@ def rows_on_ball(points: Tensor, radius: float, scale: Tensor, scale_norm: Tenso
 
 def _pair_norm(scale: Tensor, std_low: Tensor, inverse: Tensor, eps: float) -> Tensor:
     """Return the derivative norm ``sqrt(mean gamma^2) eps / (s^2 + eps)^{3/2}`` of two elements with ``sigma >= s``."""
-    if eps == 0:  # the output is the sign of the difference: locally constant
-        return torch.where(std_low > 0, torch.zeros_like(inverse), torch.full_like(inverse, math.inf))
-    size = torch.hypot(scale[:, 0], scale[:, 1]) * math.sqrt(0.5)
+    return radial_norm(torch.hypot(scale[:, 0], scale[:, 1]) * math.sqrt(0.5), std_low, inverse, eps)
+
+
+def radial_norm(size: Tensor, low: Tensor, inverse: Tensor, eps: float) -> Tensor:
+    """Return ``size eps / (s^2 + eps)^{3/2}`` where the spread is at least ``low``, what is left of the division."""
+    if eps == 0:  # the output is a sign: locally constant
+        return torch.where(low > 0, torch.zeros_like(inverse), torch.full_like(inverse, math.inf))
     # inverse <= 1/sqrt(eps) up to rounding, so the grouping cannot overflow
     return size * inverse * (math.sqrt(eps) * inverse) ** 2 * (1.0 + 64.0 * UNIT)
 

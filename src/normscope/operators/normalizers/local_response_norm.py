@@ -13,21 +13,20 @@ which grows with u up to ``u* = k (beta + 1)/beta`` and falls beyond. Each chann
 
 import math
 from dataclasses import dataclass
+from typing import Any
 
-import torch
 from torch import Tensor
 from torch.nn import functional
 
 from normscope.core.rounding import up
 from normscope.core.statement import statement
-from normscope.core.value import Kind, Value
 from normscope.graph.ir import Ref
 from normscope.graph.recognise import name_of
 from normscope.operators.expression import Expr
 from normscope.operators.nonlinear import Context, Lip, Nonlinear, Range, product
-from normscope.operators.normalizer import Constants, Normalizer, no_bound
+from normscope.operators.normalizer import Constants, Normalizer, no_bound, proved
 from normscope.operators.site import Site
-from normscope.operators.written_out import Place, Written
+from normscope.operators.written_out import Place, Written, agrees, probe
 
 
 @dataclass(frozen=True)
@@ -96,15 +95,13 @@ def _written_out(place: Place) -> Written | None:
     source = None if numbers is None else place.source(node.args[0].name)
     if numbers is None or source is None or len(source.shape) < 3:
         return None
-    run, generator = around.run(node, node.args[0].name), torch.Generator().manual_seed(0)
-    for scale in (1.0, 100.0):
-        x = torch.randn(source.shape, generator=generator, dtype=torch.float64) * scale
-        actual = run(x)
-        if actual is None or not torch.allclose(actual, numbers(x), rtol=1e-9, atol=1e-12):
-            return None
+    name, points = node.args[0].name, (probe(source.shape, 0), probe(source.shape, 1, 100.0))
+    if not agrees(around.run(node, name), numbers, points, 1e-9):
+        return None
     details = {"size": numbers.size, "alpha": numbers.alpha, "beta": numbers.beta}
-    site = place.site("local_response_norm", source, node.args[0].name, eps=numbers.k, details=details)
-    return Written(site, source, lambda: place.call.atom(LocalResponseDivision(source, numbers), source.shape))
+    result = lambda: place.call.atom(LocalResponseDivision(source, numbers), source.shape)  # noqa: E731
+    known: dict[str, Any] = {"gamma": None, "beta": None, "eps": numbers.k, "details": details}
+    return place.written("local_response_norm", source, name, result, **known)
 
 
 def _numbers(place: Place) -> LocalResponse | None:
@@ -128,9 +125,7 @@ def _constants(site: Site, floor: Tensor | None, mode: str) -> Constants:
     if not site.details:
         return no_bound("normscope Proposition LRN-1")
     numbers = LocalResponse(int(site.details["size"]), site.details["alpha"], site.details["beta"], site.eps)
-    return Constants(
-        Value.of(local_response_bound(numbers), Kind.CERTIFIED, statement="normscope Proposition LRN-1"),
-    )
+    return proved(local_response_bound(numbers), "normscope Proposition LRN-1")
 
 
 NORMALIZER = Normalizer(

@@ -8,10 +8,9 @@ import math
 
 from torch import Tensor
 
-from normscope.core.value import Kind, Value
 from normscope.graph.recognise import Match
 from normscope.operators.normalization import Spread
-from normscope.operators.normalizer import Constants, Normalizer, Symmetry, spread_constants
+from normscope.operators.normalizer import Constants, Normalizer, Symmetry, proved, spread_constants
 from normscope.operators.normalizers.batch_norm import batch_norm_running
 from normscope.operators.normalizers.frozen_batch_norm import fixed_site, fixed_statistics_at
 from normscope.operators.site import Site
@@ -31,7 +30,7 @@ def _claims(match: Match, spread: Spread) -> bool:
 def _fixed(site: Site, floor: Tensor | None, mode: str) -> Constants:
     phi = site.running[1]  # type: ignore[index]
     number = math.inf if bool((phi + site.eps == 0).any()) else batch_norm_running(site.gamma, phi, site.eps)
-    return Constants(Value.of(number, Kind.CERTIFIED, mode=mode, statement="normscope Proposition PN-1"))
+    return proved(number, "normscope Proposition PN-1", mode)
 
 
 NORMALIZER = Normalizer(

@@ -13,7 +13,7 @@ from normscope.core.rounding import UNIT, as_float64, quotient_up, require_nonne
 from normscope.core.statement import statement
 from normscope.operators.normalization import Spread, normalized
 from normscope.operators.normalizer import Normalizer, Symmetry, spread_constants
-from normscope.operators.normalizers.layer_norm import OutputRange, rows_of, shrunk_norms, trailing_spread
+from normscope.operators.normalizers.layer_norm import OutputRange, radial_norm, rows_of, shrunk_norms, trailing_spread
 from normscope.operators.normalizers.moments import inverse_scale, root_mean_square
 from normscope.operators.registry import Call, rule
 
@@ -47,11 +47,7 @@ def rms_norm_each(x: Tensor, gamma: Tensor, eps: float | None = None) -> Tensor:
     spread = root_mean_square(points)
     inverse = inverse_scale(spread.low, stabilizer)
     if n == 1:
-        if stabilizer == 0:
-            norm = torch.where(spread.low > 0, torch.zeros_like(inverse), torch.full_like(inverse, math.inf))
-        else:
-            norm = scale[0, 0].abs() * inverse * (math.sqrt(stabilizer) * inverse) ** 2 * (1.0 + 64.0 * UNIT)
-        return norm.reshape(lead)
+        return radial_norm(scale[0, 0].abs(), spread.low, inverse, stabilizer).reshape(lead)
     return shrunk_norms(spread, scale.expand(rows, n), inverse, stabilizer, ()).reshape(lead)
 
 
@@ -103,14 +99,11 @@ def rms_norm_on_ball(x: Tensor, radius: float, gamma: Tensor, eps: float | None 
     radius = require_nonnegative(radius, "radius")
     points, scale, _ = rows_of(x, gamma)
     n = points.shape[1]
-    low = float(root_mean_square(points).low.min())
-    floor = max(0.0, low * (1.0 - 4.0 * UNIT) - up(radius / math.sqrt(n)))
-    if n == 1 and floor > 0 and stabilizer == 0:
-        return 0.0
-    if n == 1 and stabilizer > 0:
-        root = math.hypot(floor, math.sqrt(stabilizer))
-        return up(quotient_up(float(scale.abs().max()), root) * (math.sqrt(stabilizer) / root) ** 2, 64.0)
-    return rms_norm_on_floor(scale, stabilizer, floor)
+    low = root_mean_square(points).low.min()
+    floor = (low * (1.0 - 4.0 * UNIT) - up(radius / math.sqrt(n))).clamp_min(0.0)
+    if n == 1:
+        return float(radial_norm(scale[0, 0].abs(), floor, inverse_scale(floor, stabilizer), stabilizer))
+    return rms_norm_on_floor(scale, stabilizer, float(floor))
 
 
 @statement("normscope", "Proposition RMS-5")

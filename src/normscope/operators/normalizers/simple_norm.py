@@ -19,9 +19,7 @@ def _fits(place: Place, quotient: RootQuotient, source: Expr) -> Written | None:
     """Take a tensor that is not centred, over its standard deviation, unless its mean is subtracted afterwards."""
     if quotient.centered or not quotient.form.is_variance or _is_centered_later(place):
         return None
-    gamma, beta = place.around.affine_after(place.node)
-    eps = quotient.form.least_eps
-    return Written(place.site("simple_norm", source, quotient.source, gamma=gamma, beta=beta, eps=eps), source)
+    return place.written("simple_norm", source, quotient.source, eps=quotient.form.least_eps)
 
 
 def _is_centered_later(place: Place) -> bool:

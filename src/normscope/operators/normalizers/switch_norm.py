@@ -30,8 +30,7 @@ def _written_out(place: Place) -> Written | None:
         base = difference.args[0]
         source = place.source(base.name) if isinstance(base, Ref) else None
         if source is not None and _mixes(place, root.args[0].name):
-            gamma, beta = around.affine_after(node)
-            return Written(place.site("switch_norm", source, base.name, gamma=gamma, beta=beta), source)
+            return place.written("switch_norm", source, base.name)
     return None
 
 
