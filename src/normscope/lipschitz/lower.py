@@ -172,7 +172,7 @@ def jacobian_map(function: Function, x: Tensor) -> LinearMap:
         return torch.zeros_like(y).detach() if out is None else out.detach()
 
     shapes = tuple(x.shape), tuple(y.shape)
-    return LinearMap(apply, adjoint, *shapes, dtype=x.dtype, device=x.device, adjoint_batch=adjoint_batch)
+    return LinearMap(apply, adjoint, *shapes, dtype=x.dtype, device=x.device, adjoint_rows=adjoint_batch)
 
 
 @statement("normscope", "Jacobian", holds="at the point; a lower bound of the constant on any set that contains it")

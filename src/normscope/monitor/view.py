@@ -166,7 +166,7 @@ def linear_map(
             recorded.append(torch.func.vjp(function, torch.zeros(domain, dtype=dtype, device=device))[1])
         return recorded[0](y)[0].detach()
 
-    return LinearMap(apply, adjoint, domain, range_shape, dtype=dtype, device=device)
+    return LinearMap(apply, adjoint, domain, range_shape, dtype=dtype, device=device or "cpu")
 
 
 def channel_moments(x: Tensor, axis: int) -> tuple[Tensor, Tensor]:

@@ -196,8 +196,13 @@ def add_terms(call: Call, terms: Sequence[Expr], bias: Tensor | None = None) -> 
     """Return the sum of expressions of one shape, plus a constant unless it is zero."""
     bias = None if bias is None or not bool((bias != 0).any()) else bias
     if len(terms) == 1:
-        return terms[0] if bias is None else call.linear("isometry", lambda z: z, list(terms), bias=bias, reshape=True)
+        return terms[0] if bias is None else shifted(call, terms[0], bias)
     return call.linear("sum", added, list(terms), bias=bias)
+
+
+def shifted(call: Call, x: Expr, bias: Tensor) -> Expr:
+    """Return an expression plus a constant."""
+    return call.linear("isometry", lambda z: z, [x], bias=bias, reshape=True)
 
 
 def added(*tensors: Tensor) -> Tensor:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
+from dataclasses import KW_ONLY, dataclass, replace
 from typing import Any, cast
 
 import torch
@@ -18,47 +19,27 @@ CHUNK_NUMBERS = 2**25
 Function = Callable[[Tensor], Tensor]
 
 
+@dataclass(frozen=True, eq=False)
 class LinearMap:
     r"""A linear map :math:`A` between tensor spaces, matrix-free.
 
     :math:`\langle A x, y\rangle = \langle x, A^T y\rangle` for all :math:`x` of ``domain_shape`` and :math:`y` of
     ``range_shape``.
 
-    Args:
-        apply: the function :math:`x \mapsto A x` on one tensor of ``domain_shape``.
-        adjoint: the function :math:`y \mapsto A^T y` on one tensor of ``range_shape``.
-        domain_shape: the shape of :math:`x`.
-        range_shape: the shape of :math:`A x`.
-        dtype: the dtype both functions work in.
-        device: the device both functions work on.
-        apply_batch: ``apply`` on a leading batch axis, where a faster way than ``vmap`` is known.
-        adjoint_batch: the same for ``adjoint``.
-
     >>> shift = LinearMap(lambda x: x.roll(1), lambda y: y.roll(-1), (3,), (3,))
     >>> shift.matrix().tolist()
     [[0.0, 0.0, 1.0], [1.0, 0.0, 0.0], [0.0, 1.0, 0.0]]
     """
 
-    def __init__(
-        self,
-        apply: Function,
-        adjoint: Function,
-        domain_shape: tuple[int, ...],
-        range_shape: tuple[int, ...],
-        *,
-        dtype: torch.dtype = torch.float64,
-        device: torch.device | str | None = None,
-        apply_batch: Function | None = None,
-        adjoint_batch: Function | None = None,
-    ) -> None:
-        self.domain_shape = tuple(domain_shape)
-        self.range_shape = tuple(range_shape)
-        self.dtype = dtype
-        self.device = torch.device("cpu" if device is None else device)
-        self._apply = apply
-        self._adjoint = adjoint
-        self._apply_batch = apply_batch
-        self._adjoint_batch = adjoint_batch
+    apply: Function  #: the function :math:`x \mapsto A x` on one tensor of ``domain_shape``
+    adjoint: Function  #: the function :math:`y \mapsto A^T y` on one tensor of ``range_shape``
+    domain_shape: tuple[int, ...]  #: the shape of :math:`x`
+    range_shape: tuple[int, ...]  #: the shape of :math:`A x`
+    _: KW_ONLY
+    dtype: torch.dtype = torch.float64  #: the dtype both functions work in
+    device: torch.device | str = "cpu"  #: the device both functions work on
+    apply_rows: Function | None = None  #: ``apply`` on a leading batch axis, where a faster way than ``vmap`` is known
+    adjoint_rows: Function | None = None  #: the same for ``adjoint``
 
     @classmethod
     def from_function(
@@ -67,7 +48,7 @@ class LinearMap:
         domain_shape: tuple[int, ...],
         range_shape: tuple[int, ...] | None = None,
         dtype: torch.dtype = torch.float64,
-        device: torch.device | str | None = None,
+        device: torch.device | str = "cpu",
     ) -> LinearMap:
         """Return the map of a torch function that is linear; its adjoint is its vector-Jacobian product at zero.
 
@@ -78,8 +59,7 @@ class LinearMap:
         >>> LinearMap.from_function(lambda x: 2 * x[1:], (3,)).adjoint(torch.ones(2, dtype=torch.float64)).tolist()
         [0.0, 2.0, 2.0]
         """
-        where = torch.device("cpu" if device is None else device)
-        zero = torch.zeros(domain_shape, dtype=dtype, device=where)
+        zero = torch.zeros(domain_shape, dtype=dtype, device=device)
         value, pull = cast("tuple[Tensor, Callable[[Tensor], tuple[Tensor]]]", torch.func.vjp(function, zero))
         if range_shape is not None and tuple(value.shape) != tuple(range_shape):
             raise InputError(
@@ -98,7 +78,7 @@ class LinearMap:
             with torch.no_grad():
                 return function(x)
 
-        return cls(apply, adjoint, tuple(domain_shape), tuple(value.shape), dtype=dtype, device=where)
+        return cls(apply, adjoint, tuple(domain_shape), tuple(value.shape), dtype=dtype, device=device)
 
     @classmethod
     def of_batches(
@@ -111,8 +91,8 @@ class LinearMap:
     ) -> LinearMap:
         """Return the map of functions on a leading batch axis, in the dtype and on the device of a tensor."""
         single = (lambda x: apply(x.unsqueeze(0)).squeeze(0), lambda y: adjoint(y.unsqueeze(0)).squeeze(0))
-        batches = {"apply_batch": apply, "adjoint_batch": adjoint}
-        return cls(*single, domain_shape, range_shape, dtype=like.dtype, device=like.device, **batches)
+        rows = {"apply_rows": apply, "adjoint_rows": adjoint}
+        return cls(*single, domain_shape, range_shape, dtype=like.dtype, device=like.device, **rows)
 
     @classmethod
     def from_matrix(cls, matrix: Tensor) -> LinearMap:
@@ -131,8 +111,8 @@ class LinearMap:
             (A.shape[0],),
             dtype=A.dtype,
             device=A.device,
-            apply_batch=lambda X: X @ A.mT,
-            adjoint_batch=lambda Y: Y @ A,
+            apply_rows=lambda X: X @ A.mT,
+            adjoint_rows=lambda Y: Y @ A,
         )
 
     @property
@@ -148,15 +128,14 @@ class LinearMap:
     @property
     def transpose(self) -> LinearMap:
         r"""Return the map :math:`A^T`."""
-        return LinearMap(
-            self._adjoint,
-            self._apply,
-            self.range_shape,
-            self.domain_shape,
-            dtype=self.dtype,
-            device=self.device,
-            apply_batch=self._adjoint_batch,
-            adjoint_batch=self._apply_batch,
+        return replace(
+            self,
+            apply=self.adjoint,
+            adjoint=self.apply,
+            domain_shape=self.range_shape,
+            range_shape=self.domain_shape,
+            apply_rows=self.adjoint_rows,
+            adjoint_rows=self.apply_rows,
         )
 
     def scaled(self, factor: float) -> LinearMap:
@@ -165,32 +144,18 @@ class LinearMap:
         >>> LinearMap.from_matrix(torch.eye(2)).scaled(3.0).apply(torch.tensor([1.0, 2.0])).tolist()
         [3.0, 6.0]
         """
-        return LinearMap(
-            lambda x: self.apply(x * factor),  # the vector first: what A makes of it may leave the float range
-            lambda y: self.adjoint(y * factor),
-            self.domain_shape,
-            self.range_shape,
-            dtype=self.dtype,
-            device=self.device,
-            apply_batch=None if self._apply_batch is None else lambda X: self.apply_batch(X * factor),
-            adjoint_batch=None if self._adjoint_batch is None else lambda Y: self.adjoint_batch(Y * factor),
-        )
-
-    def apply(self, x: Tensor) -> Tensor:
-        """Return :math:`A x` for one tensor of ``domain_shape``."""
-        return self._apply(x)
-
-    def adjoint(self, y: Tensor) -> Tensor:
-        """Return :math:`A^T y` for one tensor of ``range_shape``."""
-        return self._adjoint(y)
+        # the vector first: what A makes of it may leave the float range
+        functions = {name: getattr(self, name) for name in ("apply", "adjoint", "apply_rows", "adjoint_rows")}
+        known = {name: lambda x, f=f: f(x * factor) for name, f in functions.items() if f is not None}
+        return replace(self, **known)  # type: ignore[arg-type]
 
     def apply_batch(self, X: Tensor) -> Tensor:
         """Return :math:`A x_i` for every row of a batch ``(b, *domain_shape)``."""
-        return batched(self._apply, self._apply_batch, X)
+        return batched(self.apply, self.apply_rows, X)
 
     def adjoint_batch(self, Y: Tensor) -> Tensor:
         """Return :math:`A^T y_i` for every row of a batch ``(b, *range_shape)``."""
-        return batched(self._adjoint, self._adjoint_batch, Y)
+        return batched(self.adjoint, self.adjoint_rows, Y)
 
     def matrix(self) -> Tensor:
         """Return the dense matrix ``(range_dimension, domain_dimension)``, built on the smaller side in chunks."""
@@ -243,7 +208,7 @@ def pulled(out: Tensor, targets: Sequence[Tensor], seeds: Tensor) -> list[Tensor
 
 
 def _columns(
-    batch: Function, shape: tuple[int, ...], other_dimension: int, dtype: torch.dtype, device: torch.device
+    batch: Function, shape: tuple[int, ...], other_dimension: int, dtype: torch.dtype, device: torch.device | str
 ) -> Tensor:
     """Return the images of the standard basis of ``shape``, one per row, flattened."""
     dimension = math.prod(shape)

@@ -15,7 +15,7 @@ from normscope.core.errors import InputError
 from normscope.core.statement import statement
 from normscope.operators.arithmetic import times, total
 from normscope.operators.expression import Expr, LinearOp, linear
-from normscope.operators.layout import add_terms, kept_axes, reshaped, scaled
+from normscope.operators.layout import kept_axes, reshaped, scaled, shifted
 from normscope.operators.nonlinear import INF, Context, Lip, Nonlinear, Range
 from normscope.operators.registry import Call
 
@@ -173,13 +173,13 @@ def normalizer(call: Call, x: Expr, spread: Spread, kind: str, gamma: Any = None
         groups = [n if i == spread.channel_axis else 1 for i, n in enumerate(spread.view)]
         gain = gamma.detach().to(torch.float64).flatten().reshape(groups)
         out = call.atom(Division(inner, spread, kind, gain), x.shape)
-        return out if beta is None else add_terms(call, [out], beta.detach())
+        return out if beta is None else shifted(call, out, beta.detach())
     out = call.atom(Division(inner, spread, kind), x.shape)
     if spread.centered:
         out = centered(call, out, spread)  # nothing changes, but the next operator sees that the mean is zero
     if gamma is not None:
         return scaled(call, out, gamma.detach(), None if beta is None else beta.detach())
-    return out if beta is None else add_terms(call, [out], beta.detach())
+    return out if beta is None else shifted(call, out, beta.detach())
 
 
 def rescaled(call: Call, x: Expr, gamma: Any, beta: Any, *, per_channel: bool) -> Expr:

@@ -135,9 +135,7 @@ class Walk:
         value = self.constant_at(name)
         if not isinstance(value, Tensor | int | float) or isinstance(value, bool):
             return None
-        if isinstance(value, Tensor):
-            return float(value) if value.numel() == 1 else None
-        return float(value)
+        return None if isinstance(value, Tensor) and value.numel() != 1 else float(value)
 
     def _source(self, node: Node) -> None:
         if node.op != "input":
@@ -221,16 +219,14 @@ class Walk:
     def _weight_site(self, node: Node) -> None:
         """Note normalizers that act on weights."""
         kind = weight_normalizer(node, self.around)
-        array = "" if kind is not None else kinds_by_op().get(name_of(node), "")
-        if array and self.around.is_weight(node.inputs()[0]):
-            shape = tuple(self.around.constant(node.inputs()[0]).shape)
-            owner = node.owner or self.names[node.name]
-            self.program.sites.append(Site(node.name, self.names[node.name], owner, array, shape=shape, of_array=True))
+        array = kinds_by_op().get(name_of(node), "") if kind is None else ""
+        if kind is None and not (array and self.around.is_weight(node.inputs()[0])):
+            return
+        value, name = self.values[node.name], self.names[node.name]
+        shape = tuple((value[0] if isinstance(value, tuple | list) else value).shape)
+        owner = node.owner.split(".parametrizations.")[0] or name
+        self.program.sites.append(Site(node.name, name, owner, kind or array, shape=shape, of_array=kind is None))
         if kind is not None:
-            value = self.values[node.name]
-            shape = tuple((value[0] if isinstance(value, tuple | list) else value).shape)
-            owner = node.owner.split(".parametrizations.")[0] or self.names[node.name]
-            self.program.sites.append(Site(node.name, self.names[node.name], owner, kind, shape=shape))
             self.found.add(node.name)
 
     def _apply(self, node: Node, value: Any) -> Any:
@@ -251,7 +247,7 @@ class Walk:
             return self._normalizer(call, kind, rule)
         inner = (value, *(self.values.get(n) for n in node.inputs()))
         if rule is not shape_only and any(isinstance(v, Tensor) and v.is_complex() for v in inner):
-            turned = paired(call, [self.values.get(n) for n in node.inputs() if n in self.exprs])
+            turned = paired(call, self._read(node))
             return turned or self._opaque(call)  # all other rules speak of real numbers
         if rule is None:
             return self._opaque(call)
@@ -268,8 +264,11 @@ class Walk:
         if any(name in self.moving for name in node.inputs()):
             return True
         function = resolve(node.op) if node.op.startswith("aten.") else None
-        read = [self.values.get(name) for name in node.inputs() if name in self.exprs]
-        return function is not None and moves_shape(function, [v for v in read if isinstance(v, Tensor)])
+        return function is not None and moves_shape(function, [v for v in self._read(node) if isinstance(v, Tensor)])
+
+    def _read(self, node: Node) -> list[Any]:
+        """Return the values that a node reads of what depends on the input."""
+        return [self.values.get(name) for name in node.inputs() if name in self.exprs]
 
     def _size(self, node: Node, value: Any) -> Any:
         """Return what was read off a shape that depends on the input."""
@@ -283,8 +282,7 @@ class Walk:
         named = getattr(torch, node.dtype, value.dtype)  # the value itself may be computed wider
         if value.is_floating_point() and (named.itemsize > 1 or not named.is_floating_point):
             return False
-        read = [self.values.get(name) for name in node.inputs() if name in self.exprs]
-        real = any(isinstance(v, Tensor) and v.is_floating_point() for v in read)
+        real = any(isinstance(v, Tensor) and v.is_floating_point() for v in self._read(node))
         return real and not isinstance(found.atom, Opaque)
 
     def _opaque(self, call: Call) -> Any:
@@ -351,32 +349,21 @@ class Walk:
         return result if isinstance(result, Tensor) else None
 
     def _normalizer(self, call: Call, kind: str, rule: Rule) -> Any:
-        """Apply a normalizer's own operation and note it."""
+        """Apply a normalizer's own operation and note it; a scale or shift that depends on the input comes after it."""
         x = call.get("input", call.get("self"))
         moving = {name for name in call.tainted() if name not in ("input", "self")}
-        if isinstance(x, Expr) and moving and moving <= {"weight", "bias"}:
-            return self._adaptive(call, kind, rule, x)
-        if moving or not isinstance(x, Expr):
+        if not isinstance(x, Expr) or not moving <= {"weight", "bias"}:
             return call.opaque("a normalizer whose parameters depend on the input has no rule")
-        result = rule(call)
-        out = result[0] if isinstance(result, list) else result
-        self._note(site_of(call, kind, x, out), x, out)
-        if self.without:
-            return [x, *result[1:]] if isinstance(result, list) else x
-        return result
-
-    def _adaptive(self, call: Call, kind: str, rule: Rule, x: Expr) -> Any:
-        """Apply a normalizer whose scale or shift depends on the input: the quotient, then a product and a sum."""
-        bare = replace(call, arguments=call.arguments | {"weight": None, "bias": None})
+        bare = replace(call, arguments=call.arguments | {"weight": None, "bias": None}) if moving else call
         result = rule(bare)
         out = result[0] if isinstance(result, list) else result
-        site = site_of(bare, normalizers()[kind].adaptive or kind, x, out)
-        per_channel = len(x.shape) > 2 and (site.spread is None or site.spread.channel_axis is not None)
-        whole = rescaled(call, out, call.arguments["weight"], call.arguments.get("bias"), per_channel=per_channel)
-        self._note(site, x, whole)
-        if self.without:
-            whole = x
-        return [whole, *result[1:]] if isinstance(result, list) else whole
+        site = site_of(bare, (normalizers()[kind].adaptive if moving else "") or kind, x, out)
+        if moving:
+            per_channel = len(x.shape) > 2 and (site.spread is None or site.spread.channel_axis is not None)
+            out = rescaled(call, out, call["weight"], call.get("bias"), per_channel=per_channel)
+        self._note(site, x, out)
+        out = x if self.without else out
+        return [out, *result[1:]] if isinstance(result, list) else out
 
     def _note(self, site: Site, source: Expr, out: Expr | None) -> None:
         """Note a normalizer, and what goes in and comes out."""

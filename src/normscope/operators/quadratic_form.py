@@ -105,22 +105,28 @@ def reductions_behind(radicand: Node, around: Surroundings) -> list[Node]:
     return list({n.name: n for n in found}.values())
 
 
+def operands_behind(reduction: Node, around: Surroundings, steps: int) -> Iterator[Node]:
+    """Yield what a reduction may take the squares of: its operand, and what that is made of by algebra."""
+    ref = reduction.args[0]
+    for _ in range(steps):
+        node = around.recogniser.through(ref, repeating=False)
+        if node is None:
+            return
+        yield node
+        ref = node.args[0] if node.args and name_of(node) in _ALGEBRA else None
+
+
 def _sources(radicand: Node, node: Node, around: Surroundings) -> Iterator[tuple[str, tuple[int, ...]]]:
-    """Yield what may be normalized, and over which axes: the operands of reductions, without squares and means."""
+    """Yield what may be normalized, and over which axes."""
     seen = set[tuple[str, tuple[int, ...]]]()
     for reduction in reductions_behind(radicand, around):
         axes = reduced_axes(reduction, around)
         if around.graph[reduction.args[0].name].shape != node.shape:
             continue
-        operand: Node | None = around.recogniser.through(reduction.args[0], repeating=False)
-        for _ in range(3):
-            if operand is None:
-                break
+        for operand in operands_behind(reduction, around, 3):
             if operand.shape == node.shape and (operand.name, axes) not in seen:
                 seen.add((operand.name, axes))
                 yield operand.name, axes
-            inner = operand.args[0] if operand.args and name_of(operand) in _ALGEBRA else None
-            operand = around.recogniser.through(inner, repeating=False) if isinstance(inner, Ref) else None
 
 
 def reduced_axes(reduction: Node, around: Surroundings) -> tuple[int, ...]:
@@ -335,25 +341,11 @@ def root_of_form(call: Call, root: Any, around: Surroundings) -> Any:
     radicand = around.graph[node.args[0].name]
     for reduction in reductions_behind(radicand, around):
         axes = reduced_axes(reduction, around)
-        for source in _operands(reduction, around):
-            expression = around.expression(source)
+        for source in operands_behind(reduction, around, 4):
+            expression = around.expression(source.name)
             if not isinstance(expression, Expr):
                 continue
-            form = fitted_form(radicand, source, axes, around)
+            form = fitted_form(radicand, source.name, axes, around)
             if form is not None and form.shape == expression.shape:
                 return call.atom(RootOfForm(root.atom, expression, form), call.shape)
     return root
-
-
-def _operands(reduction: Node, around: Surroundings) -> list[str]:
-    """Return what a reduction may take the squares of: its operand, and what stands before up to three steps."""
-    found: list[str] = []
-    name = reduction.args[0].name
-    shape = around.shape(name)
-    while len(found) < 4 and around.shape(name) == shape:
-        found.append(name)
-        below = around.graph[name].inputs()
-        if not below:
-            break
-        name = below[0]
-    return found

@@ -22,6 +22,7 @@ from normscope.operators.quadratic_form import (
     behind_shapes,
     fitted_form,
     is_root,
+    operands_behind,
     reduced_axes,
     reductions_behind,
     roots_behind,
@@ -83,17 +84,10 @@ def _written_out(place: Place) -> Written | None:
 
 def _sources(place: Place, root: Node) -> list[str]:
     """Return the tensors of the shape of the result whose statistics are under a root."""
-    found = []
-    for reduction in reductions_behind(place.around.graph[root.args[0].name], place.around):
-        item = place.around.graph[reduction.args[0].name]
-        for _ in range(6):
-            if item.shape == place.node.shape:
-                found.append(item.name)
-            if not item.args or not isinstance(item.args[0], Ref) or name_of(item) not in (*SHAPES, "square", "pow",
-                                                                                           "sub", "mul"):  # fmt: skip
-                break
-            item = place.around.graph[item.args[0].name]
-    return found
+    around = place.around
+    reductions = reductions_behind(around.graph[root.args[0].name], around)
+    behind = (item for reduction in reductions for item in operands_behind(reduction, around, 6))
+    return [item.name for item in behind if item.shape == place.node.shape]
 
 
 def _activated(place: Place, top: Node, root: Node) -> Written | None:
