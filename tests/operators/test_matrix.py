@@ -77,7 +77,7 @@ def _drawn(*shape: int) -> Tensor:
 
 WEIGHT, BIAS, OTHER, TABLE, EXPERTS = _drawn(2, 3, 4), _drawn(2), _drawn(1, 4), _drawn(3, 2, 5), _drawn(3, 4, 2)
 
-LINEAR: dict[str, Case] = {
+BILINEAR: dict[str, Case] = {
     "the second is constant": (lambda x: F.bilinear(x, OTHER.expand(len(x), -1), WEIGHT, BIAS), (3,), None),
     "the first is constant": (lambda x: F.bilinear(OTHER[:, :3].expand(len(x), -1), x, WEIGHT), (4,), None),
     "a tensor contracted": (lambda x: torch.tensordot(x, TABLE, dims=([1, 2], [1, 0])), (2, 3), None),
@@ -86,10 +86,10 @@ LINEAR: dict[str, Case] = {
 }
 
 
-@pytest.mark.parametrize("name", LINEAR)
+@pytest.mark.parametrize("name", BILINEAR)
 def test_of_a_constant_they_are_linear(name: str) -> None:
     """Exact on small maps."""
-    linear(LINEAR[name])
+    linear(BILINEAR[name])
 
 
 @pytest.mark.parametrize(

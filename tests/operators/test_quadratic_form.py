@@ -138,7 +138,7 @@ def _masked(x: Tensor) -> Tensor:
 
 
 #: The function, and the norm of its derivative far from zero: the largest there is.
-FORMS: dict[str, tuple[Callable[[Tensor], Tensor], float]] = {
+ROOTS: dict[str, tuple[Callable[[Tensor], Tensor], float]] = {
     "variance": (lambda x: torch.sqrt(x.var(1, unbiased=False) + 1e-5), 1 / math.sqrt(N)),
     "unbiased variance": (lambda x: x.var(1).sqrt(), 1 / math.sqrt(N - 1)),
     "mean square": (lambda x: (x.pow(2).mean(1) + 1e-5).sqrt(), 1 / math.sqrt(N)),
@@ -152,17 +152,17 @@ FORMS: dict[str, tuple[Callable[[Tensor], Tensor], float]] = {
     "missing entries": (_masked, 1 / math.sqrt(N)),
 }  # fmt: skip
 #: Square roots that have no finite constant on all inputs.
-OTHERS: dict[str, Callable[[Tensor], Tensor]] = {
+NO_ROOTS: dict[str, Callable[[Tensor], Tensor]] = {
     "sum of absolute values": lambda x: torch.sqrt(x.abs().sum(1)),
     "fourth powers": lambda x: torch.sqrt((x**4).sum(1) + 1e-5),
     "a product of neighbours": lambda x: torch.sqrt((x * x.roll(1, 1)).sum(1).square() + 1e-5),
 }
 
 
-@pytest.mark.parametrize("name", FORMS)
+@pytest.mark.parametrize("name", ROOTS)
 def test_the_constant_is_that_of_a_seminorm(name: str) -> None:
     """It is the largest derivative, which random inputs come near and none exceeds."""
-    function, truth = FORMS[name]
+    function, truth = ROOTS[name]
     program = program_of(_Function(function), points(2, N))
     assert any(isinstance(atom.atom, RootOfForm) for atom in program.atoms)
     upper = upper_of(program)
@@ -176,9 +176,9 @@ def test_the_constant_is_that_of_a_seminorm(name: str) -> None:
     assert float(attained) == pytest.approx(truth, rel=1e-6)
 
 
-@pytest.mark.parametrize("name", OTHERS)
+@pytest.mark.parametrize("name", NO_ROOTS)
 def test_other_roots_stay_what_they_are(name: str) -> None:
     """What is no form has no constant on all inputs."""
-    program = program_of(_Function(OTHERS[name]), points(2, N))
+    program = program_of(_Function(NO_ROOTS[name]), points(2, N))
     assert not any(isinstance(atom.atom, RootOfForm) for atom in program.atoms)
     assert upper_of(program) == math.inf

@@ -11,26 +11,26 @@ import mpmath
 import pytest
 
 from normscope.operators.scalar.asymptotics import Tail, Terms, UnknownTailError, expand, joined, supremum, times
-from normscope.operators.scalar.formula import ONE, Formula, X, add, apply, constant, mul, negative, raised, where
+from normscope.operators.scalar.formula import ONE, Formula, X, apply, constant, where
 
 CASES: dict[str, tuple[Formula, Callable[[Any], Any]]] = {
-    "silu": (mul(X, apply("sigmoid", X)), lambda x: x / (1 + mpmath.exp(-x))),
-    "gate first": (mul(apply("sigmoid", X), X), lambda x: x / (1 + mpmath.exp(-x))),
-    "tanh": (mul(X, apply("tanh", add(X, raised(X, 3)))), lambda x: x * mpmath.tanh(x + x**3)),
-    "erf": (mul(X, apply("erf", mul(constant(0.5), X))), lambda x: x * mpmath.erf(x / 2)),
+    "silu": (X * apply("sigmoid", X), lambda x: x / (1 + mpmath.exp(-x))),
+    "gate first": (apply("sigmoid", X) * X, lambda x: x / (1 + mpmath.exp(-x))),
+    "tanh": (X * apply("tanh", X + X**3), lambda x: x * mpmath.tanh(x + x**3)),
+    "erf": (X * apply("erf", constant(0.5) * X), lambda x: x * mpmath.erf(x / 2)),
     "mish": (
-        mul(X, apply("tanh", apply("softplus", X))),
+        X * apply("tanh", apply("softplus", X)),
         lambda x: x * mpmath.tanh(mpmath.log1p(mpmath.exp(x))),
     ),
-    "root": (apply("sqrt", add(ONE, raised(X, 2))), lambda x: mpmath.sqrt(1 + x * x)),
-    "inverse root": (mul(X, apply("rsqrt", add(ONE, raised(X, 2)))), lambda x: x / mpmath.sqrt(1 + x * x)),
-    "rational": (mul(X, apply("inverse", add(ONE, raised(X, 2)))), lambda x: x / (1 + x * x)),
-    "logarithm": (apply("log", add(ONE, raised(X, 2))), lambda x: mpmath.log(1 + x * x)),
-    "bell": (apply("exp", negative(raised(X, 2))), lambda x: mpmath.exp(-x * x)),
-    "wave": (add(X, apply("sin", X)), lambda x: x + mpmath.sin(x)),
-    "arc": (mul(X, apply("atan", X)), lambda x: x * mpmath.atan(x)),
+    "root": (apply("sqrt", ONE + X**2), lambda x: mpmath.sqrt(1 + x * x)),
+    "inverse root": (X * apply("rsqrt", ONE + X**2), lambda x: x / mpmath.sqrt(1 + x * x)),
+    "rational": (X * apply("inverse", ONE + X**2), lambda x: x / (1 + x * x)),
+    "logarithm": (apply("log", ONE + X**2), lambda x: mpmath.log(1 + x * x)),
+    "bell": (apply("exp", -(X**2)), lambda x: mpmath.exp(-x * x)),
+    "wave": (X + apply("sin", X), lambda x: x + mpmath.sin(x)),
+    "arc": (X * apply("atan", X), lambda x: x * mpmath.atan(x)),
     "settled": (apply("exp", apply("tanh", X)), lambda x: mpmath.exp(mpmath.tanh(x))),
-    "choice": (where(add(X, ONE), raised(X, 2), X), lambda x: x * x if x > -1 else x),
+    "choice": (where(X + ONE, X**2, X), lambda x: x * x if x > -1 else x),
 }
 
 
@@ -74,8 +74,8 @@ def test_what_is_not_known_is_refused() -> None:
         with pytest.raises(UnknownTailError):
             expand(formula, side, 4.0)
     with pytest.raises(UnknownTailError):
-        expand(apply("tanh", add(X, constant(-100.0))), 1, 4.0)
-    assert expand(apply("tanh", add(X, constant(-100.0))), 1, 128.0).polynomial == (Fraction(1),)
+        expand(apply("tanh", X + constant(-100.0)), 1, 4.0)
+    assert expand(apply("tanh", X + constant(-100.0)), 1, 128.0).polynomial == (Fraction(1),)
 
 
 def test_arithmetic_is_exact_in_the_polynomial() -> None:

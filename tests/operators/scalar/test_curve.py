@@ -16,45 +16,33 @@ from torch import Tensor
 
 from normscope.core.errors import InputError
 from normscope.operators.scalar.curve import Curve, Piece, critical, enclosure, line, slope
-from normscope.operators.scalar.formula import (
-    ACTIVATIONS,
-    ONE,
-    Formula,
-    X,
-    add,
-    apply,
-    constant,
-    mul,
-    negative,
-    raised,
-    where,
-)
+from normscope.operators.scalar.formula import ACTIVATIONS, ONE, Formula, X, apply, constant, where
 
 mpmath.mp.dps = 50
 K = math.sqrt(2 / math.pi)
-CUBIC = add(X, mul(constant(0.044715), raised(X, 3)))
+CUBIC = X + constant(0.044715) * X**3
 
 #: A formula, the function with many digits, and a point near its steepest one.
 STEEPEST: dict[str, tuple[Formula, Callable[[Any], Any], float]] = {
-    "silu": (mul(X, apply("sigmoid", X)), lambda x: x / (1 + mpmath.exp(-x)), 2.4),
+    "silu": (X * apply("sigmoid", X), lambda x: x / (1 + mpmath.exp(-x)), 2.4),
     "quick gelu": (
-        mul(X, apply("sigmoid", mul(constant(1.702), X))),
+        X * apply("sigmoid", constant(1.702) * X),
         lambda x: x / (1 + mpmath.exp(-mpmath.mpf(1.702) * x)),
         1.4,
     ),
     "gelu": (
-        mul(mul(constant(0.5), X), add(ONE, apply("erf", mul(constant(math.sqrt(0.5)), X)))),
+        constant(0.5) * X * (ONE + apply("erf", constant(math.sqrt(0.5)) * X)),
         lambda x: x / 2 * (1 + mpmath.erf(mpmath.mpf(math.sqrt(0.5)) * x)),
         1.4,
     ),
     "tanh gelu": (
-        mul(mul(constant(0.5), X), add(ONE, apply("tanh", mul(constant(K), CUBIC)))),
+        constant(0.5) * X * (ONE + apply("tanh", constant(K) * CUBIC)),
         lambda x: x / 2 * (1 + mpmath.tanh(mpmath.mpf(K) * (x + mpmath.mpf(0.044715) * x**3))),
         1.4,
     ),
     "mish": (ACTIVATIONS["mish"](X), lambda x: x * mpmath.tanh(mpmath.log1p(mpmath.exp(x))), 1.5),
-    "bell": (apply("exp", negative(raised(X, 2))), lambda x: mpmath.exp(-x * x), 0.7),
-    "product": (mul(apply("tanh", X), apply("sigmoid", X)), lambda x: mpmath.tanh(x) / (1 + mpmath.exp(-x)), 0.4),
+    "bell": (apply("exp", -(X**2)), lambda x: mpmath.exp(-x * x), 0.7),
+    "product": (apply("tanh", X) * apply("sigmoid", X), lambda x: mpmath.tanh(x) / (1 + mpmath.exp(-x)), 0.4),
 }
 
 
@@ -72,7 +60,7 @@ def test_the_steepest_slope(name: str) -> None:
 @given(st.floats(-8, 8))
 def test_the_constant_of_a_swish_does_not_depend_on_its_scale(exponent: float) -> None:
     """``x s(b x)`` is ``x s(x)`` in another unit."""
-    found = slope(mul(X, apply("sigmoid", mul(constant(2.0**exponent), X))))
+    found = slope(X * apply("sigmoid", constant(2.0**exponent) * X))
     assert 1.0998393194 <= found <= 1.0998393202
 
 
@@ -80,11 +68,11 @@ FUNCTIONS: dict[str, tuple[Formula, Callable[[Tensor], Tensor]]] = {
     "silu": (STEEPEST["silu"][0], F.silu),
     "mish": (STEEPEST["mish"][0], F.mish),
     "softsign": (ACTIVATIONS["softsign"](X), F.softsign),
-    "elu": (where(X, X, add(apply("exp", X), negative(ONE))), F.elu),
-    "two slopes": (where(X, mul(constant(2.0), X), X), lambda x: torch.where(x > 0, 2 * x, x)),
-    "square of relu": (raised(apply("relu", X), 2), lambda x: x.relu() ** 2),
-    "growing wave": (mul(X, apply("sin", X)), lambda x: x * x.sin()),
-    "root": (apply("sqrt", add(ONE, raised(X, 2))), lambda x: (1 + x * x).sqrt()),
+    "elu": (where(X, X, apply("exp", X) - ONE), F.elu),
+    "two slopes": (where(X, constant(2.0) * X, X), lambda x: torch.where(x > 0, 2 * x, x)),
+    "square of relu": (apply("relu", X) ** 2, lambda x: x.relu() ** 2),
+    "growing wave": (X * apply("sin", X), lambda x: x * x.sin()),
+    "root": (apply("sqrt", ONE + X**2), lambda x: (1 + x * x).sqrt()),
 }
 
 
@@ -106,10 +94,10 @@ def test_on_intervals(name: str) -> None:
 
 def test_what_has_no_constant() -> None:
     """Growing slopes, poles, jumps and ends of domains are infinite on the line; without them there is a constant."""
-    assert slope(raised(X, 2)) == slope(mul(X, apply("sin", X))) == math.inf
+    assert slope(X**2) == slope(X * apply("sin", X)) == math.inf
     assert slope(apply("inverse", X), -1.0, 1.0) == math.inf
-    assert slope(where(X, add(X, ONE), X)) == slope(where(X, add(X, ONE), X), -1.0, 1.0) == math.inf
-    assert slope(mul(X, apply("log", X)), -1.0, 1.0) == math.inf
+    assert slope(where(X, X + ONE, X)) == slope(where(X, X + ONE, X), -1.0, 1.0) == math.inf
+    assert slope(X * apply("log", X), -1.0, 1.0) == math.inf
     assert slope(apply("inverse", X), 1.0, math.inf) == pytest.approx(1.0, rel=1e-6)
     assert slope(apply("sqrt", X), 0.25, math.inf) == pytest.approx(1.0, rel=1e-6)
     with pytest.raises(InputError, match="low <= high"):
@@ -148,7 +136,7 @@ def test_the_points_where_a_function_turns_are_all_there_are(name: str) -> None:
 
 def test_a_sine_turns_too_often_to_list() -> None:
     """Its range is found without."""
-    wave = apply("sin", mul(constant(3.0), X))
+    wave = apply("sin", constant(3.0) * X)
     assert critical(wave, 0) is None
     assert enclosure(wave, 0, 0.1, 0.9) == pytest.approx((math.sin(0.3), 1.0), abs=1e-8)
     assert slope(wave) == pytest.approx(3.0, rel=1e-12)
@@ -157,7 +145,7 @@ def test_a_sine_turns_too_often_to_list() -> None:
 
 def test_kinks_count_from_both_sides() -> None:
     """The slope of ``relu(x - 0.3)^2 - |x|`` is steepest on the left of zero."""
-    kinked = add(raised(apply("relu", add(X, constant(-0.3))), 2), negative(ACTIVATIONS["abs"](X)))
+    kinked = apply("relu", X + constant(-0.3)) ** 2 - ACTIVATIONS["abs"](X)
     assert enclosure(kinked, 1, -1.0, 0.5) == pytest.approx((-1.0, 1.0))
     assert enclosure(kinked, 1, 0.1, 0.8) == pytest.approx((-1.0, 0.0), abs=1e-12)
     assert enclosure(kinked, 0, -1.0, 0.25) == pytest.approx((-1.0, 0.0), abs=1e-12)
@@ -165,8 +153,8 @@ def test_kinks_count_from_both_sides() -> None:
 
 def test_a_plateau_counts() -> None:
     """Between two bends the slope is constant and largest: ``relu(x) - relu(x - 1)``, smoothed by squares."""
-    ramp = [raised(apply("relu", add(X, constant(-c))), 2) for c in (0.0, 1.0, 3.0, 4.0)]
-    formula = add(add(ramp[0], negative(ramp[1])), add(negative(ramp[2]), ramp[3]))
+    ramp = [apply("relu", X + constant(-c)) ** 2 for c in (0.0, 1.0, 3.0, 4.0)]
+    formula = ramp[0] - ramp[1] + (-ramp[2] + ramp[3])
     assert slope(formula) == pytest.approx(2.0, rel=1e-12)
     assert slope(formula, -1.0, 9.0) == pytest.approx(2.0, rel=1e-12)
     assert slope(formula, 3.5, 9.0) == pytest.approx(1.0, rel=1e-12)
@@ -174,8 +162,8 @@ def test_a_plateau_counts() -> None:
 
 def parabola() -> Curve:
     """Return ``x^2`` on the left of 1 and ``2x - 1`` on the right."""
-    left = Piece(-math.inf, 1.0, raised(X, 2), turns=(0.0,), bends=(), left=(math.inf, -math.inf))
-    return Curve((left, line(1.0, math.inf, add(mul(constant(2.0), X), constant(-1.0)))), least=0.0)
+    left = Piece(-math.inf, 1.0, X**2, turns=(0.0,), bends=(), left=(math.inf, -math.inf))
+    return Curve((left, line(1.0, math.inf, constant(2.0) * X + constant(-1.0))), least=0.0)
 
 
 def test_slope_and_image_of_a_curve() -> None:
@@ -192,7 +180,7 @@ def test_slope_and_image_of_a_curve() -> None:
 
 def test_exact_limits_cap_the_result() -> None:
     """What is known exactly is not exceeded by rounding."""
-    curve = Curve((line(0.0, 1.0, mul(apply("inverse", constant(3.0)), X)),))
+    curve = Curve((line(0.0, 1.0, apply("inverse", constant(3.0)) * X),))
     assert curve.slope(0.0, 1.0) == math.nextafter(1 / 3, 1.0)
     capped = Curve(curve.pieces, least=0.0, most=0.25, steepest=0.25)
     assert capped.slope(0.0, 1.0) == 0.25

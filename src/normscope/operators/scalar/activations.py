@@ -15,7 +15,7 @@ from normscope.core.rounding import UNIT, product_up
 from normscope.core.statement import statement
 from normscope.operators.scalar.curve import Curve, Piece, line
 from normscope.operators.scalar.formula import ACTIVATIONS as FORMULAS
-from normscope.operators.scalar.formula import ONE, Formula, X, add, apply, constant, mul, negative, quotient, raised
+from normscope.operators.scalar.formula import ONE, Formula, X, apply, constant
 
 _INF = math.inf
 #: Value and derivative in the limits at both ends.
@@ -54,7 +54,7 @@ class Activation:
 
 def _line(low: float, high: float, slope: float, offset: float = 0.0) -> Piece:
     """Return the piece ``slope x + offset``."""
-    return line(low, high, add(mul(constant(slope), X), constant(offset)))
+    return line(low, high, constant(slope) * X + constant(offset))
 
 
 def _whole(formula: Formula, **known: Any) -> Curve:
@@ -80,7 +80,7 @@ def _prelu(weight: Any) -> Curve:
 
 def _exponential(height: Formula, rate: Formula, limits: tuple[float, float]) -> Piece:
     """Return the piece ``height (exp(rate x) - 1)`` on ``x <= 0``, the left half of ELU and CELU."""
-    below = mul(height, add(apply("exp", mul(rate, X)), constant(-1.0)))
+    below = height * (apply("exp", rate * X) + constant(-1.0))
     return Piece(-_INF, 0.0, below, (), (), left=limits)
 
 
@@ -92,7 +92,7 @@ def _elu(alpha: float, scale: float, input_scale: float) -> Curve:
         far = (0.0, 0.0)
     else:
         far = (math.copysign(_INF, height), math.copysign(_INF, height * input_scale))
-    below = _exponential(mul(constant(scale), constant(alpha)), constant(input_scale), far)
+    below = _exponential(constant(scale) * constant(alpha), constant(input_scale), far)
     steepest = max(abs(scale), product_up(scale, alpha, input_scale)) if input_scale >= 0 else _INF
     bounded = scale >= 0 and alpha >= 0 and input_scale > 0
     return Curve((below, _line(0.0, _INF, scale)), least=-size if bounded else -_INF, steepest=steepest)
@@ -116,21 +116,21 @@ SELU_SCALE = 1.0507009873554804934193349852946
 def _gelu(approximate: str) -> Curve:
     """Return ``x Phi(x)``, or its tanh form ``x s(2 sqrt(2/pi) (x + 0.044715 x^3))``."""
     if approximate == "none":
-        return _whole(mul(mul(constant(0.5), X), apply("erfc", mul(negative(apply("rsqrt", constant(2.0))), X))))
+        return _whole(constant(0.5) * X * apply("erfc", -apply("rsqrt", constant(2.0)) * X))
     if approximate == "tanh":
         # pi = 4 atan(1)
-        scale = apply("rsqrt", mul(constant(0.5), apply("atan", ONE)))
-        return _whole(mul(X, apply("sigmoid", mul(scale, add(X, mul(constant(0.044715), raised(X, 3)))))))
+        scale = apply("rsqrt", constant(0.5) * apply("atan", ONE))
+        return _whole(X * apply("sigmoid", scale * (X + constant(0.044715) * X**3)))
     raise InputError(f"Expected approximate to be 'none' or 'tanh', got {approximate!r}.")
 
 
 def _hardsigmoid() -> Curve:
-    middle = line(-3.0, 3.0, add(mul(apply("inverse", constant(6.0)), X), constant(0.5)))
+    middle = line(-3.0, 3.0, apply("inverse", constant(6.0)) * X + constant(0.5))
     return Curve((_line(-_INF, -3.0, 0.0), middle, _line(3.0, _INF, 0.0, 1.0)), least=0.0, most=1.0)
 
 
 def _hardswish() -> Curve:
-    middle = quotient(mul(X, add(X, constant(3.0))), constant(6.0))
+    middle = X * (X + constant(3.0)) / constant(6.0)
     pieces = (_line(-_INF, -3.0, 0.0), Piece(-3.0, 3.0, middle, (-1.5,), ()), _line(3.0, _INF, 1.0))
     return Curve(pieces, least=-0.375, steepest=1.5)
 
@@ -152,7 +152,7 @@ def _softplus(beta: float, threshold: float) -> Curve:
     """
     if not beta > 0:
         raise InputError(f"Expected beta > 0 for softplus, got {beta}.")
-    formula = quotient(apply("softplus", mul(constant(beta), X)), constant(beta))
+    formula = apply("softplus", constant(beta) * X) / constant(beta)
     piece = Piece(-_INF, _INF, formula, (), (), (0.0, 0.0), (_INF, 1.0))
     switch = threshold / beta
     start, stop = switch - 4.0 * UNIT * abs(switch), switch + 4.0 * UNIT * abs(switch)
@@ -190,8 +190,8 @@ def _threshold(threshold: float, value: float) -> Curve:
 
 def _softsign() -> Curve:
     """Return ``x/(1 + |x|)``."""
-    left = Piece(-_INF, 0.0, quotient(X, add(ONE, negative(X))), (), (), left=(-1.0, 0.0))
-    right = Piece(0.0, _INF, quotient(X, add(ONE, X)), (), (), right=(1.0, 0.0))
+    left = Piece(-_INF, 0.0, X / (ONE - X), (), (), left=(-1.0, 0.0))
+    right = Piece(0.0, _INF, X / (ONE + X), (), (), right=(1.0, 0.0))
     return Curve((left, right), least=-1.0, most=1.0, steepest=1.0)
 
 
@@ -206,7 +206,7 @@ def _monotone(formula: Formula, ends: Limits, **known: Any) -> Curve:
 
 def _logarithm(inner: Formula, base: float | None = None) -> Curve:
     """Return a logarithm, to a base if there is one, of ``x`` or ``1 + x``."""
-    formula = apply("log", inner) if base is None else quotient(apply("log", inner), apply("log", constant(base)))
+    formula = apply("log", inner) if base is None else apply("log", inner) / apply("log", constant(base))
     start = 0.0 if inner == X else -1.0
     return _monotone(formula, ((-_INF, _INF), (_INF, 0.0)), domain=(start, _INF))
 
@@ -229,7 +229,7 @@ def power(exponent: float) -> Curve:
         raise InputError(f"Expected a finite exponent, got {p}.")
     if p in (0.0, 1.0):
         return Curve((_line(-_INF, _INF, p, 1.0 - p),))
-    formula, whole = raised(X, p), p.is_integer()
+    formula, whole = X**p, p.is_integer()
     sign = -1.0 if whole and p % 2 else 1.0
     zero = None if whole and p > 0 else (0.0 if p > 0 else _INF, 0.0 if p > 1 else math.copysign(_INF, p))
     far = (_INF if p > 0 else 0.0, _INF if p > 1 else 0.0)
@@ -279,12 +279,12 @@ _PLAIN: dict[str, Callable[[], Curve]] = {
         apply("atanh", X), turns=(), bends=(0.0,), left=(-_INF, _INF), right=(_INF, _INF), domain=(-1.0, 1.0)
     ),
     "exp": lambda: _monotone(apply("exp", X), ((0.0, 0.0), (_INF, _INF)), least=0.0),
-    "exp2": lambda: _monotone(apply("exp", mul(apply("log", constant(2.0)), X)), ((0.0, 0.0), (_INF, _INF)), least=0.0),
+    "exp2": lambda: _monotone(apply("exp", apply("log", constant(2.0)) * X), ((0.0, 0.0), (_INF, _INF)), least=0.0),
     "expm1": lambda: _monotone(FORMULAS["expm1"](X), ((-1.0, 0.0), (_INF, _INF)), least=-1.0),
     "log": lambda: _logarithm(X),
     "log2": lambda: _logarithm(X, 2.0),
     "log10": lambda: _logarithm(X, 10.0),
-    "log1p": lambda: _logarithm(add(ONE, X)),
+    "log1p": lambda: _logarithm(ONE + X),
     "sqrt": lambda: power(0.5),
     "rsqrt": lambda: power(-0.5),
     "square": lambda: power(2.0),

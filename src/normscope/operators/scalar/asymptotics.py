@@ -164,8 +164,8 @@ def expand(formula: Formula, side: int, start: float) -> Tail:
     Raises:
         UnknownTailError: if nothing is known from there on.
 
-    >>> from normscope.operators.scalar.formula import X, apply, mul
-    >>> expand(mul(X, apply("sigmoid", X)), 1, 8.0).polynomial
+    >>> from normscope.operators.scalar.formula import X, apply
+    >>> expand(X * apply("sigmoid", X), 1, 8.0).polynomial
     (Fraction(0, 1), Fraction(1, 1))
     """
     if formula.op == "x":

@@ -82,8 +82,8 @@ def critical(formula: Formula, order: int) -> tuple[Box, ...] | None:
     Returns:
         The boxes from left to right, up to the ends of the formula; nothing if there are too many.
 
-    >>> from normscope.operators.scalar.formula import X, apply, mul
-    >>> [round(box[0], 6) for box in critical(mul(X, apply("sigmoid", X)), 1)]
+    >>> from normscope.operators.scalar.formula import X, apply
+    >>> [round(box[0], 6) for box in critical(X * apply("sigmoid", X), 1)]
     [-2.399357, 2.399357]
     """
     if affine(formula) is not None:
@@ -172,8 +172,8 @@ def _highest(formula: Formula, order: int, low: float, high: float, sign: int) -
 def enclosure(formula: Formula, order: int, low: float = -_INF, high: float = _INF) -> tuple[float, float]:
     """Return certified bounds of a formula (order 0) or of its slope (order 1) on [low, high].
 
-    >>> from normscope.operators.scalar.formula import X, apply, mul
-    >>> round(enclosure(mul(X, apply("sigmoid", X)), 0)[0], 6)
+    >>> from normscope.operators.scalar.formula import X, apply
+    >>> round(enclosure(X * apply("sigmoid", X), 0)[0], 6)
     -0.278465
     """
     with ctx.workprec(PRECISION):
@@ -223,8 +223,8 @@ def slope(formula: Formula, low: float = -_INF, high: float = _INF) -> float:
     Raises:
         InputError: if the interval is not one.
 
-    >>> from normscope.operators.scalar.formula import X, apply, constant, mul
-    >>> round(slope(mul(X, apply("sigmoid", mul(constant(1.702), X)))), 5)
+    >>> from normscope.operators.scalar.formula import X, apply, constant
+    >>> round(slope(X * apply("sigmoid", constant(1.702) * X)), 5)
     1.09984
     """
     _check(low, high)

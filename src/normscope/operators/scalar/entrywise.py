@@ -5,6 +5,7 @@ without a range. As a function of ``x`` alone it has one, the largest slope.
 """
 
 import math
+import operator
 from collections.abc import Callable
 from fractions import Fraction
 from typing import Any
@@ -24,16 +25,11 @@ from normscope.operators.scalar.formula import (
     ZERO,
     Formula,
     X,
-    add,
     apply,
     constant,
     continuous,
     maximum,
     minimum,
-    mul,
-    negative,
-    quotient,
-    raised,
     where,
 )
 
@@ -171,7 +167,7 @@ def _sum(sign: float, *, swapped: bool = False) -> Builder:
     def build(a: Arguments) -> Formula:
         left, right = _form(a["self"]), _form(a["other"])
         left, right = (right, left) if swapped else (left, right)
-        return add(left, mul(constant(sign * float(1.0 if a.get("alpha") is None else a["alpha"])), right))
+        return left + constant(sign * float(1.0 if a.get("alpha") is None else a["alpha"])) * right
 
     return build
 
@@ -179,7 +175,7 @@ def _sum(sign: float, *, swapped: bool = False) -> Builder:
 def _divided(a: Arguments) -> Formula | None:
     if a.get("rounding_mode") is not None:
         return None
-    return quotient(_form(a["self"]), _form(a["other"]))
+    return _form(a["self"]) / _form(a["other"])
 
 
 def _raised(a: Arguments) -> Formula | None:
@@ -189,7 +185,7 @@ def _raised(a: Arguments) -> Formula | None:
     if p == 1.0:
         return f
     if p == int(p) and 2 <= p <= 8:
-        return raised(f, int(p))
+        return f ** int(p)
     name = {0.5: "sqrt", -0.5: "rsqrt", -1.0: "inverse"}.get(p)
     return None if name is None else apply(name, f)
 
@@ -198,13 +194,13 @@ def _softplus(a: Arguments) -> Formula | None:
     beta, threshold = float(a["beta"]), float(a["threshold"])
     if not beta > 0 or not jump_is_rounding(threshold):
         return None
-    inner = apply("softplus", mul(constant(beta), _form(a["self"])))
-    return quotient(inner, constant(beta)) if beta != 1.0 else inner
+    inner = apply("softplus", constant(beta) * _form(a["self"]))
+    return inner / constant(beta) if beta != 1.0 else inner
 
 
 def _leaky(a: Arguments) -> Formula:
     f, below = _form(a["self"]), constant(float(a["negative_slope"]))
-    return add(apply("relu", f), negative(mul(below, apply("relu", negative(f)))))
+    return apply("relu", f) - below * apply("relu", -f)
 
 
 def _cut(low: str, high: str) -> Builder:
@@ -220,9 +216,9 @@ def _compared(order: int, *, strict: bool) -> Builder:
     """Return the mask of ``self > other`` (order 1) or ``self < other`` (order -1), or with equality."""
 
     def build(a: Arguments) -> Formula:
-        difference = add(_form(a["self"]), negative(_form(a["other"])))
-        above = difference if order > 0 else negative(difference)
-        return where(above, ONE, ZERO) if strict else where(negative(above), ZERO, ONE)
+        difference = _form(a["self"]) - _form(a["other"])
+        above = difference if order > 0 else -difference
+        return where(above, ONE, ZERO) if strict else where(-above, ZERO, ONE)
 
     return build
 
@@ -244,7 +240,7 @@ def _chosen(mask: str, yes: str, no: str) -> Builder:
 def _scaled_third(join: Callable[[Formula, Formula], Formula]) -> Builder:
     def build(a: Arguments) -> Formula:
         inner = join(_form(a["tensor1"]), _form(a["tensor2"]))
-        return add(_form(a["self"]), mul(_form(a.get("value", 1)), inner))
+        return _form(a["self"]) + _form(a.get("value", 1)) * inner
 
     return build
 
@@ -260,17 +256,17 @@ def _of_one(function: Callable[[Formula], Formula]) -> Builder:
 #: What operations do to formulas, by name.
 _BUILDERS: dict[str, Builder] = {
     **{name: _of_one(function) for name, function in ACTIVATIONS.items()},
-    "negative": _of_one(negative),
+    "negative": _of_one(operator.neg),
     "absolute": _of_one(ACTIVATIONS["abs"]),
     "special_expit": _of_one(ACTIVATIONS["sigmoid"]),
     "special_erf": _of_one(ACTIVATIONS["erf"]),
     "logical_not": lambda a: _select(a["self"], ZERO, ONE),
     "bitwise_not": lambda a: _select(a["self"], ZERO, ONE),
     "add": _sum(1.0), "sub": _sum(-1.0), "subtract": _sum(-1.0), "rsub": _sum(-1.0, swapped=True),
-    "mul": _of_two(mul), "multiply": _of_two(mul),
+    "mul": _of_two(operator.mul), "multiply": _of_two(operator.mul),
     "div": _divided, "divide": _divided, "true_divide": _divided,
     "maximum": _of_two(maximum), "minimum": _of_two(minimum),
-    "addcmul": _scaled_third(mul), "addcdiv": _scaled_third(quotient),
+    "addcmul": _scaled_third(operator.mul), "addcdiv": _scaled_third(operator.truediv),
     "pow": _raised, "softplus": _softplus, "leaky_relu": _leaky,
     "clamp": _cut("min", "max"), "clip": _cut("min", "max"), "clamp_min": _cut("min", "max"),
     "clamp_max": _cut("min", "max"), "hardtanh": _cut("min_val", "max_val"),

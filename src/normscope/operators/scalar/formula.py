@@ -6,6 +6,7 @@ product and a sigmoid. A choice by a comparison is moved to the outside, ``f(whe
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from fractions import Fraction
@@ -31,6 +32,27 @@ class Formula:
     parts: tuple[Formula, ...] = ()  #: the operands
     number: float = 0.0  #: the value of a constant, or the exponent
     size: int = 1  #: number of nodes, each as often as it is written
+
+    def __add__(self, other: Formula) -> Formula:
+        return self if other == ZERO else other if self == ZERO else _build("add", (self, other))
+
+    def __mul__(self, other: Formula) -> Formula:
+        """Return the product; a constant zero or one, as a mask has them, is carried out."""
+        if ZERO in (self, other) and self.total and other.total:
+            return ZERO
+        return self if other == ONE else other if self == ONE else _build("mul", (self, other))
+
+    def __neg__(self) -> Formula:
+        return _MINUS * self
+
+    def __sub__(self, other: Formula) -> Formula:
+        return self + -other
+
+    def __truediv__(self, other: Formula) -> Formula:
+        return self * apply("inverse", other)
+
+    def __pow__(self, exponent: float) -> Formula:
+        return _build("pow", (self,), float(exponent))
 
     def series(self, x: arb, length: int, memo: dict[int, arb_series] | None = None) -> arb_series:
         """Return the power series at a ball: coefficient k holds ``g^(k)/k!`` at each of its points."""
@@ -87,7 +109,7 @@ class Formula:
     def exact(self, x: Fraction) -> Fraction | None:
         """Return the value at a rational point if it is rational and found by exact arithmetic, or ``None``.
 
-        >>> (mul(X, apply("sigmoid", X))).exact(Fraction(0))
+        >>> (X * apply("sigmoid", X)).exact(Fraction(0))
         Fraction(0, 1)
         """
         if self.op == "x":
@@ -177,40 +199,13 @@ def _build(op: str, parts: tuple[Formula, ...], number: float = 0.0) -> Formula:
     return Formula(op, parts, number, 1 + sum(part.size for part in parts))
 
 
-def add(f: Formula, g: Formula) -> Formula:
-    """Return ``f + g``."""
-    return f if g == ZERO else g if f == ZERO else _build("add", (f, g))
-
-
-def mul(f: Formula, g: Formula) -> Formula:
-    """Return ``f g``; a constant zero or one, as a mask has them, is carried out."""
-    if ZERO in (f, g) and f.total and g.total:
-        return ZERO
-    return f if g == ONE else g if f == ONE else _build("mul", (f, g))
-
-
-def negative(f: Formula) -> Formula:
-    """Return ``-f``."""
-    return mul(_MINUS, f)
-
-
-def raised(f: Formula, p: float) -> Formula:
-    """Return ``f^p`` for a constant exponent."""
-    return _build("pow", (f,), float(p))
-
-
-def quotient(f: Formula, g: Formula) -> Formula:
-    """Return ``f/g``."""
-    return mul(f, apply("inverse", g))
-
-
 def apply(name: str, f: Formula) -> Formula:
     """Return an elementary function of a formula.
 
     ``1/sqrt(f)``, ``log(1 + exp f)`` and ``1/(1 + exp f) = s(-f)`` are one function each: their parts grow beyond every
     bound where they do not.
 
-    >>> apply("inverse", apply("sqrt", X)).op, apply("log", add(ONE, apply("exp", X))).op
+    >>> apply("inverse", apply("sqrt", X)).op, apply("log", ONE + apply("exp", X)).op
     ('rsqrt', 'softplus')
     """
     if name == "inverse" and f.op == "sqrt":
@@ -219,7 +214,7 @@ def apply(name: str, f: Formula) -> Formula:
         other = f.parts[1] if f.parts[0] == ONE else f.parts[0]
         if other.op == "exp":
             inner = other.parts[0]
-            return _build("softplus", (inner,)) if name == "log" else _build("sigmoid", (negative(inner),))
+            return _build("softplus", (inner,)) if name == "log" else _build("sigmoid", (-inner,))
     return _build(name, (f,))
 
 
@@ -233,7 +228,7 @@ def where(condition: Formula, yes: Formula, no: Formula) -> Formula:
 def affine(f: Formula) -> tuple[Fraction, Fraction] | None:
     """Return ``(a, b)`` if the formula is ``a x + b`` as written, or ``None``.
 
-    >>> affine(add(mul(constant(2.0), X), ONE))
+    >>> affine(constant(2.0) * X + ONE)
     (Fraction(2, 1), Fraction(1, 1))
     """
     if f.op == "x":
@@ -256,7 +251,7 @@ def affine(f: Formula) -> tuple[Fraction, Fraction] | None:
 def continuous(f: Formula) -> bool:
     """Return whether every choice is proved to be continuous: both branches agree, exactly, where it switches.
 
-    >>> continuous(where(X, mul(constant(2.0), X), X)), continuous(where(X, add(X, ONE), X))
+    >>> continuous(where(X, constant(2.0) * X, X)), continuous(where(X, X + ONE, X))
     (True, False)
     """
     for node in f.walk():
@@ -273,17 +268,17 @@ def continuous(f: Formula) -> bool:
 
 
 def _absolute(f: Formula) -> Formula:
-    return add(apply("relu", f), apply("relu", negative(f)))
+    return apply("relu", f) + apply("relu", -f)
 
 
 def maximum(f: Formula, g: Formula) -> Formula:
     """Return ``max(f, g) = g + relu(f - g)``."""
-    return add(g, apply("relu", add(f, negative(g))))
+    return g + apply("relu", f - g)
 
 
 def minimum(f: Formula, g: Formula) -> Formula:
     """Return ``min(f, g) = g - relu(g - f)``."""
-    return add(g, negative(apply("relu", add(g, negative(f)))))
+    return g - apply("relu", g - f)
 
 
 #: Activations as formulas; those with constants that are no floats, as 1/6 and sqrt(1/2), are left out.
@@ -294,15 +289,15 @@ ACTIVATIONS: dict[str, Callable[[Formula], Formula]] = {
         if name not in ("inverse", "softplus")
     },
     "reciprocal": lambda f: apply("inverse", f),
-    "neg": negative,
+    "neg": operator.neg,
     "abs": _absolute,
-    "square": lambda f: raised(f, 2),
-    "silu": lambda f: mul(f, apply("sigmoid", f)),
-    "mish": lambda f: mul(f, apply("tanh", apply("softplus", f))),
-    "log_sigmoid": lambda f: negative(apply("softplus", negative(f))),
-    "softsign": lambda f: mul(f, apply("inverse", add(ONE, _absolute(f)))),
-    "tanhshrink": lambda f: add(f, negative(apply("tanh", f))),
-    "expm1": lambda f: add(apply("exp", f), constant(-1.0)),
-    "log1p": lambda f: apply("log", add(ONE, f)),
+    "square": lambda f: f**2,
+    "silu": lambda f: f * apply("sigmoid", f),
+    "mish": lambda f: f * apply("tanh", apply("softplus", f)),
+    "log_sigmoid": lambda f: -apply("softplus", -f),
+    "softsign": lambda f: f * apply("inverse", ONE + _absolute(f)),
+    "tanhshrink": lambda f: f - apply("tanh", f),
+    "expm1": lambda f: apply("exp", f) + constant(-1.0),
+    "log1p": lambda f: apply("log", ONE + f),
     "relu6": lambda f: minimum(maximum(f, ZERO), constant(6.0)),
 }
