@@ -14,7 +14,7 @@ from normscope.operators.joining import piece
 from normscope.operators.layout import broadcast, scaled
 from normscope.operators.nonlinear import INF, Context, Pointwise, Range, outward
 from normscope.operators.registry import Call, rule
-from normscope.operators.scalar.activations import ACTIVATIONS, image, slope
+from normscope.operators.scalar.activations import curve_of, image, slope
 
 #: Functions of one argument, by the name their operation has; aliases have the name in the table of activations.
 _PLAIN = (
@@ -70,7 +70,7 @@ def function(
         return call.opaque(f"{name} jumps", known=True, shape=x.shape)
     low, high = image(name, given, 0.0, 0.0)
     room = _SIXTHS.get(name, 1.0)
-    curve = ACTIVATIONS[name].curve(given)
+    curve = curve_of(name, given)
     return call.atom(
         Pointwise(
             x,
@@ -142,7 +142,7 @@ def clamped(call: Call, x: Expr, low: Any, high: Any) -> Expr:
             lambda a, b: 1.0,
             enclosure,
             needs_range=False,
-            curve=ACTIVATIONS["clamp"].curve(ends) if known else None,
+            curve=curve_of("clamp", ends) if known else None,
             apply=(lambda z: z.clamp(**ends)) if known else None,
         ),
         x.shape,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import math
 
 import pytest
@@ -11,7 +12,7 @@ from torch import Tensor, nn
 from networks import points, program_of
 from normscope.lipschitz.local.slopes import Scalar, scalar_of
 from normscope.operators.activation import on_tensors
-from normscope.operators.scalar.activations import ACTIVATIONS, slope
+from normscope.operators.scalar.activations import ACTIVATIONS, curve_of, slope
 
 #: Functions with a bounded slope on the whole line.
 NAMES = sorted(
@@ -22,9 +23,9 @@ NAMES = sorted(
 
 
 def _scalar(name: str) -> Scalar:
-    found = ACTIVATIONS[name]
+    defaults = {key: p.default for key, p in inspect.signature(ACTIVATIONS[name]).parameters.items()}
     inexact = 2.0**-24 if name in ("hardsigmoid", "hardswish") else 0.0  # torch rounds 1/6 to float32
-    return Scalar(on_tensors(name, dict(found.defaults)), found.curve(), inexact)
+    return Scalar(on_tensors(name, defaults), curve_of(name), inexact)
 
 
 @pytest.mark.parametrize("name", NAMES)

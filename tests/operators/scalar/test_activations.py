@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from normscope.core.errors import InputError
-from normscope.operators.scalar.activations import ACTIVATIONS, Activation, UnknownActivationError, image, power, slope
+from normscope.operators.scalar.activations import ACTIVATIONS, UnknownActivationError, curve_of, image, power, slope
 
 mpmath.mp.dps = 50
 Function = Callable[[Tensor], Tensor]
@@ -343,7 +343,6 @@ def test_errors_say_what_is_known() -> None:
 
 def test_every_entry_is_an_activation_with_a_case() -> None:
     """The table is complete and every entry is compared with PyTorch, or tested for its jump."""
-    assert all(isinstance(a, Activation) and a.name == name for name, a in ACTIVATIONS.items())
     assert set(ACTIVATIONS) - {name for name, *_ in CASES} == {"hardshrink"}
 
 
@@ -460,13 +459,13 @@ def test_points_enclose_the_truth(name: str) -> None:
 
 def slopes(name: str, x: float) -> tuple[float, float]:
     """Return the enclosure of a slope at a point."""
-    return ACTIVATIONS[name].curve().slopes(x, x)
+    return curve_of(name).slopes(x, x)
 
 
 @pytest.mark.parametrize("name", ["exp", "exp2", "expm1", "sinh", "cosh"])
 def test_overflow_is_infinite_and_has_the_right_sign(name: str) -> None:
     """Arguments beyond the float range give unbounded slopes and one-sided images."""
-    curve = ACTIVATIONS[name].curve()
+    curve = curve_of(name)
     assert curve.slope(0.0, 5000.0) == math.inf
     assert curve.image(0.0, 5000.0)[1] == math.inf
     low = curve.image(-5000.0, 0.0)[0]
@@ -478,7 +477,7 @@ def test_overflow_is_infinite_and_has_the_right_sign(name: str) -> None:
 )
 def test_ends_of_the_domain_are_infinitely_steep(name: str, end: float) -> None:
     """At the end of the domain the slope is infinite."""
-    assert ACTIVATIONS[name].curve().slope(end, end) == math.inf
+    assert curve_of(name).slope(end, end) == math.inf
 
 
 @pytest.mark.parametrize(
@@ -488,7 +487,7 @@ def test_waves_on_intervals(low: float, high: float) -> None:
     """Sine and cosine reach their extrema exactly when the interval holds them."""
     for name, function in (("sin", math.sin), ("cos", math.cos)):
         values = [function(low + (high - low) * k / 20000) for k in range(20001)]
-        least, most = ACTIVATIONS[name].curve().image(low, high)
+        least, most = curve_of(name).image(low, high)
         assert least <= min(values)
         assert most >= max(values)
         assert least >= min(values) - 1e-7

@@ -18,11 +18,11 @@ from normscope.operators.nonlinear import Nonlinear
 from normscope.operators.normalization import Division
 from normscope.operators.normalizers.local_response_norm import LocalResponseDivision
 from normscope.operators.pooling import MaxPool
-from normscope.operators.scalar.activations import ACTIVATIONS
+from normscope.operators.scalar.activations import curve_of
 
 #: Most products of entries that a product of matrices is written as.
 LARGEST_PRODUCT = 2_000
-_RELU = Scalar(torch.relu, ACTIVATIONS["relu"].curve())
+_RELU = Scalar(torch.relu, curve_of("relu"))
 _EXP = Monotone(torch.exp)
 _LOG = Monotone(torch.log, 0.0)
 _INVERSE = Monotone(torch.reciprocal, 0.0)

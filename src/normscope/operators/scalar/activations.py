@@ -4,10 +4,10 @@ Each is a curve of formulas. Where a function or its slope turns is written here
 :mod:`normscope.operators.scalar.curve` otherwise.
 """
 
+import inspect
 import itertools
 import math
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
 from typing import Any
 
 from normscope.core.errors import InputError
@@ -29,29 +29,6 @@ class UnknownActivationError(InputError, KeyError):
         return str(self.args[0])
 
 
-@dataclass(frozen=True)
-class Activation:
-    """A scalar function by name."""
-
-    name: str  #: the name, that of the PyTorch operator
-    build: Callable[..., Curve]  #: the curve for given parameters
-    defaults: Mapping[str, Any] = field(default_factory=dict)  #: the parameters and their defaults
-
-    def curve(self, parameters: Mapping[str, Any] | None = None) -> Curve:
-        """Return the curve for these parameters, defaults for the rest.
-
-        Raises:
-            InputError: if a parameter is unknown.
-        """
-        given = dict(parameters or {})
-        unknown = set(given) - set(self.defaults)
-        if unknown:
-            raise InputError(
-                f"Unknown parameters {sorted(unknown)}: {self.name} has {sorted(self.defaults) or 'none'}."
-            )
-        return self.build(**{**self.defaults, **given})
-
-
 def _line(low: float, high: float, slope: float, offset: float = 0.0) -> Piece:
     """Return the piece ``slope x + offset``."""
     return line(low, high, constant(slope) * X + constant(offset))
@@ -69,7 +46,7 @@ def _leaky(slope: float) -> Curve:
     return Curve((_line(-_INF, 0.0, slope), _line(0.0, _INF, 1.0)))
 
 
-def _prelu(weight: Any) -> Curve:
+def _prelu(weight: Any = 0.25) -> Curve:
     """Return the curve of the steepest and of the flattest slope together: it bounds every channel."""
     listed = weight.reshape(-1).tolist() if hasattr(weight, "reshape") else weight
     slopes = [float(w) for w in (listed if isinstance(listed, list | tuple) else [listed])]
@@ -84,7 +61,7 @@ def _exponential(height: Formula, rate: Formula, limits: tuple[float, float]) ->
     return Piece(-_INF, 0.0, below, (), (), left=limits)
 
 
-def _elu(alpha: float, scale: float, input_scale: float) -> Curve:
+def _elu(alpha: float = 1.0, scale: float = 1.0, input_scale: float = 1.0) -> Curve:
     height, size = scale * alpha, product_up(scale, alpha)
     if input_scale > 0 or height == 0:
         far = (-math.copysign(size, height), 0.0)
@@ -98,7 +75,7 @@ def _elu(alpha: float, scale: float, input_scale: float) -> Curve:
     return Curve((below, _line(0.0, _INF, scale)), least=-size if bounded else -_INF, steepest=steepest)
 
 
-def _celu(alpha: float) -> Curve:
+def _celu(alpha: float = 1.0) -> Curve:
     if alpha == 0:
         raise InputError("Expected alpha != 0 for celu.")
     below = _exponential(
@@ -113,7 +90,7 @@ SELU_ALPHA = 1.6732632423543772848170429916717
 SELU_SCALE = 1.0507009873554804934193349852946
 
 
-def _gelu(approximate: str) -> Curve:
+def _gelu(approximate: str = "none") -> Curve:
     """Return ``x Phi(x)``, or its tanh form ``x s(2 sqrt(2/pi) (x + 0.044715 x^3))``."""
     if approximate == "none":
         return _whole(constant(0.5) * X * apply("erfc", -apply("rsqrt", constant(2.0)) * X))
@@ -135,7 +112,7 @@ def _hardswish() -> Curve:
     return Curve(pieces, least=-0.375, steepest=1.5)
 
 
-def _clamp(min: float | None, max: float | None) -> Curve:
+def _clamp(min: float | None = None, max: float | None = None) -> Curve:
     low, high = (-_INF if min is None else float(min)), (_INF if max is None else float(max))
     if low >= high:  # PyTorch returns the maximum everywhere
         return Curve((_line(-_INF, _INF, 0.0, high),))
@@ -144,7 +121,7 @@ def _clamp(min: float | None, max: float | None) -> Curve:
     return Curve((*below, _line(low, high, 1.0), *above))
 
 
-def _softplus(beta: float, threshold: float) -> Curve:
+def _softplus(beta: float = 1.0, threshold: float = 20.0) -> Curve:
     """Return ``log(1 + exp(beta x))/beta``, and ``x`` itself where ``beta x > threshold``, as PyTorch does.
 
     The branches differ by ``log(1 + exp(-threshold))/beta`` where they meet. At the default threshold of 20 that is
@@ -169,21 +146,21 @@ def jump_is_rounding(threshold: float) -> bool:
     return threshold > 0 and math.log1p(math.exp(-threshold)) <= 2.0**-24 * threshold
 
 
-def _softshrink(lambd: float) -> Curve:
+def _softshrink(lambd: float = 0.5) -> Curve:
     if lambd < 0:
         raise InputError(f"Expected lambd >= 0 for softshrink, got {lambd}.")
     middle = _line(-lambd, lambd, 0.0)
     return Curve((_line(-_INF, -lambd, 1.0, lambd), middle, _line(lambd, _INF, 1.0, -lambd)))
 
 
-def _hardshrink(lambd: float) -> Curve:
+def _hardshrink(lambd: float = 0.5) -> Curve:
     if lambd <= 0:  # only x = 0 is shrunk, to zero: the identity
         return Curve((_line(-_INF, _INF, 1.0),))
     pieces = (_line(-_INF, -lambd, 1.0), _line(-lambd, lambd, 0.0), _line(lambd, _INF, 1.0))
     return Curve(pieces, jumps=((-lambd, False), (lambd, True)))
 
 
-def _threshold(threshold: float, value: float) -> Curve:
+def _threshold(threshold: float = 0.0, value: float = 0.0) -> Curve:
     pieces = (_line(-_INF, threshold, 0.0, value), _line(threshold, _INF, 1.0))
     return Curve(pieces, jumps=() if value == threshold else ((threshold, True),))
 
@@ -211,7 +188,7 @@ def _logarithm(inner: Formula, base: float | None = None) -> Curve:
     return _monotone(formula, ((-_INF, _INF), (_INF, 0.0)), domain=(start, _INF))
 
 
-def power(exponent: float) -> Curve:
+def power(exponent: float = 2.0) -> Curve:
     r"""Return ``x^p``.
 
     Its domain is the line for an integer ``p`` (without zero if negative), and ``x >= 0`` otherwise. The derivative,
@@ -243,13 +220,13 @@ def power(exponent: float) -> Curve:
 
 _HALF_PI = math.nextafter(math.pi / 2, _INF)
 
-#: Activations without parameters.
-_PLAIN: dict[str, Callable[[], Curve]] = {
+#: Every activation that has a rule, by the name of its PyTorch operator: its curve for given parameters.
+ACTIVATIONS: dict[str, Callable[..., Curve]] = {
     "identity": lambda: Curve((_line(-_INF, _INF, 1.0),)),
     "neg": lambda: Curve((_line(-_INF, _INF, -1.0),)),
     "abs": lambda: _leaky(-1.0),
     "relu": lambda: _leaky(0.0),
-    "selu": lambda: _elu(SELU_ALPHA, SELU_SCALE, 1.0),
+    "selu": lambda: _elu(SELU_ALPHA, SELU_SCALE),
     "silu": lambda: _whole(FORMULAS["silu"](X)),
     "mish": lambda: _whole(FORMULAS["mish"](X)),
     "sigmoid": lambda: _steepest_at_zero("sigmoid", ((0.0, 0.0), (1.0, 0.0)), least=0.0, most=1.0, steepest=0.25),
@@ -289,35 +266,38 @@ _PLAIN: dict[str, Callable[[], Curve]] = {
     "rsqrt": lambda: power(-0.5),
     "square": lambda: power(2.0),
     "reciprocal": lambda: power(-1.0),
-}
-#: Activations with parameters, and their defaults.
-_SHAPED: dict[str, tuple[Callable[..., Curve], dict[str, Any]]] = {
-    "leaky_relu": (lambda negative_slope: _leaky(float(negative_slope)), {"negative_slope": 0.01}),
-    "prelu": (_prelu, {"weight": 0.25}),
-    "elu": (_elu, {"alpha": 1.0, "scale": 1.0, "input_scale": 1.0}),
-    "celu": (_celu, {"alpha": 1.0}),
-    "gelu": (_gelu, {"approximate": "none"}),
-    "hardtanh": (lambda min_val, max_val: _clamp(min_val, max_val), {"min_val": -1.0, "max_val": 1.0}),
-    "clamp": (_clamp, {"min": None, "max": None}),
-    "softplus": (_softplus, {"beta": 1.0, "threshold": 20.0}),
-    "softshrink": (_softshrink, {"lambd": 0.5}),
-    "hardshrink": (_hardshrink, {"lambd": 0.5}),
-    "threshold": (_threshold, {"threshold": 0.0, "value": 0.0}),
-    "pow": (power, {"exponent": 2.0}),
-}
-#: Every activation that has a rule, by the name of its PyTorch operator.
-ACTIVATIONS: dict[str, Activation] = {
-    **{name: Activation(name, build) for name, build in _PLAIN.items()},
-    **{name: Activation(name, build, defaults) for name, (build, defaults) in _SHAPED.items()},
+    # with parameters
+    "leaky_relu": lambda negative_slope=0.01: _leaky(float(negative_slope)),
+    "prelu": _prelu,
+    "elu": _elu,
+    "celu": _celu,
+    "gelu": _gelu,
+    "hardtanh": lambda min_val=-1.0, max_val=1.0: _clamp(min_val, max_val),
+    "clamp": _clamp,
+    "softplus": _softplus,
+    "softshrink": _softshrink,
+    "hardshrink": _hardshrink,
+    "threshold": _threshold,
+    "pow": power,
 }
 
 
-def _curve(name: str, parameters: Mapping[str, Any] | None) -> Curve:
+def curve_of(name: str, parameters: Mapping[str, Any] | None = None) -> Curve:
+    """Return the curve of an activation for these parameters, defaults for the rest.
+
+    Raises:
+        UnknownActivationError: if there is no rule for the name.
+        InputError: if a parameter is unknown.
+    """
     if name not in ACTIVATIONS:
         raise UnknownActivationError(
             f"No rule for the activation {name!r}. Known activations: {', '.join(sorted(ACTIVATIONS))}."
         )
-    return ACTIVATIONS[name].curve(parameters)
+    given, known = dict(parameters or {}), inspect.signature(ACTIVATIONS[name]).parameters
+    if not set(given) <= set(known):
+        unknown = sorted(set(given) - set(known))
+        raise InputError(f"Unknown parameters {unknown}: {name} has {sorted(known) or 'none'}.")
+    return ACTIVATIONS[name](**given)
 
 
 @statement("normscope", "Proposition ACT-1", holds="real arithmetic; jumps of softplus below rounding left out")
@@ -344,7 +324,7 @@ def slope(name: str, params: Mapping[str, Any] | None = None, low: float = -_INF
     >>> round(slope("gelu"), 6), round(slope("silu"), 6), slope("relu", None, -2.0, -1.0), slope("hardshrink")
     (1.128904, 1.099839, 0.0, inf)
     """
-    return _curve(name, params).slope(low, high)
+    return curve_of(name, params).slope(low, high)
 
 
 @statement("normscope", "Proposition ACT-2", holds="real arithmetic; both branches of softplus are covered")
@@ -360,4 +340,4 @@ def image(
     >>> image("relu", None, -1.0, 2.0), image("sigmoid")
     ((0.0, 2.0), (0.0, 1.0))
     """
-    return _curve(name, params).image(low, high)
+    return curve_of(name, params).image(low, high)
