@@ -28,8 +28,8 @@ from normscope.operators.recognition import divides_by_spread, kind_of_division
 def test_axes_name_a_centred_normalizer(axes: tuple[int, ...], rank: int, kind: str) -> None:
     """Over the batch, over the places of one channel, or over anything else."""
     centred, square = (Spread((2,) * rank, axes, 1e-5, c) for c in (True, False))
-    assert kind_of_division(Match("n", "x", axes, 1e-5, True), centred) == kind
-    assert kind_of_division(Match("n", "x", axes, 1e-5, False, root_of="sum"), square) == "l2_norm"
+    assert kind_of_division(Match("x", axes, 1e-5, True), centred) == kind
+    assert kind_of_division(Match("x", axes, 1e-5, False, root_of="sum"), square) == "l2_norm"
 
 
 SPREADS = [

@@ -33,9 +33,8 @@ class Match:
     """A division by a spread found in the graph.
 
     Attributes:
-        node: the node that gives the normalized tensor.
         source: the node that is normalized (before centring).
-        axes: the reduced axes as written.
+        axes: the reduced axes, counted from the first.
         eps: the stabilizer.
         centered: whether the mean is removed.
         correction: 1 for an unbiased variance.
@@ -45,7 +44,6 @@ class Match:
         factors: numbers, and nodes of constants, that the quotient is multiplied by.
     """
 
-    node: str
     source: str
     axes: tuple[int, ...]
     eps: float
@@ -107,7 +105,7 @@ class Recogniser:
                 continue
             for top, first in self._without_factors(numerator):
                 for below, second, multiplied in self._denominators(node, other):
-                    found = self._division(node, top, below, multiplied)
+                    found = self._division(top, below, multiplied)
                     if found is not None:
                         return replace(found, factors=first + second)
         return None
@@ -181,7 +179,7 @@ class Recogniser:
         found = self.scalar(value)
         return found if found is not None and found >= 0 else None
 
-    def _division(self, node: Node, numerator: Ref, other: Ref, multiplied: bool) -> Match | None:
+    def _division(self, numerator: Ref, other: Ref, multiplied: bool) -> Match | None:
         """Match ``numerator * rsqrt(q)``, ``numerator / sqrt(q)``, ``numerator / (norm + eps)`` and kin."""
         root = self.through(other)
         if root is None:
@@ -191,7 +189,7 @@ class Recogniser:
             return None
         reduced, eps, where = spread
         reduced, scale = self._unscaled(reduced)
-        found = self._finish(node, numerator, reduced, eps, where)
+        found = self._finish(numerator, reduced, eps, where)
         return None if found is None else replace(found, scale=scale)
 
     def _unscaled(self, node: Node) -> tuple[Node, float]:
@@ -253,30 +251,31 @@ class Recogniser:
             return None
         return node, 0.0, "inside"
 
-    def _finish(self, node: Node, numerator: Ref, reduced: Node, eps: float, where: str) -> Match | None:
+    def _finish(self, numerator: Ref, reduced: Node, eps: float, where: str) -> Match | None:
         """Match the reduction of the square of the numerator itself."""
-        name = name_of(reduced)
         top = self.through(numerator)
         if top is None:
             return None
         if reduced.op == "getitem":
             reduced = self.graph[reduced.args[0].name]
-            name = name_of(reduced)
+        name = name_of(reduced)
         if name in ("var", "std", "var_mean", "std_mean"):
-            return self._centered(node, top, reduced, eps, where)
+            return self._over_variance(top, reduced, eps, where)
         if name in _NORMS:
-            settings = dict(zip(("self", "ord", "dim", "keepdim"), reduced.args, strict=False)) | dict(reduced.kwargs)
-            base = self.through(reduced.args[0])
-            if settings.get("ord", settings.get("p", 2)) not in (2, 2.0, None) or not self.same(base, top):
+            settings = dict(zip(("self", "ord"), reduced.args, strict=False)) | dict(reduced.kwargs)
+            if settings.get("ord", settings.get("p", 2)) not in (2, 2.0, None):
                 return None
-            return self._named(node, numerator, top, settings.get("dim"), eps, where, root_of="sum")
-        if name not in ("mean", "sum"):
-            return None
-        square = self.through(reduced.args[0])
+            if not self.same(self.through(reduced.args[0]), top):
+                return None
+            return Match(numerator.name, self.reduced_axes(reduced), eps, root_of="sum", where=where)
+        square = self.through(reduced.args[0]) if name in ("mean", "sum") else None
         if square is None or not self._is_square_of(square, top):
             return None
-        dims = reduced.args[1] if len(reduced.args) > 1 else None
-        return self._named(node, numerator, top, dims, eps, where, root_of=name)
+        axes = self.reduced_axes(reduced)
+        base = self._centered(top, axes) if name == "mean" else None
+        if base is not None:
+            return Match(base.name, axes, eps, True, where=where)
+        return Match(numerator.name, axes, eps, root_of=name, where=where)
 
     def _is_square_of(self, square: Node, base: Node) -> bool:
         """Return whether a node is the square of another."""
@@ -296,45 +295,35 @@ class Recogniser:
             return self.through(inner.args[0]) if name_of(inner) in ("var_mean", "std_mean") else None
         return self.through(node.args[0]) if name_of(node) == "mean" else None
 
-    def _centered(self, node: Node, top: Node, reduced: Node, eps: float, where: str) -> Match | None:
+    def _centered(self, top: Node, axes: tuple[int, ...]) -> Node | None:
+        """Return x if a node is ``x - mean(x)`` over some axes."""
+        if not _is_difference(top):
+            return None
+        base, mean = self.through(top.args[0]), self.through(top.args[1])
+        if base is None or mean is None or not self.same(self.mean_of(mean), base):
+            return None
+        return base if self.reduced_axes(mean) == axes else None
+
+    def _over_variance(self, top: Node, reduced: Node, eps: float, where: str) -> Match | None:
         """Match ``(x - mean(x)) / sqrt(var(x) + eps)``."""
-        base = self.through(reduced.args[0])
-        if not _is_difference(top) or base is None or not self.same(self.through(top.args[0]), base):
+        axes = self.reduced_axes(reduced)
+        base = self._centered(top, axes)
+        if base is None or not self.same(base, self.through(reduced.args[0])):
             return None
-        mean = self.through(top.args[1])
         settings = dict(reduced.kwargs)
-        dims = settings.get("dim", reduced.args[1] if len(reduced.args) > 1 else None)
-        if not self.same(self.mean_of(mean), base) or not self._same_axes(mean, self.axes(dims, base), base):
-            return None
         correction = settings.get("correction")
         if correction is None:
             unbiased = settings.get("unbiased", reduced.args[2] if len(reduced.args) > 2 else True)
             correction = 1.0 if unbiased in (True, None) else 0.0
-        return Match(node.name, base.name, self.axes(dims, base), eps, True, float(correction), "mean", where)
+        return Match(base.name, axes, eps, True, float(correction), "mean", where)
 
-    def _same_axes(self, mean: Node | None, axes: tuple[int, ...], base: Node) -> bool:
-        """Return whether a mean is taken over the same axes as the square: otherwise it is another function."""
-        if mean is None:
-            return False
-        if mean.op == "getitem":
-            mean = self.graph[mean.args[0].name]
-        settings = dict(mean.kwargs)
-        dims = settings.get("dim", mean.args[1] if len(mean.args) > 1 else None)
-        rank = len(base.shape or ())
-        return {a % max(rank, 1) for a in self.axes(dims, base)} == {a % max(rank, 1) for a in axes}
-
-    def axes(self, dims: Any, base: Node) -> tuple[int, ...]:
-        """Return reduced axes as a tuple; all of them where none is given."""
-        if dims is None or dims == ():
-            return tuple(range(len(base.shape or ())))
-        return tuple(dims) if isinstance(dims, tuple | list) else (dims,)
-
-    def _named(self, node: Node, numerator: Ref, top: Node, dims: Any, eps: float, where: str, root_of: str) -> Match:
-        """Return a match on the square of the numerator, centred if the numerator is ``x - mean(x)``."""
-        axes = self.axes(dims, top)
-        if _is_difference(top) and root_of == "mean":
-            base = self.through(top.args[0])
-            mean = self.through(top.args[1])
-            if base is not None and self.same(self.mean_of(mean), base) and self._same_axes(mean, axes, base):
-                return Match(node.name, base.name, axes, eps, True, 0.0, "mean", where)
-        return Match(node.name, numerator.name, axes, eps, False, 0.0, root_of, where)
+    def reduced_axes(self, reduction: Node) -> tuple[int, ...]:
+        """Return the axes of a reduction, counted from the first; all of them where none is given."""
+        if reduction.op == "getitem":  # the mean beside a variance
+            reduction = self.graph[reduction.args[0].name]
+        place = 2 if name_of(reduction) in _NORMS else 1
+        given = dict(reduction.kwargs).get("dim", reduction.args[place] if len(reduction.args) > place else None)
+        rank = len(self.graph[reduction.args[0].name].shape or ())
+        if given is None or given == () or isinstance(given, bool):
+            return tuple(range(rank))
+        return tuple(sorted({axis % max(rank, 1) for axis in (given if isinstance(given, tuple | list) else (given,))}))

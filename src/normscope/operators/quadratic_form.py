@@ -120,23 +120,13 @@ def _sources(radicand: Node, node: Node, around: Surroundings) -> Iterator[tuple
     """Yield what may be normalized, and over which axes."""
     seen = set[tuple[str, tuple[int, ...]]]()
     for reduction in reductions_behind(radicand, around):
-        axes = reduced_axes(reduction, around)
+        axes = around.recogniser.reduced_axes(reduction)
         if around.graph[reduction.args[0].name].shape != node.shape:
             continue
         for operand in operands_behind(reduction, around, 3):
             if operand.shape == node.shape and (operand.name, axes) not in seen:
                 seen.add((operand.name, axes))
                 yield operand.name, axes
-
-
-def reduced_axes(reduction: Node, around: Surroundings) -> tuple[int, ...]:
-    """Return the axes of a reduction, counted from the first."""
-    operand = around.graph[reduction.args[0].name]
-    dims = dict(reduction.kwargs).get("dim", reduction.args[1] if len(reduction.args) > 1 else None)
-    rank = max(len(operand.shape or ()), 1)
-    if isinstance(dims, bool):
-        dims = None
-    return tuple(sorted({axis % rank for axis in around.recogniser.axes(dims, operand)}))
 
 
 def _fit(node: Node, radicand: Node, source: str, axes: tuple[int, ...], around: Surroundings) -> RootQuotient | None:
@@ -340,7 +330,7 @@ def root_of_form(call: Call, root: Any, around: Surroundings) -> Any:
         return root
     radicand = around.graph[node.args[0].name]
     for reduction in reductions_behind(radicand, around):
-        axes = reduced_axes(reduction, around)
+        axes = around.recogniser.reduced_axes(reduction)
         for source in operands_behind(reduction, around, 4):
             expression = around.expression(source.name)
             if not isinstance(expression, Expr):

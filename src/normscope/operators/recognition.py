@@ -41,7 +41,7 @@ def _over_root(place: Place, quotient: RootQuotient, source: Expr) -> Written | 
     eps, where = (math.sqrt(form.least), "max") if form.least else (form.least_eps, "inside")
     spread = Spread(source.shape, form.axes, eps, centered, _factor(form), where)
     root_of = "sum" if not centered and spread.factor == float(form.size) else "mean"
-    match = Match(place.node.name, quotient.source, form.axes, eps, centered, root_of=root_of)
+    match = Match(quotient.source, form.axes, eps, centered, root_of=root_of)
     return _written(place, match, spread, source, quotient.gain, quotient.shift)
 
 
@@ -59,11 +59,9 @@ def _division(place: Place, match: Match) -> Written | None:
     source = place.source(match.source)
     if source is None:
         return None
-    rank = len(source.shape)
-    axes = tuple(sorted(a % rank for a in match.axes))
-    n = math.prod(source.shape[a] for a in axes)
+    n = math.prod(source.shape[a] for a in match.axes)
     factor = match.scale * (n / max(n - match.correction, 1e-300) if match.root_of == "mean" else float(n))
-    spread = Spread(source.shape, axes, match.eps, match.centered, factor, match.where)
+    spread = Spread(source.shape, match.axes, match.eps, match.centered, factor, match.where)
     gain = torch.ones((), dtype=torch.float64)
     for one in match.factors:
         gain = gain * (place.around.constant(one).double() if isinstance(one, str) else one)

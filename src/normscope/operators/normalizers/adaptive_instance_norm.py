@@ -16,7 +16,7 @@ from normscope.operators.arithmetic import over, times
 from normscope.operators.expression import Expr
 from normscope.operators.normalization import Spread, normalizer
 from normscope.operators.normalizer import Constants, Normalizer, Symmetry, no_bound
-from normscope.operators.quadratic_form import fitted_form, is_root, reduced_axes
+from normscope.operators.quadratic_form import fitted_form, is_root
 from normscope.operators.site import Site
 from normscope.operators.written_out import Place, Written
 
@@ -64,7 +64,7 @@ def _quotient(
     source = None if base is None else place.source(base.name)
     if base is None or mean is None or source is None or not find.same(find.mean_of(mean), base):
         return None
-    axes = reduced_axes(mean, place.around) if mean.op != "getitem" else ()
+    axes = find.reduced_axes(mean) if mean.op != "getitem" else ()
     form = fitted_form(place.around.graph[below.args[0].name], base.name, axes, place.around)
     if form is None or form.least or len(source.shape) < 3 or axes != tuple(range(2, len(source.shape))):
         return None

@@ -23,7 +23,6 @@ from normscope.operators.quadratic_form import (
     fitted_form,
     is_root,
     operands_behind,
-    reduced_axes,
     reductions_behind,
     roots_behind,
 )
@@ -129,7 +128,7 @@ def _over_square(place: Place, top: Node, root: Node, source: Expr) -> tuple[Poi
     if not isinstance(activation, Pointwise) or not activation.vanishing or activation.inputs[0] is not source:
         return None
     for reduction in reductions_behind(around.graph[root.args[0].name], around):
-        axes, operand = reduced_axes(reduction, around), around.graph[reduction.args[0].name]
+        axes, operand = around.recogniser.reduced_axes(reduction), around.graph[reduction.args[0].name]
         base = operand.args[0] if name_of(operand) in ("square", "pow", "mul") else None
         if not isinstance(base, Ref) or not isinstance(around.expression(base.name), Expr):
             continue

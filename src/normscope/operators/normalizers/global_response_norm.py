@@ -202,13 +202,11 @@ def _pattern(find: Recogniser, numerator: Any, other: Any) -> tuple[str, tuple[i
         return None
     if not find.same(find.through(norm.args[0]), top):
         return None
-    settings = dict(zip(("self", "ord", "dim", "keepdim"), norm.args, strict=False)) | dict(norm.kwargs)
-    channel = find.axes(mean.args[1] if len(mean.args) > 1 else None, norm)
+    settings = dict(zip(("self", "ord"), norm.args, strict=False)) | dict(norm.kwargs)
+    channel = find.reduced_axes(mean)
     if len(channel) != 1 or settings.get("ord", settings.get("p", 2)) not in (2, 2.0, None):
         return None
-    rank = len(top.shape or ())
-    axes = tuple(sorted(a % rank for a in find.axes(settings.get("dim"), top)))
-    return numerator.name, axes, channel[0] % rank, eps
+    return numerator.name, find.reduced_axes(norm), channel[0], eps
 
 
 def _constants(site: Site, floor: Tensor | None, mode: str) -> Constants:

@@ -10,7 +10,7 @@ from normscope.core.statement import statement
 from normscope.graph.ir import Ref
 from normscope.graph.recognise import name_of
 from normscope.operators.normalizer import Constants, Normalizer, no_bound
-from normscope.operators.quadratic_form import reduced_axes, reductions_behind, roots_behind
+from normscope.operators.quadratic_form import reductions_behind, roots_behind
 from normscope.operators.site import Site
 from normscope.operators.written_out import Place, Written
 
@@ -38,7 +38,7 @@ def _mixes(place: Place, radicand: str) -> bool:
     """Return whether what is under a root is made of statistics over different axes that depend on the input."""
     around = place.around
     found = reductions_behind(around.graph[radicand], around)
-    axes = {reduced_axes(n, around) for n in found if around.expression(n.name) is not None}
+    axes = {around.recogniser.reduced_axes(n) for n in found if around.expression(n.name) is not None}
     return len(axes) > 1
 
 
