@@ -14,8 +14,8 @@ from normscope.core.rounding import as_float64, down, matrix_norm_sandwich, sum_
 from normscope.core.statement import statement
 from normscope.graph.ir import Node
 from normscope.graph.recognise import name_of
-from normscope.operators.filter_quotient import divides_filters
 from normscope.operators.normalizer import Normalizer, Symmetry, of_the_weight
+from normscope.operators.recognition import divides_filters
 from normscope.operators.written_out import Surroundings
 
 

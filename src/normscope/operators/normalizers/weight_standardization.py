@@ -15,11 +15,11 @@ from normscope.core.rounding import as_float64, matrix_norm_sandwich, require_no
 from normscope.core.statement import statement
 from normscope.graph.ir import Node
 from normscope.graph.recognise import name_of
-from normscope.operators.filter_quotient import divides_filters
 from normscope.operators.normalizer import Normalizer, Symmetry, kinds_by_op, of_the_weight
 from normscope.operators.normalizers.layer_norm import layer_norm_each
 from normscope.operators.normalizers.moments import standard_deviation
 from normscope.operators.quadratic_form import find_root_quotient
+from normscope.operators.recognition import divides_filters
 from normscope.operators.written_out import Surroundings
 
 

@@ -7,10 +7,12 @@ remainder below ``s exp(-s)`` on the right, and zero plus such a remainder on th
 
 from __future__ import annotations
 
+import functools
+import itertools
 import math
+import operator
 from dataclasses import dataclass, field
 from fractions import Fraction
-from functools import cache
 
 from flint import arb, arb_series
 
@@ -85,13 +87,9 @@ class Tail:
     slope: Terms = field(default_factory=dict)  #: the bound ``D`` of its derivative
 
     def __add__(self, other: Tail) -> Tail:
-        longest = max(len(self.polynomial), len(other.polynomial))
-        a, b = (t.polynomial + (Fraction(0),) * (longest - len(t.polynomial)) for t in (self, other))
-        return Tail(
-            _trimmed([p + q for p, q in zip(a, b, strict=True)]),
-            joined(self.value, other.value),
-            joined(self.slope, other.slope),
-        )
+        pairs = itertools.zip_longest(self.polynomial, other.polynomial, fillvalue=Fraction(0))
+        polynomial = _trimmed([p + q for p, q in pairs])
+        return Tail(polynomial, joined(self.value, other.value), joined(self.slope, other.slope))
 
     def __mul__(self, other: Tail) -> Tail:
         """Return the product, ``P Q + (P d + Q e + e d)``."""
@@ -183,15 +181,12 @@ def expand(formula: Formula, side: int, start: float) -> Tail:
     if formula.op == "pow":
         if not (formula.number >= 1 and formula.number.is_integer()):
             raise UnknownTailError("a root or a quotient written as a power")
-        found = parts[0]
-        for _ in range(int(formula.number) - 1):
-            found = found * parts[0]
-        return found
+        return functools.reduce(operator.mul, parts * int(formula.number))
     u = parts[0]
     return _settled(formula, u, start) if u.degree < 1 else _grown(formula.op, u, start)
 
 
-@cache
+@functools.cache
 def beyond(formula: Formula, order: int, side: int, start: float) -> tuple[float, float]:
     """Return bounds of ``g`` (order 0) or ``g'`` (order 1) on ``x >= start`` (side 1) or ``x <= -start`` (side -1).
 
