@@ -71,12 +71,12 @@ class AtomSet(Set[int]):
     @classmethod
     def union(cls, sets: Iterable[AtomSet]) -> AtomSet:
         """Return the union of sets: the one itself, if all others are empty."""
-        some = [s for s in sets if s._bits]
-        if len(some) <= 1:
-            return some[0] if some else cls()
+        filled = [s for s in sets if s._bits]
+        if len(filled) <= 1:
+            return filled[0] if filled else cls()
         whole = cls()
-        whole._first = min(s._first for s in some)
-        for s in some:
+        whole._first = min(s._first for s in filled)
+        for s in filled:
             whole._bits |= s._bits << (s._first - whole._first)
         return whole
 

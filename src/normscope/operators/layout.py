@@ -37,7 +37,7 @@ def reshaped(call: Call, x: Any, shape: Sequence[int]) -> Any:
 )  # fmt: skip
 def same(call: Call) -> Any:
     """Leave the tensor as it is (dropout: in evaluation)."""
-    training = call.get("train", False) in (True, None)  # a native dropout that is told nothing drops
+    training = call.get("train", False) in (True, None)  # a native dropout without the argument drops
     active = "dropout" in call.node.op and training and float(call.get("p", 0.5)) > 0
     if active or "bernoulli" in call.node.op:
         return call.opaque("random in this mode: its constant depends on the draw")

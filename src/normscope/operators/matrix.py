@@ -164,7 +164,7 @@ def cosine_similarity(call: Call) -> Expr:
 
 @rule("_trilinear", "kron")
 def bilinear_forms(call: Call) -> Expr:
-    """Say that these have no rule."""
+    """Mark products without a rule as opaque."""
     return call.opaque("no rule for this product of tensors")
 
 

@@ -31,7 +31,7 @@ class Spread:
     #: k; 1 for LayerNorm and RMSNorm, n/(n-1) for an unbiased variance, n for division by the l2 norm
     factor: float = 1.0
     where: str = "inside"  #: ``inside``, ``outside`` or ``max``
-    #: the axis of the view that holds channels or channel groups, if groups of different channels are told apart;
+    #: the axis of the view that holds channels or channel groups, if groups of different channels are kept apart;
     #: groups of different samples and tokens never are
     channel_axis: int | None = None
 

@@ -117,7 +117,7 @@ def acts_on_weights(site: Site) -> bool:
 
 
 def row_of_weights(row: Any) -> bool:
-    """Tell the same of a normalizer's row of a result, by its kind and what its constant says."""
+    """Return the same for a row of a result, from its kind and the statement of its constant."""
     return normalizers()[row.kind].of_weights or str(row.proved.statement).startswith("acts on a learned array")
 
 

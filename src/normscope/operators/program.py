@@ -189,16 +189,16 @@ class Walk:
 
     def _executed(self, node: Node, values: Mapping[str, Any]) -> Any:
         """Execute a node in float64: what is computed from the weights is meant in exact arithmetic, not in theirs."""
-        own = {name: self.graph[name].dtype for name in node.inputs()}
-        if name_of(node) not in _PRODUCTS or not any(name in self.exprs for name in own):
+        dtypes = {name: self.graph[name].dtype for name in node.inputs()}
+        if name_of(node) not in _PRODUCTS or not any(name in self.exprs for name in dtypes):
             try:
-                given = as_floating({name: values[name] for name in own}, torch.float64)
+                given = as_floating({name: values[name] for name in dtypes}, torch.float64)
                 return rounded(node, execute(node, given, torch.float64))
             except (RuntimeError, NotImplementedError):  # an operation that knows its own precision only
                 pass
         elif node.name in self.known:
             return self.known[node.name]
-        return execute(node, {name: as_floating(values[name], getattr(torch, own[name], None)) for name in own})
+        return execute(node, {name: as_floating(values[name], getattr(torch, dtypes[name], None)) for name in dtypes})
 
     def _constant(self, node: Node, value: Any) -> None:
         """Keep track of tokens, parameters and weight normalizers where nothing depends on a floating input."""
@@ -298,7 +298,7 @@ class Walk:
         return self.values.get(ref.name) if found is None else found
 
     def _used(self, node: Node) -> None:
-        """Note which parameters an operation uses, so that coverage can be told in parameters."""
+        """Note which parameters an operation uses, so that coverage can be counted in parameters."""
         names = {self.names[n] for n in node.inputs() if self.names.get(n)}
         if names:
             self.program.used_weights.setdefault(node.name, set()).update(names)

@@ -135,7 +135,7 @@ def deviation(call: Call) -> Any:
       "greater", "greater_equal", "less", "less_equal", "not_equal", "isfinite", "isclose", "fix", "logical_xor",
       "signbit", "mode", "is_nonzero", "unique_consecutive", "nonzero_numpy", "argwhere")  # fmt: skip
 def steps(call: Call) -> Any:
-    """Name what is not Lipschitz: steps and choices."""
+    """Mark as discontinuous what is not Lipschitz: steps and choices."""
     return call.opaque(f"{call.name} is discontinuous", known=True)
 
 

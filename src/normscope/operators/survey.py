@@ -194,7 +194,7 @@ def _see(
     x = x if x.is_floating_point() else x.double()
     if not all_finite(x):
         if site is None:
-            return  # e.g. scores masked by minus infinity; whether the network stays finite is told by its outputs
+            return  # e.g. scores masked by minus infinity; whether the network stays finite shows in its outputs
         raise NonFiniteError(
             f"The values before {name} are NaN or infinite on some sample. Fix the data, or run the "
             "model in a wider dtype (model.double())."

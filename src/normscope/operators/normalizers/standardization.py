@@ -1,6 +1,6 @@
 r"""Standardization by constants of the data: ``(x - mean)/std`` with mean and deviation in buffers, a fixed affine map.
 
-Deviations are told from other constants (a range, a unit) by their name.
+Deviations are distinguished from other constants (a range, a unit) by their name.
 """
 
 import re
