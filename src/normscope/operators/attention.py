@@ -58,16 +58,11 @@ class LogSumExp(Contraction):
         return Range(inside.low, inside.high + most + room)
 
 
-@rule("softmax", "_softmax", "_safe_softmax", "special_softmax")
+@rule("softmax", "_softmax", "_safe_softmax", "special_softmax", "log_softmax", "_log_softmax", "special_log_softmax")
 def softmax(call: Call) -> Expr:
-    """Softmax along ``dim``."""
-    return call.atom(Softmax(call.first, int(call["dim"])))
-
-
-@rule("log_softmax", "_log_softmax", "special_log_softmax")
-def log_softmax(call: Call) -> Expr:
-    """Log-softmax along ``dim``."""
-    return call.atom(LogSoftmax(call.first, int(call["dim"])))
+    """Softmax along ``dim``, or its logarithm."""
+    kind = LogSoftmax if "log" in call.name else Softmax
+    return call.atom(kind(call.first, int(call["dim"])))
 
 
 @rule("logsumexp", "special_logsumexp")

@@ -11,35 +11,22 @@ from normscope.operators.layout import add_terms, broadcast, kept_axes, reshaped
 from normscope.operators.nonlinear import Context, Lip, Nonlinear, Range
 from normscope.operators.registry import Call, expressions, rule
 
-_MOVING = "an index that depends on the input is discontinuous"
+#: Operations that take entries along one axis, each at most once.
+_ALONG = ("slice", "narrow", "slice_copy", "select", "select_copy")
 
 
-@rule("slice", "narrow", "index_select", "slice_copy")
-def slices(call: Call) -> Expr:
-    """Take some entries along one axis."""
-    x = call.first
-    if not call.only_first_depends:
-        return call.opaque(_MOVING, known=True)
-    kind = "nonnegative" if "index_select" in call.node.op else "contraction"
-    return call.linear(kind, call.bound(), [x], axes=kept_axes(x, [call.get("dim", 0)]), coordinate=True)
-
-
-@rule("select", "select_copy")
-def select(call: Call) -> Expr:
-    """Take one index along one axis."""
-    x = call.first
-    if not call.only_first_depends:
-        return call.opaque(_MOVING, known=True)
-    return call.linear("contraction", call.bound(), [x], axes=kept_axes(x, [call["dim"]], drop=True), coordinate=True)
-
-
-@rule("gather", "take", "take_along_dim", "index", "_unsafe_index", "diagonal", "linalg_diagonal", "unfold", "im2col",
-      "masked_select", "embedding", "diag_embed", "diagflat", "diag", "unfold_copy", "diagonal_copy")  # fmt: skip
+@rule(*_ALONG, "index_select", "gather", "take", "take_along_dim", "index", "_unsafe_index", "diagonal",
+      "linalg_diagonal", "unfold", "im2col", "masked_select", "embedding", "diag_embed", "diagflat", "diag",
+      "unfold_copy", "diagonal_copy")  # fmt: skip
 def copies(call: Call) -> Expr:
-    """Copy entries to other places, some perhaps several times, among zeros perhaps."""
+    """Take entries, or copy them to other places, some perhaps several times, among zeros perhaps."""
     if not call.only_first_depends:
-        return call.opaque(_MOVING, known=True)
-    return call.linear("nonnegative", call.bound(), [call.first], coordinate=True)
+        return call.opaque("an index that depends on the input is discontinuous", known=True)
+    x, axes = call.first, None
+    if call.name in (*_ALONG, "index_select"):
+        axes = kept_axes(x, [call.get("dim", 0)], drop=call.name.startswith("select"))
+    kind = "contraction" if call.name in _ALONG else "nonnegative"
+    return call.linear(kind, call.bound(), [x], axes=axes, coordinate=True)
 
 
 @rule("constant_pad_nd", "pad", "reflection_pad1d", "reflection_pad2d", "reflection_pad3d", "replication_pad1d",

@@ -67,43 +67,12 @@ def permuted(call: Call, x: Any, order: Sequence[int]) -> Any:
     return call.linear("isometry", lambda z: z.permute(order), [x], shape=shape, axes=order.index)
 
 
-@rule("permute", "permute_copy")
+@rule("permute", "permute_copy", "transpose", "swapaxes", "swapdims", "transpose_copy", "t", "numpy_T", "mT", "mH",
+      "matrix_H", "adjoint", "t_copy", "movedim", "moveaxis")  # fmt: skip
 def permute(call: Call) -> Expr:
-    """Permute axes."""
-    x = call.first
-    return permuted(call, x, [d % len(x.shape) for d in call["dims"]])
-
-
-@rule("transpose", "swapaxes", "swapdims", "transpose_copy")
-def transpose(call: Call) -> Expr:
-    """Exchange two axes."""
-    rank = len(call.first.shape)
-    if rank == 0:
-        return call.first
-    dims = [v % rank for k, v in call.arguments.items() if isinstance(v, int) and not isinstance(v, bool)][:2]
-    order = list(range(rank))
-    order[dims[0]], order[dims[1]] = dims[1], dims[0]
-    return permuted(call, call.first, order)
-
-
-@rule("t", "numpy_T", "mT", "matrix_H", "adjoint", "mH", "t_copy")
-def transposed(call: Call) -> Expr:
-    """Exchange the last two axes (``T``: reverse all)."""
-    order = list(range(len(call.first.shape)))
-    if "numpy_T" in call.node.op:
-        order.reverse()
-    elif len(order) > 1:
-        order[-2:] = order[:-3:-1]
-    return permuted(call, call.first, order)
-
-
-@rule("movedim", "moveaxis")
-def movedim(call: Call) -> Expr:
-    """Move axes."""
-    rank = len(call.first.shape)
-    numbered = torch.empty([i + 2 for i in range(rank)], device="meta")
-    moved = torch.movedim(numbered, call["source"], call["destination"]).shape
-    return permuted(call, call.first, [s - 2 for s in moved])
+    """Permute axes: in which order is read off a tensor whose axes all have different lengths."""
+    numbered = torch.empty([axis + 2 for axis in range(len(call.first.shape))], device="meta")
+    return permuted(call, call.first, [length - 2 for length in call.bound()(numbered).shape])
 
 
 def kept_axes(x: Expr, dims: Sequence[int], *, drop: bool = False) -> AxisMap:
@@ -112,17 +81,13 @@ def kept_axes(x: Expr, dims: Sequence[int], *, drop: bool = False) -> AxisMap:
     return lambda axis: None if axis in acts else axis - drop * sum(d < axis for d in acts)
 
 
-@rule("roll", "flip", "fliplr", "flipud", "fft_fftshift", "fft_ifftshift")
+@rule("roll", "flip", "fliplr", "flipud", "fft_fftshift", "fft_ifftshift", "pixel_shuffle", "pixel_unshuffle",
+      "channel_shuffle", "native_channel_shuffle", "rot90", "col2im")  # fmt: skip
 def rearranged(call: Call) -> Expr:
-    """Permute entries along some axes."""
-    dims = call.get("dims", [])
-    return call.linear("isometry", call.bound(), [call.first], axes=kept_axes(call.first, dims) if dims else None)
-
-
-@rule("pixel_shuffle", "pixel_unshuffle", "channel_shuffle", "native_channel_shuffle", "rot90", "col2im")
-def shuffled(call: Call) -> Expr:
-    """Permute entries between channels and space, or add up overlapping windows."""
-    return call.linear("nonnegative" if call.name == "col2im" else "isometry", call.bound(), [call.first])
+    """Permute entries along axes, or between channels and space, or add up overlapping windows."""
+    x, dims = call.first, call.get("dims", [])
+    kind = "nonnegative" if call.name == "col2im" else "isometry"
+    return call.linear(kind, call.bound(), [x], axes=kept_axes(x, dims) if dims else None)
 
 
 @rule("expand", "expand_as", "repeat", "tile", "repeat_interleave", "broadcast_to", "expand_copy")
@@ -210,18 +175,11 @@ def added(*tensors: Tensor) -> Tensor:
     return functools.reduce(torch.add, tensors)
 
 
-@rule("copy")
-def copy(call: Call) -> Any:
-    """Return the source in the shape of the target."""
-    source = call["src"]
+@rule("copy", "fill")
+def replaced(call: Call) -> Any:
+    """Return the source, or one number, in the shape of the target: nothing of the target itself is left."""
+    source = call.arguments.get("src", call.arguments.get("value"))
     return broadcast(source, call.shape, call) if isinstance(source, Expr) else call.value
-
-
-@rule("fill")
-def fill(call: Call) -> Any:
-    """Return a constant, or one number everywhere: nothing of the tensor itself is left."""
-    value = call["value"]
-    return broadcast(value, call.shape, call) if isinstance(value, Expr) else call.value
 
 
 @rule("zeros_like", "ones_like", "full_like", "empty_like", "new_zeros", "new_ones", "new_full", "new_empty",

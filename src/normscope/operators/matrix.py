@@ -59,12 +59,15 @@ def linear_layer(call: Call) -> Expr:
     return total(call, ((product, 1.0), (0.0 if bias is None else bias, 1.0)))
 
 
-@rule("addmm", "baddbmm", "addmv")
+@rule("addmm", "baddbmm", "addmv", "addbmm")
 def addmm(call: Call) -> Expr:
-    """``beta self + alpha A B``."""
+    """``beta self + alpha A B``, for ``addbmm`` summed over the batch."""
     base, left, right = (call[n] for n in list(call.arguments)[:3])
     alpha, beta = float(call.get("alpha", 1)), float(call.get("beta", 1))
-    return total(call, ((matmul_of(call, left, right), alpha), (base, beta) if beta else (0.0, 1.0)))
+    product = matmul_of(call, left, right)
+    if call.name == "addbmm":
+        product = product.sum(0) if isinstance(product, Tensor) else summed(call, product, [0], "sum", keep=False)
+    return total(call, ((product, alpha), (base, beta) if beta else (0.0, 1.0)))
 
 
 @rule("mm", "bmm", "matmul", "mv", "dot", "vdot", "__matmul__", "linalg_matmul")
@@ -237,18 +240,6 @@ def tensordot(call: Call) -> Expr:
     a = reshaped(call, permuted(call, left, [*kept[0], *ours]), (rows, inner))
     b = reshaped(call, permuted(call, right, [*theirs, *kept[1]]), (inner, columns))
     return reshaped(call, matmul_of(call, a, b), call.shape)
-
-
-@rule("addbmm")
-def addbmm(call: Call) -> Expr:
-    """``beta self + alpha sum_b A_b B_b``."""
-    base, left, right = call["self"], call["batch1"], call["batch2"]
-    alpha, beta = float(call.get("alpha", 1)), float(call.get("beta", 1))
-    if isinstance(left, Expr) or isinstance(right, Expr):
-        inner: Any = summed(call, matmul_of(call, left, right), [0], "sum", keep=False)
-    else:
-        inner = torch.bmm(left, right).sum(0)
-    return total(call, ((inner, alpha), (base, beta) if beta else (0.0, 1.0)))
 
 
 @rule("chain_matmul", "linalg_multi_dot")

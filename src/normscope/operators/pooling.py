@@ -19,27 +19,15 @@ from normscope.operators.nonlinear import Context, Range, Stretch, outward, prod
 from normscope.operators.registry import Call, bind, rule
 
 
-def _channelwise(call: Call, x: Expr, kind: str, dims: int) -> Expr:
-    """Return a linear operation on the last ``dims`` axes."""
-    lead = len(x.shape) - dims
-    return call.linear(kind, call.bound(), [x], axes=lambda a: a if a < lead else None)
-
-
 @rule("avg_pool1d", "avg_pool2d", "avg_pool3d", "adaptive_avg_pool1d", "adaptive_avg_pool2d", "adaptive_avg_pool3d",
-      "_adaptive_avg_pool2d", "_adaptive_avg_pool3d")  # fmt: skip
-def average_pool(call: Call) -> Expr:
-    """Average over windows."""
-    dims = int(call.node.op.split("d.")[0][-1])
+      "_adaptive_avg_pool2d", "_adaptive_avg_pool3d", "upsample_nearest1d", "upsample_nearest2d", "upsample_nearest3d",
+      "_upsample_nearest_exact1d", "_upsample_nearest_exact2d", "upsample_linear1d", "upsample_bilinear2d",
+      "upsample_trilinear3d")  # fmt: skip
+def average(call: Call) -> Expr:
+    """Average over windows, or interpolate with weights that are not negative, along the last axes."""
+    lead = len(call.first.shape) - int(call.node.op.split("d.")[0][-1])
     kind = "generic" if int(call.get("divisor_override", 1)) < 0 else "nonnegative"
-    return _channelwise(call, call.first, kind, dims)
-
-
-@rule("upsample_nearest1d", "upsample_nearest2d", "upsample_nearest3d", "_upsample_nearest_exact1d",
-      "_upsample_nearest_exact2d", "upsample_linear1d", "upsample_bilinear2d", "upsample_trilinear3d")  # fmt: skip
-def interpolate(call: Call) -> Expr:
-    """Interpolate with weights that are not negative."""
-    x = call.first
-    return _channelwise(call, x, "nonnegative", len(x.shape) - 2)
+    return call.linear(kind, call.bound(), [call.first], axes=lambda axis: axis if axis < lead else None)
 
 
 @rule("upsample_bicubic2d", "_upsample_bilinear2d_aa", "_upsample_bicubic2d_aa", "_upsample_lanczos2d_aa")
@@ -130,18 +118,22 @@ def adaptive_overlap(size: int, out: int) -> int:
 
 
 @rule("max_pool1d", "max_pool2d", "max_pool3d", "max_pool2d_with_indices", "max_pool3d_with_indices",
-      "max_pool1d_with_indices")  # fmt: skip
+      "max_pool1d_with_indices", "adaptive_max_pool1d", "adaptive_max_pool2d", "adaptive_max_pool3d")  # fmt: skip
 def max_pool(call: Call) -> Any:
     """Take the largest entry of each window."""
-    x = call.first
+    x, taps = call.first, None
     dims = int(call.node.op.split("max_pool")[1][0])
-    kernel = _tuple(call["kernel_size"], dims)
-    stride = _tuple(call.get("stride") or kernel, dims)
-    padding, dilation = _tuple(call.get("padding", 0), dims), _tuple(call.get("dilation", 1), dims)
     sizes, outs = x.shape[-dims:], call.shape[-dims:]
-    axes = list(zip(sizes, outs, kernel, stride, padding, dilation, strict=True))
-    overlap = math.prod(window_overlap(*axis) for axis in axes)
-    return _pooled(call, x, overlap, window_taps(x.shape, [_places(*axis) for axis in axes]))
+    if "adaptive" in call.name:
+        overlap = math.prod(adaptive_overlap(size, out) for size, out in zip(sizes, outs, strict=True))
+    else:
+        kernel = _tuple(call["kernel_size"], dims)
+        stride = _tuple(call.get("stride") or kernel, dims)
+        padding, dilation = _tuple(call.get("padding", 0), dims), _tuple(call.get("dilation", 1), dims)
+        axes = list(zip(sizes, outs, kernel, stride, padding, dilation, strict=True))
+        overlap = math.prod(window_overlap(*axis) for axis in axes)
+        taps = window_taps(x.shape, [_places(*axis) for axis in axes])
+    return call.with_rest(call.atom(MaxPool(x, overlap, taps)), "the position of a maximum is discontinuous")
 
 
 def _places(size: int, out: int, kernel: int, stride: int, padding: int, dilation: int) -> Tensor:
@@ -164,21 +156,6 @@ def window_taps(shape: Sequence[int], axes: Sequence[Tensor]) -> list[Tensor]:
     for axis, places in enumerate(axes):
         taps = [t.index_select(lead + axis, row) for t in taps for row in places]
     return taps
-
-
-@rule("adaptive_max_pool1d", "adaptive_max_pool2d", "adaptive_max_pool3d")
-def adaptive_max_pool(call: Call) -> Any:
-    """Take the largest entry of each adaptive window."""
-    x = call.first
-    dims = int(call.node.op.split("max_pool")[1][0])
-    sizes: Sequence[int] = x.shape[-dims:]
-    overlap = math.prod(adaptive_overlap(s, o) for s, o in zip(sizes, call.shape[-dims:], strict=True))
-    return _pooled(call, x, overlap)
-
-
-def _pooled(call: Call, x: Expr, overlap: int, taps: list[Tensor] | None = None) -> Any:
-    """Return the atom, beside the indices if the operation gives them."""
-    return call.with_rest(call.atom(MaxPool(x, overlap, taps)), "the position of a maximum is discontinuous")
 
 
 @statement("normscope", "LP-1", holds="p is an even whole number")
