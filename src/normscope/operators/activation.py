@@ -1,5 +1,6 @@
 """Entrywise functions: their exact slopes come from :mod:`normscope.operators.scalar.activations`."""
 
+import inspect
 import math
 from collections.abc import Callable
 from typing import Any
@@ -14,40 +15,35 @@ from normscope.operators.joining import piece
 from normscope.operators.layout import broadcast, scaled
 from normscope.operators.nonlinear import INF, Context, Pointwise, Range, outward
 from normscope.operators.registry import Call, rule
-from normscope.operators.scalar.activations import curve_of, image, slope
+from normscope.operators.scalar.activations import ACTIVATIONS, curve_of, image, slope
 
-#: Functions of one argument, by the name their operation has; aliases have the name in the table of activations.
-_PLAIN = (
-    "relu", "relu6", "sigmoid", "tanh", "gelu", "silu", "mish", "elu", "celu", "selu", "softplus", "softsign",
-    "hardtanh", "hardsigmoid", "hardswish", "leaky_relu", "log_sigmoid", "erf", "atan", "sin", "cos", "abs",
-    "softshrink", "tanhshrink", "rrelu", "exp", "log", "sqrt", "rsqrt", "reciprocal", "square", "expm1", "log1p",
-    "log2", "hardshrink", "threshold", "sinh", "cosh", "tan", "asin", "acos", "exp2", "log10", "erfc", "asinh",
-    "sinc", "erfinv", "logit", "acosh", "atanh", "lgamma", "digamma",
-)  # fmt: skip
+#: Activations that have a rule elsewhere, and functions without one.
+_OTHERS, _UNKNOWN = (
+    {"identity", "neg", "prelu", "clamp", "pow"},
+    {"tan", "sinc", "erfinv", "logit", "lgamma", "digamma"},
+)
+#: Other names that torch has for them.
 _ALIASES = {
     "log_sigmoid_forward": "log_sigmoid", "special_expit": "sigmoid", "absolute": "abs", "arctan": "atan",
     "arcsin": "asin", "arccos": "acos", "arcsinh": "asinh", "arccosh": "acosh", "arctanh": "atanh",
     "special_erf": "erf", "special_erfc": "erfc", "special_exp2": "exp2", "special_expm1": "expm1",
     "special_log1p": "log1p", "special_erfinv": "erfinv", "special_logit": "logit", "special_sinc": "sinc",
 }  # fmt: skip
-#: Arguments that shape a function, by the name its schema gives them.
-_PARAMETERS = ("negative_slope", "alpha", "scale", "input_scale", "approximate", "beta", "threshold", "lambd",
-               "min_val", "max_val", "value", "lower", "upper")  # fmt: skip
 #: Functions that torch differentiates with 1/6 rounded to float32, too large by less than this: a Jacobian measured
 #: with its derivative must not exceed the constant.
 _SIXTHS = {"hardsigmoid": 1 + 2.0**-24, "hardswish": 1 + 2.0**-24}
 
 
-@rule(*_PLAIN, *_ALIASES)
+@rule(*set(ACTIVATIONS) - _OTHERS, *_UNKNOWN, *_ALIASES, "rrelu")
 def pointwise(call: Call) -> Any:
     """An entrywise function of one argument."""
-    name = call.name
-    name = _ALIASES.get(name, name)
-    parameters = {key: call[key] for key in _PARAMETERS if call.arguments.get(key) is not None}
+    name = _ALIASES.get(call.name, call.name)
+    shapes = inspect.signature(ACTIVATIONS[name]).parameters if name in ACTIVATIONS else ()
+    parameters = {key: value for key, value in call.arguments.items() if key in shapes and value is not None}
     if name == "rrelu":
         if call.get("training", False):
             return call.opaque("rrelu in training is random")
-        name, parameters = "leaky_relu", {"negative_slope": (parameters["lower"] + parameters["upper"]) / 2}
+        name, parameters = "leaky_relu", {"negative_slope": (call["lower"] + call["upper"]) / 2}
     return call.with_rest(function(call, call.first, name, parameters), "kept for the derivative")
 
 
