@@ -60,10 +60,10 @@ def test_formulas_are_the_functions(name: str) -> None:
 def test_exact_values() -> None:
     """Rational where arithmetic is exact or the value is well known, and nothing otherwise."""
     third = Fraction(1, 3)
-    assert X**2 + constant(0.5).exact(third) == third**2 + Fraction(1, 2)
+    assert (X**2 + constant(0.5)).exact(third) == third**2 + Fraction(1, 2)
     assert apply("inverse", X).exact(third) == 3
     assert apply("exp", X).exact(third) is None
-    assert X * apply("exp", constant(1.0)).exact(Fraction(0)) == 0
+    assert (X * apply("exp", constant(1.0))).exact(Fraction(0)) == 0
     assert apply("exp", X).exact(Fraction(0)) == 1
     assert where(X, ONE, constant(2.0)).exact(Fraction(-1)) == 2
     assert maximum(X, ONE).exact(third) == 1
@@ -112,5 +112,5 @@ def test_zero_times_what_is_not_defined_is_not_zero() -> None:
     """A mask does not hide a pole or the end of a domain."""
     assert ZERO * apply("tanh", X) == ZERO
     assert ZERO * apply("log", X) != ZERO
-    assert X * apply("inverse", X).exact(Fraction(0)) is None
+    assert (X * apply("inverse", X)).exact(Fraction(0)) is None
     assert not apply("sqrt", X).total
