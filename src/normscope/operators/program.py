@@ -307,19 +307,12 @@ class Walk:
         """Note the atoms and parametrized linear operations made for a node."""
         if isinstance(result, Expr):
             self.program.nodes.setdefault(result.id, node.name)
-        stack = expressions(result)[::-1]
-        while stack:
-            item = stack.pop()
-            if item.id in self.noted:
-                continue
+        for item in reached(expressions(result), operands, self.noted):
             self.noted.add(item.id)
-            if item.op is None and item.atom is not None:
+            if item.op is None:
                 self.program.atoms.append(item)
-                stack.extend(item.atom.inputs)
-            elif item.op is not None:
-                if item.op.kind in ("matrix", "convolution") and item.op.weight_name:
-                    self.program.layers.append(item)
-                stack.extend(item.inputs)
+            elif item.op.kind in ("matrix", "convolution") and item.op.weight_name:
+                self.program.layers.append(item)
 
     def _written_out(self, call: Call) -> Any:
         """Return a hand-written normalizer as such, if one ends here."""
