@@ -196,7 +196,7 @@ class Along(EndToEnd):
         """Run the network from its blocks and keep what passes."""
         kept: dict[str, Any] = dict.fromkeys(self.nodes)
 
-        def look(node: Node, value: Any) -> None:
+        def look(node: Node, value: Any, values: object) -> None:
             if node.name in kept:
                 kept[node.name] = value
 

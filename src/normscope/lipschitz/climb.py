@@ -139,19 +139,12 @@ def climb(
 
 def _tried(points: Tensor, size: Tensor, last: Tensor, tries: int, generator: torch.Generator) -> Tensor:
     """Return steps from every point: random ones, every second together with a part of the last that succeeded."""
-    count, wide = len(points), (1,) * (points.ndim - 1)
-
-    def uniform() -> Tensor:
-        return torch.rand(count, tries, generator=generator, dtype=torch.float64)
-
+    count, flat = len(points), (1,) * (points.ndim - 1)
     steps = torch.randn(count, tries, *points.shape[1:], generator=generator, dtype=torch.float64)
-    lengths = size[:, None] * uniform().square()
-    along = 2.0 * uniform() * (torch.arange(tries) % 2 == 0)
-    return (
-        points[:, None]
-        + lengths.reshape(count, tries, *wide) * steps
-        + along.reshape(count, tries, *wide) * last[:, None]
-    )
+    near, along = (torch.rand(count, tries, *flat, generator=generator, dtype=torch.float64) for _ in range(2))
+    steps *= size.reshape(-1, 1, *flat) * near.square()
+    along[:, 1::2] = 0.0
+    return points[:, None] + steps + 2.0 * along * last[:, None]
 
 
 def rounds_for(cost: float, outputs: int, *, overhead: float = 0.0) -> int:

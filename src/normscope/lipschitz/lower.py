@@ -8,7 +8,7 @@ import contextlib
 import copy
 import functools
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Self
 
 import torch
@@ -100,22 +100,27 @@ class EndToEnd:
         parts = torch.split(x, [math.prod(s) for s in self.shapes])
         return [p.reshape(s) for p, s in zip(parts, self.shapes, strict=True)]
 
-    def watch(self, x: Tensor, look: Callable[[Node, Any], None]) -> list[Any]:
-        """Run the network from its blocks, show each node with its value, and return all outputs of the model."""
+    def watch(self, x: Tensor, look: Callable[[Node, Any, Mapping[str, Any]], Any]) -> Tensor:
+        """Run the network from its blocks, show each node with its value and those before, and return the outputs.
+
+        Where the look returns something, that takes the place of the value.
+        """
         blocks = self.blocks(x)
 
-        def visit(node: Node, value: Any, values: object) -> Tensor | None:
+        def visit(node: Node, value: Any, values: Mapping[str, Any]) -> Any:
             index = self._place.get(node.name)
-            look(node, value if index is None else blocks[index])
-            return None if index is None else blocks[index]
+            if index is None:
+                return look(node, value, values)
+            look(node, blocks[index], values)
+            return blocks[index]
 
         with sdpa_kernel(SDPBackend.MATH):
-            return run(self.captured.graph, self.tensors, self.inputs, visit, self.dtype)
+            outputs = run(self.captured.graph, self.tensors, self.inputs, visit, self.dtype)
+        return torch.cat([outputs[i].flatten() for i in self.keep])
 
     def __call__(self, x: Tensor) -> Tensor:
         """Run the network from its blocks."""
-        outputs = self.watch(x, lambda node, value: None)
-        return torch.cat([outputs[i].flatten() for i in self.keep])
+        return self.watch(x, lambda node, value, values: None)
 
 
 def gradients(y: Tensor, x: Tensor, cotangents: Tensor, at_once: int = 1) -> Tensor:

@@ -8,11 +8,10 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from normscope.core.value import log_of
 from normscope.graph.capture import Captured
-from normscope.graph.interpreter import call, run
+from normscope.graph.interpreter import call
 from normscope.graph.ir import SOURCES, Node, Ref, references
 from normscope.graph.recognise import name_of
 from normscope.lipschitz.climb import Norms, best_of, climb, rounds_for
@@ -195,7 +194,7 @@ def _inside(function: EndToEnd, x: Tensor, domain: Domain) -> bool:
         sources.setdefault(site.source, []).append(node)
     fine = all(_within(block, inside) for block, inside in zip(function.blocks(x), domain.ranges, strict=False))
 
-    def look(node: Node, value: Tensor) -> None:
+    def look(node: Node, value: Tensor, values: object) -> None:
         nonlocal fine
         if node.name in domain.factors:
             fine = fine and _within(value, domain.factors[node.name])
@@ -332,15 +331,12 @@ class Rescaled(EndToEnd):
 
     def _run(self, x: Tensor, *, choose: bool) -> Tensor:
         """Run the network, taking factors out."""
-        block = x.reshape(self.shapes[0])
         depends: set[str] = {self.program.blocks[0].name}
         taken = 0  # the exponent of all factors so far
         finite = True
 
-        def visit(node: Node, value: Any, values: Any) -> Any:
+        def look(node: Node, value: Any, values: Mapping[str, Any]) -> Any:
             nonlocal taken, finite
-            if node.name in self._place:
-                return block
             if node.op in SOURCES or not any(name in depends for name in node.inputs()):
                 return None
             depends.add(node.name)
@@ -355,9 +351,7 @@ class Rescaled(EndToEnd):
             self._scale_gradient(node.name, value, choose)
             return value
 
-        with sdpa_kernel(SDPBackend.MATH):
-            outputs = run(self.captured.graph, self.tensors, self.inputs, visit, self.dtype)
-        result = torch.cat([outputs[i].flatten() for i in self.keep])
+        result = self.watch(x, look)
         return result if finite else torch.full_like(result, math.nan)
 
     def _scale_gradient(self, name: str, value: Tensor, choose: bool) -> None:

@@ -22,7 +22,7 @@ def tensors_inside(end: EndToEnd, points: Tensor) -> list[dict[str, Tensor]]:
     for x in points:
         values: dict[str, Tensor] = {}
 
-        def look(node: Node, value: object, values: dict[str, Tensor] = values) -> None:
+        def look(node: Node, value: object, before: object, values: dict[str, Tensor] = values) -> None:
             values |= dict(_parts(node.name, value))
 
         with torch.no_grad():

@@ -178,18 +178,16 @@ class _Finder:
             self._found.append(Leaf(label, (start.name,), shape, effective))
         leaf = self._keys[key]
         rest = (leaf, node.name, name, constant, self._copies(start, chain))
-        op = name_of(node)
         if node.name in self._hidden:
             self.uses.append(Use(*rest, "unknown", None, None, "it is inside a normalizer written out by hand"))
-        elif start.name in self.walk.discrete or any(n in self.walk.discrete for n in chain):
+        elif not self.walk.discrete.isdisjoint((start.name, *chain)):
             self.uses.append(Use(*rest, "unknown", None, None, "which entries are used depends on the input"))
-        elif op in RECURRENT or op in _CELLS:
+        elif name_of(node) in RECURRENT | _CELLS:
             self._recurrent(node, arguments, name, position, rest)
         else:
-            kind = kind_of(op, name)
-            made = expressions(self.walk.exprs[node.name])
-            place = made[0] if made else None
-            reason = "" if kind != "unknown" else f"no rule says how the result of {node.op} depends on its {name}"
+            kind = kind_of(name_of(node), name)
+            place = next(iter(expressions(self.walk.exprs[node.name])), None)
+            reason = f"no rule says how the result of {node.op} depends on its {name}" if kind == "unknown" else ""
             self.uses.append(Use(*rest, kind, place, None, reason))
 
     def through_constants(self) -> None:
