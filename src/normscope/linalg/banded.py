@@ -84,8 +84,9 @@ def slab_gram(weight: Tensor, axes: Sequence[Axis], *, of_outputs: bool) -> tupl
         value = a @ b.mT if of_outputs else a.mT @ b
         for view, step in zip(views, (0, 1), strict=True):
             chosen = slab_p - slab_q == step
-            index = tuple(torch.as_tensor(t[chosen]) for t in (slab_q, row, column))
-            view.index_put_(index, value.expand(int(chosen.sum()), -1, -1), accumulate=True)
+            if chosen.any():
+                index = tuple(torch.as_tensor(t[chosen]) for t in (slab_q, row, column))
+                view.index_put_(index, value.expand(int(chosen.sum()), -1, -1), accumulate=True)
     diagonal, below = (b.reshape(-1, size, size) for b in blocks)
     return diagonal, below
 

@@ -190,15 +190,7 @@ def jacobian_norm(
     >>> round(value, 4)
     3.0
     """
-    return singular_pair(jacobian_map(function, x), steps, tolerance, seed)
-
-
-def singular_pair(mapping: LinearMap, steps: int, tolerance: float, seed: int = 0) -> tuple[float, Tensor]:
-    """Return an attained value of the norm of a map and the unit vector of its domain that attains it.
-
-    >>> singular_pair(LinearMap.from_matrix(torch.diag(torch.tensor([1.0, 3.0]))), 10, 1e-6)[0]
-    3.0
-    """
+    mapping = jacobian_map(function, x)
     if 0 < mapping.range_dimension <= min(2 * steps, mapping.domain_dimension):
         return _largest_of_few(mapping)
     try:

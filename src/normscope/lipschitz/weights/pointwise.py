@@ -13,6 +13,7 @@ from normscope.core.statement import statement
 from normscope.graph.capture import Captured
 from normscope.graph.interpreter import as_floating, run
 from normscope.graph.ir import Node
+from normscope.linalg.dense import EIGENVALUES_UP_TO
 from normscope.linalg.lanczos import lanczos_norm
 from normscope.lipschitz.cost import forward_cost
 from normscope.lipschitz.lower import (
@@ -23,7 +24,6 @@ from normscope.lipschitz.lower import (
     jacobian_map,
     jacobian_norm,
     kept_outputs,
-    singular_pair,
 )
 from normscope.lipschitz.weights.factors import factor
 from normscope.lipschitz.weights.uses import Use, Weights
@@ -167,7 +167,7 @@ def _by_rows(network: Network, leaves: list[Tensor]) -> Norms:
         return value
 
     weights = tuple(norm([m]) for m in matrices[: len(points)])
-    memo = {names: norm([by_name[n] for n in names]) for names in network.visible if names is not None}
+    memo = {names: norm([by_name[n] for n in names]) for names in dict.fromkeys(network.visible) if names}
     outputs = tuple(None if item is None else memo[item] for item in network.visible)
     jointly = norm(matrices[: len(points)]) if points else 0.0
     return Norms(weights, outputs, jointly, max(residuals, default=0.0))
@@ -199,18 +199,20 @@ def _jacobian_rows(out: Tensor, targets: Sequence[Tensor]) -> list[Tensor]:
 
 def _top(matrix: Tensor) -> tuple[float, float]:
     """Return the norm of a matrix and the relative residual of its leading singular pair."""
-    if matrix.numel() == 0:
+    if matrix.numel() == 0 or not bool(matrix.any()):
         return 0.0, 0.0
-    mapping = LinearMap.from_matrix(matrix)
-    value, vector = singular_pair(mapping, 200, 1e-13)
-    return value, _residual(mapping, vector) if math.isfinite(value) else math.inf
-
-
-def _residual(mapping: LinearMap, vector: Tensor) -> float:
-    """Return how far a unit vector is from a singular vector, relative to the square of what it attains."""
-    image = mapping.apply(vector)
-    square = euclidean(image) ** 2
-    return euclidean(mapping.adjoint(image) - square * vector) / square if square > 0 else 0.0
+    if not bool(torch.isfinite(matrix).all()):
+        return math.nan, math.inf
+    small = matrix if matrix.shape[0] <= matrix.shape[1] else matrix.mT
+    if small.shape[0] <= EIGENVALUES_UP_TO:
+        vector = torch.linalg.eigh(small @ small.mT)[1][:, -1]
+    else:
+        run = lanczos_norm(LinearMap.from_matrix(matrix), tolerance=1e-13, max_steps=200, apply_error=0.0)
+        vector = run.vector.reshape(-1)
+    image = small.mT @ vector
+    square = float(image.square().sum())
+    residual = float((small @ image - square * vector).norm()) / square if square > 0 else 0.0
+    return math.sqrt(square) / float(vector.norm()), residual
 
 
 def _lowered(first: Norms, again: Norms) -> Norms:
@@ -311,4 +313,8 @@ def _lanczos(function: Function, point: Tensor, seed: int) -> tuple[float, float
     value, vector = jacobian_norm(function, point, steps=40, tolerance=1e-6, seed=seed)
     if not 0.0 < value < math.inf:
         return 0.0, 0.0 if value == 0.0 else math.inf
-    return attained_at(function, point, vector), _residual(jacobian_map(function, point), vector)
+    mapping = jacobian_map(function, point)
+    image = mapping.apply(vector)
+    square = euclidean(image) ** 2
+    residual = euclidean(mapping.adjoint(image) - square * vector) / square if square > 0 else 0.0
+    return attained_at(function, point, vector), residual
