@@ -11,14 +11,13 @@ from normscope.papers.measure import (
     CorrectionError,
     confirm,
     confirm_bound,
-    gaussian,
     gradient,
     jacobian,
     jacobian_norm,
     norm,
-    numbers,
     quotient,
 )
+from normscope.papers.tensors import gaussian, numbers
 
 
 def test_jacobians_of_linear_maps_are_their_matrices() -> None:

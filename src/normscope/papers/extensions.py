@@ -19,13 +19,12 @@ from normscope.operators.normalizers.batch_norm import (
 from normscope.operators.normalizers.group_norm import group_norm_at
 from normscope.operators.normalizers.layer_norm import layer_norm_global, layer_norm_range
 from normscope.operators.normalizers.rms_norm import rms_norm_at, rms_norm_global
-from normscope.papers.akbar2025.claims.laboratory import hidden_layer, largest, normalized, output, square_loss
-from normscope.papers.chains import EPS
 from normscope.papers.claim import Claims, Outcome, holds
-from normscope.papers.measure import confirm, confirm_bound, gaussian, jacobian, jacobian_norm, norm, numbers
+from normscope.papers.laboratory import hidden_layer, normalized, output, square_loss
+from normscope.papers.measure import confirm, confirm_bound, jacobian, jacobian_norm, norm
+from normscope.papers.tensors import EPS, ZERO, gaussian, identity, largest, numbers, ones, zeros
 
 CLAIMS = Claims("normscope")
-ZERO = 1e-10
 
 
 def _agree(ours: float, true: float) -> float:
@@ -49,7 +48,7 @@ def _batch_statistics() -> Outcome:
             confirm("||J||_F^2", float(square.sum()), float(whole.square().sum()))
     image = gaussian(810, 2, 2, 3, 3)
     train = jacobian_norm(lambda z: F.batch_norm(z, None, None, gamma, training=True, eps=EPS), image)
-    constant = jacobian_norm(lambda z: standardized(z, EPS)[0], torch.ones(4, 1, dtype=torch.float64))
+    constant = jacobian_norm(lambda z: standardized(z, EPS)[0], ones(4, 1))
     confirm("the constant at a constant batch", batch_norm_batch_global(numbers(1), EPS), constant)
     measured = {f"relative gap, m = {m}": gap for m, gap in gaps.items()}
     measured["relative gap, images, m = 18"] = _agree(batch_norm_batch_at(image, gamma, EPS), train)
@@ -80,15 +79,15 @@ def _rms() -> Outcome:
     """
     measured = {}
     for n in (1, 2, 5):
-        x, one = gaussian(830 + n, n), torch.ones(n, dtype=torch.float64)
+        x, one = gaussian(830 + n, n), ones(n)
         whole = jacobian(lambda z: F.rms_norm(z, z.shape, eps=EPS), x)
         r = math.sqrt(float(x.square().mean()) + EPS)
-        ours = (torch.eye(n, dtype=torch.float64) - torch.outer(x, x) / (n * r * r)) / r
+        ours = (identity(n) - torch.outer(x, x) / (n * r * r)) / r
         confirm("the Jacobian", 0.0, largest(ours - whole))
         confirm("its norm", 1 / r if n > 1 else EPS / r**3, norm(whole))
         measured[f"relative gap, n = {n}"] = _agree(rms_norm_at(x, one, EPS), norm(whole))
     gamma = numbers(1, -3, 0.5)
-    zero = jacobian_norm(lambda z: F.rms_norm(z, (3,), gamma, EPS), torch.zeros(3, dtype=torch.float64))
+    zero = jacobian_norm(lambda z: F.rms_norm(z, (3,), gamma, EPS), zeros(3))
     measured["relative gap at zero"] = _agree(rms_norm_global(gamma, EPS), zero)
     return holds(max(measured.values()) < 1e-9, measured, "one rank-one term, no centring")
 
@@ -136,7 +135,7 @@ def _attention(a: Tensor, value: Tensor, mask: Tensor | None = None) -> Callable
 @CLAIMS.add("X-att", "F11", attention_constants)
 def _attention_unbounded() -> Outcome:
     """Dot-product attention of at least two tokens is not Lipschitz on all inputs."""
-    one = torch.ones(1, 1, dtype=torch.float64)
+    one = ones(1, 1)
 
     def at(t: float) -> float:
         # the query is tied between t and -t whatever t is, and a tie is where the softmax moves
@@ -160,7 +159,7 @@ def _attention_bound() -> Outcome:
     for seed in range(60):
         a, value = gaussian(1000 + seed, d, d), gaussian(1100 + seed, d, d)
         x = gaussian(1200 + seed, count, d) * (0.3 + seed / 20)
-        x = torch.cat([torch.zeros(1, d, dtype=torch.float64), x[1:]]) if seed % 3 == 0 else x
+        x = torch.cat([zeros(1, d), x[1:]]) if seed % 3 == 0 else x
         radius = float(x.norm(dim=1).max())
         ours = norm(value) * (math.sqrt(count) + norm(a) * radius**2 * (1 + math.sqrt(count)))
         to_query, to_key, to_value = attention_constants(count, norm(a), radius, radius, radius)
@@ -170,7 +169,7 @@ def _attention_bound() -> Outcome:
         worst = max(worst, true / ours)
     first = torch.ones(count, count, dtype=torch.bool)
     first[:, 0] = False
-    flat = _attention(torch.zeros(d, d, dtype=torch.float64), value, first)  # every token sees the first only
+    flat = _attention(zeros(d, d), value, first)  # every token sees the first only
     attained = jacobian_norm(flat, x) / (norm(value) * math.sqrt(count))
     confirm("the bound is attained for A = 0", 1.0, attained)
     measured = {"true/bound, largest of 60": worst, "true/bound, A = 0, all see one token": attained}

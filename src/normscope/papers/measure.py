@@ -17,28 +17,10 @@ class CorrectionError(Exception):
     """What we state in place of a claim does not hold either: shown as an error of the audit, never swallowed."""
 
 
-def numbers(*values: float) -> Tensor:
-    """Return a float64 vector.
-
-    >>> numbers(1, 2).dtype
-    torch.float64
-    """
-    return torch.tensor(values, dtype=torch.float64)
-
-
-def gaussian(seed: int, *shape: int) -> Tensor:
-    """Return standard normal numbers in float64; the global generator is not touched.
-
-    >>> bool((gaussian(1, 3) == gaussian(1, 3)).all())
-    True
-    """
-    return torch.randn(*shape, dtype=torch.float64, generator=torch.Generator().manual_seed(seed))
-
-
 def norm(matrix: Tensor) -> float:
     """Return the spectral norm of a matrix by its singular values.
 
-    >>> norm(torch.eye(2, dtype=torch.float64) * 3)
+    >>> norm(torch.eye(2) * 3)
     3.0
     """
     return float(torch.linalg.matrix_norm(matrix.detach(), 2))

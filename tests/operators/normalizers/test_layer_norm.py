@@ -26,7 +26,7 @@ from normscope.operators.normalizers.layer_norm import (
     printed_is_bound,
 )
 from normscope.operators.normalizers.secular_equation import centered_scale_norm
-from normscope.papers.than2025.slides import normalization
+from normscope.papers.than2025 import slides
 from operators.normalizers.truth import (
     KINDS,
     digits,
@@ -296,7 +296,7 @@ def test_printed_formulas_are_registered_as_printed() -> None:
     """What the paper and the slides print is never registered as a plain statement."""
     assert batch.batch_norm_printed
     assert group.group_norm_printed
-    assert normalization.layer_norm_slides
+    assert slides.layer_norm_slides
     homes = ("normscope.operators.normalizers", "normscope.papers.than2025.slides")
     printed = {(s.paper, s.number): s for s in statements() if s.function.startswith(homes)}
     for key in (

@@ -12,9 +12,10 @@ from normscope.operators.normalizers.batch_norm import (
     batch_norm_scale,
 )
 from normscope.operators.normalizers.layer_norm import layer_norm_global, layer_norm_on_floor
-from normscope.papers.chains import EPS, certified, chain, layer_norm, padded_identity, standardized
 from normscope.papers.claim import Claims, Outcome, Verdict, bound, close, given, holds, refuted
-from normscope.papers.measure import confirm, gaussian, gradient, jacobian_norm
+from normscope.papers.laboratory import certified, chain, layer_norm, normalized
+from normscope.papers.measure import confirm, gradient, jacobian_norm
+from normscope.papers.tensors import EPS, gaussian, identity, ones, zeros
 
 CLAIMS = Claims("than2025summary")
 
@@ -27,8 +28,8 @@ def _suppressed() -> Outcome:
     """
     constants = []
     for depth in (1, 2, 3):
-        network = chain([padded_identity(8, 8)] * depth, layer_norm, lambda y: y)
-        constants.append(jacobian_norm(network, torch.zeros(8, dtype=torch.float64)))
+        network = chain([identity(8)] * depth, layer_norm, lambda y: y)
+        constants.append(jacobian_norm(network, zeros(8)))
     measured = {f"W = I with LayerNorm, K = {depth}": constant for depth, constant in enumerate(constants, 1)}
     measured["W = I without"] = 1.0
     return refuted(constants[0] > 1 and constants[2] > constants[1], measured, "it grows with every LayerNorm")
@@ -42,7 +43,7 @@ def _inherent() -> Outcome:
     """
     depth = 20
     upper = lemma_5(certified([0.5] * depth)).value
-    attained = jacobian_norm(chain([0.5 * padded_identity(4, 4)] * depth), torch.ones(4, dtype=torch.float64))
+    attained = jacobian_norm(chain([0.5 * identity(4)] * depth), ones(4))
     confirm("the product of the norms", upper, attained)
     measured = {"W = 0.5 I, 20 layers, no normalizer": attained}
     return refuted(attained < 1e-5, measured, "a network without normalizers and a tiny constant")
@@ -81,10 +82,10 @@ def _tight() -> Outcome:
     """
     n, depth = 64, 10
     var = torch.full((n,), 9.0, dtype=torch.float64)
-    ones = certified([1.0] * depth)
-    printed = corollary_10(ones, certified([batch_norm_printed(var, 0.0)] * depth))[0].value
-    network = chain([padded_identity(n, n)] * depth, lambda y, _: y / var.sqrt())
-    true = jacobian_norm(network, torch.ones(n, dtype=torch.float64))
+    norms = certified([1.0] * depth)
+    printed = corollary_10(norms, certified([batch_norm_printed(var, 0.0)] * depth))[0].value
+    network = chain([identity(n)] * depth, lambda y, _: y / var.sqrt())
+    true = jacobian_norm(network, ones(n))
     confirm("the largest entry at each layer", batch_norm_running(None, var, 0.0) ** depth, true)
     measured = {"printed / true, n = 64, K = 10": printed / true}
     return refuted(bound(printed, true) is Verdict.LOOSE, measured, "not tight by nine orders of magnitude")
@@ -100,7 +101,7 @@ def _explained() -> Outcome:
     data, weight = gaussian(30, 128, 6), gaussian(31, 6, 6)
     small = batch_norm_running(None, (data @ weight.mT).var(0, unbiased=False), 0.0)
     large = batch_norm_running(None, (100 * data @ weight.mT).var(0, unbiased=False), 0.0)
-    change = float((standardized(data @ weight.mT) - standardized(100 * data @ weight.mT)).abs().max())
+    change = float((normalized("batch", data @ weight.mT) - normalized("batch", 100 * data @ weight.mT)).abs().max())
     measured = {"||BN||": small, "||BN||, weights times 100": large, "outputs differ by": change}
     if change < 1e-10 and close(small / large, 100.0, 1e-6):
         return Outcome(Verdict.UNSUPPORTED, measured, "the mechanism's quantity is no property of the network")
@@ -113,7 +114,7 @@ def _exponential() -> Outcome:
 
     Corrected: As stated, for norms >= 1 + c (001-T6, 001-T13(9)).
     """
-    x, two = torch.ones(3, dtype=torch.float64), 2 * padded_identity(3, 3)
+    x, two = ones(3), 2 * identity(3)
     constants = {depth: jacobian_norm(chain([two] * depth), x) for depth in (5, 10, 20)}
     measured = {f"W = 2 I, {depth} layers": constant for depth, constant in constants.items()}
     return holds(close(constants[20], constants[10] ** 2) and constants[5] > 1, measured, "2^K is attained")
@@ -125,10 +126,10 @@ def _uncountable() -> Outcome:
 
     Corrected: As stated, and more: they are an open set of weights, of positive measure.
     """
-    x = torch.ones(3, dtype=torch.float64)
+    x = ones(3)
     attained = []
     for seed in range(20):  # random weights in a ball around 2 I
-        weights = [2 * padded_identity(3, 3) + 0.05 * gaussian(100 * seed + k, 3, 3) for k in range(10)]
+        weights = [2 * identity(3) + 0.05 * gaussian(100 * seed + k, 3, 3) for k in range(10)]
         attained.append(jacobian_norm(chain(weights), x))
     measured = {"least attained, 20 random networks near W = 2 I, K = 10": min(attained)}
     return holds(min(attained) > 1.5**10, measured, "every network nearby is as bad")
@@ -141,10 +142,10 @@ def _reduced() -> Outcome:
     Corrected: Where every normalizer's standard deviation stays above s > 1: by s^-K for LayerNorm on that set; for
     BatchNorm with frozen statistics of std s. Not on all inputs, and not for a network's own statistics.
     """
-    floor = layer_norm_on_floor(torch.ones(8), EPS, 3.0)
-    frozen = jacobian_norm(chain([padded_identity(8, 8)] * 5, lambda y, _: y / 3), torch.ones(8, dtype=torch.float64))
+    floor = layer_norm_on_floor(ones(8), EPS, 3.0)
+    frozen = jacobian_norm(chain([identity(8)] * 5, lambda y, _: y / 3), ones(8))
     confirm("five layers at std 3", floor**5, frozen, 1e-5)
-    everywhere = jacobian_norm(lambda x: layer_norm(x), torch.zeros(8, dtype=torch.float64))
+    everywhere = jacobian_norm(lambda x: layer_norm(x), zeros(8))
     measured = {
         "LayerNorm where std >= 3": floor,
         "five frozen BatchNorms of std 3": frozen,
@@ -163,7 +164,7 @@ def _smoother() -> Outcome:
     data, target, weight = gaussian(40, 64, 5), gaussian(41, 64, 5), gaussian(42, 5, 5)
 
     def loss(w: Tensor) -> Tensor:
-        return ((standardized(data @ w.mT) - target) ** 2).mean()
+        return ((normalized("batch", data @ w.mT) - target) ** 2).mean()
 
     sizes = {c: float(gradient(loss, c * weight).norm()) for c in (1.0, 1e-2)}
     plain = float(gradient(lambda w: ((data @ w.mT - target) ** 2).mean(), 1e-2 * weight).norm())
@@ -183,12 +184,12 @@ def _generalizes() -> Outcome:
     is that of the trained network, which is not shown to be smaller (001-C22, 001-RED).
     """
     data = gaussian(50, 256, 6)
-    plain, normalized = 0.1**3, data
+    plain, signal = 0.1**3, data
     factors = []
     for _ in range(3):  # W = 0.1 I: the statistics follow the weights
-        y = 0.1 * normalized
+        y = 0.1 * signal
         factors.append(0.1 * batch_norm_running(None, y.var(0, unbiased=False), 0.0))
-        normalized = torch.relu(standardized(y))
+        signal = torch.relu(normalized("batch", y))
     product = factors[0] * factors[1] * factors[2]
     measured = {"constant of W = 0.1 I, K = 3": plain, "its bound with BatchNorm": product}
     if product > plain:

@@ -14,6 +14,8 @@ from normscope.papers.run import checked
 VERDICTS = {
     "003-L51": "holds", "003-L51d": "false", "003-L51n": "false", "003-L51L": "false", "003-L51W": "holds",
     "003-L51W'": "false", "003-WD": "false", "003-51c": "holds", "003-51r": "holds", "003-E51": "false",
+    "003-51L": "false", "003-51e": "false", "003-dead": "needs an assumption", "003-sad": "false", "003-52": "holds",
+    "003-95m": "holds",
 }  # fmt: skip
 
 
@@ -55,3 +57,21 @@ def test_a_verdict_follows_the_code(monkeypatch: pytest.MonkeyPatch) -> None:
     assert checked(CLAIMS["003-L51"]).verdict == "false"
     monkeypatch.setattr(dynamics, "square_after_step", lambda square, *rest: square)
     assert checked(CLAIMS["003-L51d"]).error.startswith("CorrectionError")
+
+
+def test_gradients_explode_behind_batch_norm_by_about_a_fifth_per_layer() -> None:
+    """The rate of a wide network with ReLU is sqrt(pi/(pi - 1)) = 1.21."""
+    found = CLAIMS["003-51e"].check().measured
+    assert 1.1 < float(found["growth per layer, BatchNorm"]) < 1.3
+    assert 0.9 < float(found["growth per layer, plain"]) < 1.1
+
+
+def test_the_saddle_has_no_gradient_on_any_batch() -> None:
+    found = CLAIMS["003-sad"].check().measured
+    assert found["largest gradient of a mini-batch"] == 0.0
+    assert float(found["smallest eigenvalue of the Hessian"]) < -0.01
+
+
+def test_a_wrong_law_of_momentum_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(dynamics, "growth_after_heavy_ball", lambda growth, last, move, mu: move)
+    assert checked(CLAIMS["003-95m"]).error.startswith("CorrectionError")

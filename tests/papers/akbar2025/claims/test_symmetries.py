@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import pytest
+import torch
 
 from checked_claims import claim_entry
 from normscope.papers.akbar2025.claims import symmetries
-from normscope.papers.akbar2025.claims.symmetries import CLAIMS
+from normscope.papers.akbar2025.claims.symmetries import CLAIMS, flat_directions
 from normscope.papers.run import checked
 
 VERDICTS = {
     "003-P4.1a": "false", "003-P4.1b": "needs an assumption", "003-C411": "holds", "003-met": "holds",
     "003-sph": "holds", "003-nat": "holds", "003-ex41": "holds", "003-ex41b": "holds",
     "003-P4.2": "needs an assumption", "003-LNr": "holds", "003-LNs": "false", "003-P4.3": "false", "003-P43g": "false",
+    "003-grp": "false", "003-T1": "false", "003-T1B": "holds", "003-T1L": "false", "003-T1W": "false",
+    "003-GN": "holds", "003-IN": "holds",
 }  # fmt: skip
 
 
@@ -56,3 +59,21 @@ def test_a_verdict_follows_the_code(monkeypatch: pytest.MonkeyPatch) -> None:
     assert checked(CLAIMS["003-LNs"]).verdict == "error"
     monkeypatch.setattr(symmetries, "change", lambda *a, **k: 0.0)
     assert checked(CLAIMS["003-P4.1a"]).verdict == "holds"
+
+
+def test_the_nullities_of_four_neurons_with_three_inputs() -> None:
+    found = list(CLAIMS["003-T1"].check().measured.values())
+    assert found == [4, 8, 12, 8, 9, 5, 10, 1]
+
+
+@pytest.mark.parametrize("seed", [1000, 2000, 3000])
+def test_the_nullities_do_not_depend_on_the_weights(seed: int) -> None:
+    assert flat_directions("batch", torch.tanh, seed=seed) == 8
+    assert flat_directions("layer", torch.tanh, seed=seed) == 5
+
+
+def test_verdicts_on_degrees_follow_the_code(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(symmetries, "flat_directions", lambda *a, **k: 2)
+    monkeypatch.setattr(symmetries, "symmetry_dimension", lambda *a, **k: 2)
+    assert checked(CLAIMS["003-T1L"]).verdict == "holds"
+    assert checked(CLAIMS["003-T1B"]).verdict == "false"

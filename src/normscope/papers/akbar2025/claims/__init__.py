@@ -1,6 +1,4 @@
 """U. Akbar, Deep Network Normalization Through Gradient Flow Dynamics: its claims, chapter by chapter."""
 
 #: Its chapters in the order of the paper.
-CHAPTERS = (
-    "derivatives", "symmetries", "degrees", "dynamics", "stability", "curvature", "convergence", "experiments",
-)  # fmt: skip
+CHAPTERS = ("derivatives", "symmetries", "dynamics", "curvature", "convergence", "experiments")

@@ -11,20 +11,12 @@ from normscope.geometry.flow import gradient_of
 from normscope.geometry.hessian import dense_hessian
 from normscope.geometry.norm_growth import equilibrium_norm
 from normscope.geometry.symmetry import batch_norm_orbit
-from normscope.papers.akbar2025.claims.laboratory import (
-    descended,
-    hidden_layer,
-    largest,
-    neuron,
-    normalized,
-    output,
-    square_loss,
-)
 from normscope.papers.claim import Claims, Outcome, Verdict, close, given, holds, refuted
-from normscope.papers.measure import confirm, gaussian, jacobian, numbers
+from normscope.papers.laboratory import descended, hidden_layer, neuron, normalized, output, square_loss
+from normscope.papers.measure import confirm, jacobian
+from normscope.papers.tensors import ZERO, gaussian, largest, numbers, zeros
 
 CLAIMS = Claims("akbar2025")
-ZERO = 1e-10
 
 #: Three separable points, labels multiplied in; the first two carry the margin, its direction is (0.8, 0.5).
 _POINTS = torch.tensor([[1.0, 0.2], [0.5, 1.0], [3.0, 2.0]], dtype=torch.float64)
@@ -32,7 +24,7 @@ _POINTS = torch.tensor([[1.0, 0.2], [0.5, 1.0], [3.0, 2.0]], dtype=torch.float64
 
 def _logistic(steps: int) -> Tensor:
     """Return the weight after gradient descent on the logistic loss of the three points, from zero, with step one."""
-    w = torch.zeros(2, dtype=torch.float64)
+    w = zeros(2)
     for _ in range(steps):
         w = w + torch.sigmoid(-_POINTS @ w) @ _POINTS
     return w
@@ -120,8 +112,8 @@ def _linear_saddle() -> Outcome:
     Corrected: gamma = beta = 0 with a zero layer behind it is a strict saddle of the linear network too.
     """
     x, target = gaussian(404, 24, 3), gaussian(405, 24, 2)
-    zero = torch.zeros(4, dtype=torch.float64)
-    point = {"W": gaussian(406, 4, 3), "gamma": zero, "beta": zero, "V": torch.zeros(2, 4, dtype=torch.float64)}
+    zero = zeros(4)
+    point = {"W": gaussian(406, 4, 3), "gamma": zero, "beta": zero, "V": zeros(2, 4)}
     point["c"] = target.mean(0)
     loss = square_loss(x, target, "batch", lambda h: h)
     slope = max(largest(value) for value in gradient_of(loss, point).values())

@@ -15,13 +15,13 @@ from normscope.geometry.derivatives import (
 from normscope.geometry.flow import Point, gradient_flow, gradient_of
 from normscope.geometry.hessian import dense_hessian, smallest_eigenvalue_bound
 from normscope.geometry.symmetry import symmetry_dimension
-from normscope.papers.akbar2025.claims.degrees import flat_directions
-from normscope.papers.akbar2025.claims.laboratory import hidden_layer, largest, output, square_loss, weight_of_neuron
+from normscope.papers.akbar2025.claims.symmetries import flat_directions
 from normscope.papers.claim import Claims, Measured, Outcome, Verdict, close, given, holds, refuted
-from normscope.papers.measure import confirm, confirm_bound, gaussian, gradient, jacobian, numbers
+from normscope.papers.laboratory import hidden_layer, output, square_loss, weight_of_neuron
+from normscope.papers.measure import confirm, confirm_bound, gradient, jacobian
+from normscope.papers.tensors import ZERO, gaussian, identity, largest, numbers, ones, zeros
 
 CLAIMS = Claims("akbar2025")
-ZERO = 1e-10
 
 
 def _curvature_at(z: Tensor, target: Tensor, gamma: float, eps: float) -> Tensor:
@@ -157,7 +157,7 @@ def _origin() -> Outcome:
     Corrected: Only for eps = 0. For eps > 0 the derivative is gamma/sqrt(eps) (I - 11^T/m), large but defined.
     """
     x, target, eps = gaussian(302, 10, 3), gaussian(303, 10), 1e-5
-    zero = torch.zeros(3, dtype=torch.float64)
+    zero = zeros(3)
     slope = gradient(lambda w: (standardized(x @ w, eps)[0] - target).square().sum() / 2, zero)
     ours = batch_norm_backward(-target, x @ zero, 1.0, eps) @ x
     confirm("the gradient at zero", 0.0, largest(slope - ours))
@@ -248,9 +248,9 @@ def _printed_matrix() -> Outcome:
     z, gamma = gaussian(311, 6), 1.5
     values, scale = standardized(z, 0.0)
     true = _curvature_at(z, gamma * values, gamma, 0.0)
-    eye = torch.eye(6, dtype=torch.float64)
+    eye = identity(6)
     printed = gamma**2 / scale**2 * (eye - 1 / 6 - torch.outer(values, values) + eye / 6)
-    ours = batch_norm_hessian(z, torch.zeros(6), torch.ones(6), gamma, 0.0)
+    ours = batch_norm_hessian(z, zeros(6), ones(6), gamma, 0.0)
     confirm("the second derivative", 0.0, largest(ours - true))
     measured = {"error as printed": largest(printed - true), "largest entry": largest(true)}
     return refuted(largest(printed - true) > ZERO, measured, "1/m is lost at z^z^^T")
@@ -309,9 +309,9 @@ def _further_terms() -> Outcome:
     for eps in (0.0, 0.1):
         delta = gamma * standardized(z, eps)[0] - target
         true = _curvature_at(z, target, gamma, eps)
-        errors[eps] = largest(batch_norm_hessian(z, delta, torch.ones(6), gamma, eps) - true)
+        errors[eps] = largest(batch_norm_hessian(z, delta, ones(6), gamma, eps) - true)
         confirm("the second derivative", 0.0, errors[eps])
-    first = batch_norm_hessian(z, torch.zeros(6), torch.ones(6), gamma, 0.0)
+    first = batch_norm_hessian(z, zeros(6), ones(6), gamma, 0.0)
     further = largest(_curvature_at(z, target, gamma, 0.0) - first)
     measured = {"largest further term": further, "our error, eps = 0": errors[0.0], "our error, eps = 0.1": errors[0.1]}
     return holds(further > ZERO, measured, "the terms are there, and these are they")

@@ -14,12 +14,12 @@ from normscope.geometry.flow import gradient_of
 from normscope.geometry.hessian import dense_hessian
 from normscope.geometry.symmetry import batch_norm_orbit
 from normscope.geometry.weight_norm import weight_norm_gradients
-from normscope.papers.akbar2025.claims.laboratory import hidden_layer, inner, largest, output, square_loss
 from normscope.papers.claim import Claims, Outcome, close, holds, refuted
-from normscope.papers.measure import confirm, gaussian, gradient, jacobian
+from normscope.papers.laboratory import hidden_layer, inner, output, square_loss
+from normscope.papers.measure import confirm, gradient, jacobian
+from normscope.papers.tensors import ZERO, gaussian, identity, largest
 
 CLAIMS = Claims("akbar2025")
-ZERO = 1e-10
 
 
 @CLAIMS.add("003-BN1", "Section 3.1", standardized)
@@ -136,8 +136,8 @@ def _inverse_scale() -> Outcome:
     Corrected: Exact for eps = 0; for eps > 0 if eps grows by c^2 at the same time.
     """
     x, target, c = gaussian(18, 20, 3), gaussian(19, 20, 2), 3.0
-    whole = hidden_layer(20, bias=False)
-    rest = {name: value for name, value in whole.items() if name != "W"}
+    whole = hidden_layer(20)
+    rest = {name: value for name, value in whole.items() if name not in ("W", "b")}
 
     def at(weight: Tensor, eps: float) -> tuple[Tensor, Tensor]:
         loss = square_loss(x, target, "batch", eps=eps)
@@ -195,7 +195,7 @@ def _jacobian() -> Outcome:
     z, eps = gaussian(23, 6), 1e-3
     true = jacobian(lambda x: standardized(x, eps)[0], z)
     values, scale = standardized(z, eps)
-    printed = (torch.eye(6, dtype=torch.float64) - 1 / 6 - torch.outer(values, values)) / scale
+    printed = (identity(6) - 1 / 6 - torch.outer(values, values)) / scale
     delta = gaussian(24, 6)
     middle = (delta - delta.mean() - values * (delta * values).sum()) / scale
     final = (delta - delta.mean() - values * (delta * values).mean()) / scale

@@ -13,15 +13,15 @@ from normscope.geometry.flow import Loss, Point, gradient_of
 from normscope.geometry.hessian import dense_hessian
 from normscope.geometry.norm_growth import square_after_step
 from normscope.geometry.symmetry import scale_deviation
-from normscope.papers.akbar2025.claims.laboratory import Activation, descended, largest, normalized
 from normscope.papers.claim import Claims, Outcome, Verdict, close, given, holds
-from normscope.papers.measure import confirm, gaussian, numbers
+from normscope.papers.laboratory import descended, normalized
+from normscope.papers.measure import Function, confirm
+from normscope.papers.tensors import ZERO, gaussian, largest, numbers
 
 CLAIMS = Claims("akbar2025")
-ZERO = 1e-10
 
 
-def _deep(point: Point, x: Tensor, kind: str, activation: Activation, eps: float = 1e-5) -> Tensor:
+def _deep(point: Point, x: Tensor, kind: str, activation: Function, eps: float = 1e-5) -> Tensor:
     """Return hidden layers without biases, each normalized, and a plain linear layer behind them."""
     h = x
     for k in range(len(point) - 1):

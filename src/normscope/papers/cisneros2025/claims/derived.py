@@ -9,7 +9,8 @@ from torch import Tensor
 from normscope.geometry.norm_growth import square_after_step
 from normscope.papers.cisneros2025.claims.mechanisms import network
 from normscope.papers.claim import Claims, Measured, Outcome, Verdict, given, holds, refuted
-from normscope.papers.measure import confirm_bound, gaussian
+from normscope.papers.measure import confirm_bound
+from normscope.papers.tensors import gaussian, zeros
 from normscope.weight_normalization.chain import read_chain
 from normscope.weight_normalization.measure import (
     activation_norms,
@@ -217,7 +218,7 @@ def _zero_at_zero() -> Outcome:
 
     Corrected: Otherwise every layer adds |phi(0)| sqrt(m) to the activations.
     """
-    x = torch.zeros(1, 3, dtype=torch.float64)
+    x = zeros(1, 3)
     sizes = {}
     for m in (16, 256):
         net = WeightNormNetwork(3, width=m, depth=1, activation="sigmoid", seed=0).double()

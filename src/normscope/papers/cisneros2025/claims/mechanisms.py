@@ -15,12 +15,12 @@ from normscope.geometry.flow import Point, gradient_of
 from normscope.geometry.hessian import dense_hessian
 from normscope.geometry.norm_growth import growth_after_heavy_ball, square_after_step
 from normscope.operators.normalizers.weight_norm import weight_norm_bounds, weight_norm_effective
-from normscope.papers.akbar2025.claims.laboratory import descended, hidden_layer, largest, square_loss
 from normscope.papers.claim import Claims, Outcome, Verdict, close, given, holds, refuted
-from normscope.papers.measure import confirm, confirm_bound, gaussian, norm
+from normscope.papers.laboratory import descended, hidden_layer, square_loss
+from normscope.papers.measure import confirm, confirm_bound, norm
+from normscope.papers.tensors import ZERO, gaussian, largest, ones, zeros
 
 CLAIMS = Claims("cisneros2025")
-ZERO = 1e-10
 
 
 def unit_rows(v: Tensor) -> Tensor:
@@ -35,7 +35,7 @@ def unit_rows(v: Tensor) -> Tensor:
 def network(point: Point, x: Tensor, *, normalize: bool = True, scaled: bool = True) -> Tensor:
     """Return ``u^T tanh(V^_L ... tanh(V^_1 x)/sqrt(m) ...)``; layers are named 0, 1, ... and ``u`` is the last.
 
-    >>> network({"0": torch.ones(2, 3), "u": torch.ones(2)}, torch.zeros(1, 3)).tolist()
+    >>> network({"0": torch.ones(2, 3), "u": ones(2)}, torch.zeros(1, 3)).tolist()
     [0.0]
     """
     h = x
@@ -80,7 +80,7 @@ def _unit_jacobians() -> Outcome:
     """
     m, depth = 4, 6
     random = [norm(unit_rows(gaussian(705 + k, 8, 8))) for k in range(5)]
-    equal = torch.ones(m, m, dtype=torch.float64)
+    equal = ones(m, m)
     bounds = weight_norm_bounds(equal)
     confirm("||V^|| of equal rows", math.sqrt(m), norm(unit_rows(equal)))
     confirm_bound("||V^||", bounds.upper, norm(unit_rows(equal)))
@@ -237,7 +237,7 @@ def _rows_under(rule: str, steps: int = 60) -> float:
     loss, start = _one_layer()
     v, eta = start, 0.05 if rule == "adam" else 0.5
     first = second = move = torch.zeros_like(v)
-    growth, fall = torch.zeros(5, dtype=torch.float64), 0.0
+    growth, fall = zeros(5), 0.0
     for k in range(steps):
         batch = slice(8 * (k % 3), 8 * (k % 3) + 8)
         slope = gradient_of(functools.partial(loss, batch=batch), {"0": v})["0"]

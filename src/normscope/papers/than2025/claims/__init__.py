@@ -1,4 +1,4 @@
 """K. Than, The Hidden Power of Normalization Layers in Neural Networks (2025): its claims, chapter by chapter."""
 
 #: Its chapters in the order of the paper.
-CHAPTERS = ("normalizers", "input", "networks", "weights", "loss", "optimization", "generalization")
+CHAPTERS = ("normalizers", "inputs", "weights", "learning")

@@ -22,9 +22,10 @@ from normscope.operators.normalizers.layer_norm import (
     layer_norm_printed,
 )
 from normscope.operators.normalizers.secular_equation import centered_scale_norm
-from normscope.papers.chains import EPS, layer_norm
 from normscope.papers.claim import Claims, Measured, Outcome, Verdict, bound, close, equality, given, holds, worst
-from normscope.papers.measure import confirm, confirm_bound, gaussian, jacobian, jacobian_norm, norm, numbers, quotient
+from normscope.papers.laboratory import layer_norm
+from normscope.papers.measure import confirm, confirm_bound, jacobian, jacobian_norm, norm, quotient
+from normscope.papers.tensors import EPS, gaussian, largest, numbers, ones, zeros
 
 CLAIMS = Claims("than2025")
 
@@ -99,7 +100,7 @@ def _lemma_2_at() -> Outcome:
     for n in (2, 3, 5, 17):
         x = gaussian(n, n)
         true = jacobian_norm(layer_norm, x)
-        confirm(f"n = {n}", layer_norm_at(x, torch.ones(n), EPS), true)
+        confirm(f"n = {n}", layer_norm_at(x, ones(n), EPS), true)
         printed = layer_norm_printed(float(x.std(unbiased=False)), EPS)
         measured[f"true / printed, n = {n}"] = true / printed
         verdicts.append(bound(printed, true))
@@ -118,12 +119,12 @@ def _lemma_2_global() -> Outcome:
     measured: Measured = {"printed, 1/sqrt(eps)": printed}
     verdict = Verdict.HOLDS
     for n in (2, 3, 8):
-        attained = jacobian_norm(layer_norm, torch.ones(n, dtype=torch.float64))
-        confirm(f"n = {n}", layer_norm_global(torch.ones(n), EPS), attained)
+        attained = jacobian_norm(layer_norm, ones(n))
+        confirm(f"n = {n}", layer_norm_global(ones(n), EPS), attained)
         measured[f"attained at a constant vector, n = {n}"] = attained
         verdict = bound(printed, attained) if verdict is Verdict.HOLDS else verdict
     alone = jacobian_norm(layer_norm, numbers(2.0))
-    confirm("n = 1", layer_norm_global(torch.ones(1), EPS), alone)
+    confirm("n = 1", layer_norm_global(ones(1), EPS), alone)
     return Outcome(verdict, measured, "the bound is attained, and it says nothing about the data")
 
 
@@ -142,11 +143,11 @@ def _contraction() -> Outcome:
         x = x * (s * (1 + torch.linspace(0, 1, 400, dtype=torch.float64)[:, None])) / x.std(1, unbiased=False)[:, None]
         pairs = [quotient(lambda a: layer_norm(a, eps=eps), a, b) for a, b in itertools.pairwise(x)]
         most = max(*pairs, quotient(lambda a: layer_norm(a, eps=eps), x[0], -x[0]))
-        stated = layer_norm_on_floor(torch.ones(n), eps, s)
+        stated = layer_norm_on_floor(ones(n), eps, s)
         confirm(f"largest quotient on the set, n = {n}", stated, most)
         measured[f"largest quotient where std >= 0.5, n = {n}"] = most
-    far = layer_norm_on_floor(torch.ones(8), eps, 2.0)
-    everywhere = jacobian_norm(lambda a: layer_norm(a, eps=eps), torch.ones(8, dtype=torch.float64))
+    far = layer_norm_on_floor(ones(8), eps, 2.0)
+    everywhere = jacobian_norm(lambda a: layer_norm(a, eps=eps), ones(8))
     measured |= {"constant where std >= 2": far, "constant on all inputs": everywhere}
     return given(far < 1 < everywhere, measured, "a contraction on that set alone", Verdict.FALSE)
 
@@ -157,10 +158,10 @@ def _stabilizer() -> Outcome:
     spread = numbers(1, -1, 0.5)
     without = [jacobian_norm(lambda a: layer_norm(a, eps=0.0), t * spread) for t in (1e-2, 1e-4, 1e-6)]
     with_eps = jacobian_norm(layer_norm, 1e-6 * spread)
-    stated = layer_norm_global(torch.ones(3), EPS)
+    stated = layer_norm_global(ones(3), EPS)
     confirm_bound("with eps", stated, with_eps)
     grows = all(close(b / a, 100.0, 1e-6) for a, b in itertools.pairwise(without))
-    unbounded = math.isinf(layer_norm_global(torch.ones(3), 0.0))
+    unbounded = math.isinf(layer_norm_global(ones(3), 0.0))
     measured = {"eps = 0, std ~ 1e-2": without[0], "eps = 0, std ~ 1e-6": without[2], "eps = 1e-5": with_eps}
     return holds(grows and unbounded, measured, "without eps the norm grows as 1/std")
 
@@ -177,9 +178,9 @@ def _lemma_3() -> Outcome:
     confirm("at a point", group_norm_at(x, 4, None, EPS), true)
     stds = x.reshape(4, 3).std(1, unbiased=False)
     printed = group_norm_printed(stds, EPS)
-    flat = jacobian_norm(lambda a: F.group_norm(a, 4, eps=EPS), torch.ones(1, 12, dtype=torch.float64))
-    confirm("on all inputs", group_norm_global(torch.ones(12), 4, EPS), flat)
-    printed_flat = group_norm_printed(torch.zeros(4), EPS)
+    flat = jacobian_norm(lambda a: F.group_norm(a, 4, eps=EPS), ones(1, 12))
+    confirm("on all inputs", group_norm_global(ones(12), 4, EPS), flat)
+    printed_flat = group_norm_printed(zeros(4), EPS)
     measured = {
         "true, 4 groups of 3": true, "printed": printed, "true at a constant input": flat, "printed there": printed_flat
     }  # fmt: skip
@@ -192,7 +193,7 @@ def _one_group() -> Outcome:
     """GroupNorm with one group is LayerNorm."""
     x = gaussian(33, 2, 7)
     difference = float((F.group_norm(x, 1, eps=EPS) - layer_norm(x)).abs().max())
-    constants = group_norm_at(x, 1, None, EPS), layer_norm_at(x, torch.ones(7), EPS)
+    constants = group_norm_at(x, 1, None, EPS), layer_norm_at(x, ones(7), EPS)
     measured = {"largest difference": difference, "constant as GroupNorm": constants[0], "as LayerNorm": constants[1]}
     return holds(difference < 1e-14 and close(*constants), measured, "same map, same constant")
 
@@ -203,13 +204,11 @@ def _lemma_23() -> Outcome:
 
     Corrected: As stated; with a scale gamma, diag(gamma) multiplies from the left.
     """
-    largest = 0.0
+    error = 0.0
     for n in (1, 2, 3, 9):
         x = 3 * gaussian(40 + n, n)
-        ones = torch.ones(n, dtype=torch.float64)
-        error = (layer_norm_jacobian(x, ones, EPS) - jacobian(layer_norm, x)).abs().max()
-        largest = max(largest, float(error))
-    return holds(largest < 1e-12, {"largest error of an entry": largest}, "the formula against autograd")
+        error = max(error, largest(layer_norm_jacobian(x, ones(n), EPS) - jacobian(layer_norm, x)))
+    return holds(error < 1e-12, {"largest error of an entry": error}, "the formula against autograd")
 
 
 @CLAIMS.add("001-SCALE", "Section 3.1, Section 6", batch_norm_running, batch_norm_printed, centered_scale_norm)

@@ -1,15 +1,73 @@
-"""What the checks of this paper share: one hidden layer with a normalizer, its loss, and plain training."""
+"""The networks of the checks: chains of layers, one hidden layer with a normalizer, one neuron; and plain training."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
 
 import torch
 from torch import Tensor
+from torch.nn import functional as F
 
+from normscope.core.value import Kind, Value
 from normscope.geometry.derivatives import standardized
 from normscope.geometry.flow import Loss, Point, gradient_of
-from normscope.papers.measure import gaussian, numbers
+from normscope.papers.measure import Function, jacobian_norm
+from normscope.papers.tensors import EPS, gaussian, identity, largest, numbers, zeros
 
-Activation = Callable[[Tensor], Tensor]
+
+def chain(
+    weights: Sequence[Tensor], after: Callable[[Tensor, int], Tensor] | None = None, activation: Function = torch.relu
+) -> Function:
+    """Return the network ``h_k = g(NO_k(W_k h_{k-1}))`` of the paper's definitions.
+
+    ``after`` is the normalizer of layer ``k`` (from zero), applied to its total input; none for a plain network.
+
+    >>> chain([2 * torch.eye(2)])(torch.tensor([1.0, -1.0])).tolist()
+    [2.0, 0.0]
+    """
+
+    def network(x: Tensor) -> Tensor:
+        for k, weight in enumerate(weights):
+            total = x @ weight.mT
+            x = activation(total if after is None else after(total, k))
+        return x
+
+    return network
+
+
+def layer_norm(x: Tensor, _: int = 0, *, eps: float = EPS) -> Tensor:
+    """Return LayerNorm over the last axis, as :func:`chain` takes it.
+
+    >>> layer_norm(torch.ones(2)).tolist()
+    [0.0, 0.0]
+    """
+    return F.layer_norm(x, x.shape[-1:], eps=eps)
+
+
+def of_weight(network: Callable[[list[Tensor]], Function], weights: list[Tensor], i: int, x: Tensor) -> Function:
+    """Return the output at ``x`` as a function of the weight ``W_i`` (from zero) alone.
+
+    >>> of_weight(chain, [torch.eye(2)], 0, torch.tensor([1.0, 0.0]))(torch.ones(1, 2)).tolist()
+    [1.0]
+    """
+    return lambda weight: network([*weights[:i], weight, *weights[i + 1 :]])(x)
+
+
+def layer_norm_at_zero(width: int, depth: int) -> float:
+    """Return the norm of the Jacobian at zero of LayerNorm after weights ``I``, without activations.
+
+    >>> round(layer_norm_at_zero(4, 2))
+    100000
+    """
+    return jacobian_norm(chain([identity(width)] * depth, layer_norm, lambda y: y), zeros(width))
+
+
+def certified(values: Iterable[float]) -> list[Value]:
+    """Return numbers as the certified values that printed formulas take.
+
+    >>> certified([2.0])[0].kind.name
+    'CERTIFIED'
+    """
+    return [Value.of(x, Kind.CERTIFIED) for x in values]
 
 
 def normalized(kind: str, z: Tensor, eps: float = 0.0, groups: int = 1) -> Tensor:
@@ -30,9 +88,7 @@ def normalized(kind: str, z: Tensor, eps: float = 0.0, groups: int = 1) -> Tenso
     return standardized(parts, eps, -1)[0].reshape(z.shape)
 
 
-def hidden_layer(
-    seed: int, *, inputs: int = 3, neurons: int = 4, outputs: int = 2, affine: bool = True, bias: bool = True
-) -> dict[str, Tensor]:
+def hidden_layer(seed: int, *, inputs: int = 3, neurons: int = 4, affine: bool = True) -> dict[str, Tensor]:
     """Return random parameters of one hidden layer: W, b, gamma, beta, and the linear layer V, c behind it.
 
     >>> sorted(hidden_layer(0, affine=False))
@@ -41,19 +97,11 @@ def hidden_layer(
     point = {"W": gaussian(seed, neurons, inputs), "b": gaussian(seed + 1, neurons)}
     if affine:  # near one and zero: every unit is on for some samples and off for others
         point |= {"gamma": 1.0 + 0.3 * gaussian(seed + 2, neurons), "beta": 0.3 * gaussian(seed + 3, neurons)}
-    point |= {"V": gaussian(seed + 4, outputs, neurons), "c": gaussian(seed + 5, outputs)}
-    if not bias:
-        del point["b"]
-    return point
+    return point | {"V": gaussian(seed + 4, 2, neurons), "c": gaussian(seed + 5, 2)}
 
 
 def output(
-    point: Point,
-    x: Tensor,
-    kind: str,
-    activation: Activation = torch.tanh,
-    eps: float = 0.0,
-    groups: int = 1,
+    point: Point, x: Tensor, kind: str, activation: Function = torch.tanh, eps: float = 0.0, groups: int = 1
 ) -> Tensor:
     """Return ``V g(gamma NO(W x + b) + beta) + c`` for every sample.
 
@@ -70,7 +118,7 @@ def output(
 
 
 def square_loss(
-    x: Tensor, target: Tensor, kind: str, activation: Activation = torch.tanh, eps: float = 0.0, groups: int = 1
+    x: Tensor, target: Tensor, kind: str, activation: Function = torch.tanh, eps: float = 0.0, groups: int = 1
 ) -> Loss:
     """Return the loss ``mean ||f(x) - y||^2/2`` of the parameters.
 
@@ -94,15 +142,6 @@ def inner(a: Point, b: Point, *names: str) -> float:
     return float(sum((a[name] * b[name]).sum() for name in names))
 
 
-def step(point: Point, gradient: Point, size: float) -> dict[str, Tensor]:
-    """Return the point after a gradient step.
-
-    >>> step({"w": torch.ones(1)}, {"w": torch.ones(1)}, 0.5)["w"].tolist()
-    [0.5]
-    """
-    return {name: value - size * gradient[name] for name, value in point.items()}
-
-
 def descended(loss: Loss, point: Point, size: float, steps: int) -> dict[str, Tensor]:
     """Return the point after gradient descent with a fixed step.
 
@@ -111,37 +150,29 @@ def descended(loss: Loss, point: Point, size: float, steps: int) -> dict[str, Te
     """
     at = dict(point)
     for _ in range(steps):
-        at = step(at, gradient_of(loss, at), size)
+        slopes = gradient_of(loss, at)
+        at = {name: value - size * slopes[name] for name, value in at.items()}
     return at
 
 
-def largest(values: Tensor) -> float:
-    """Return the largest magnitude of a tensor's entries.
-
-    >>> largest(torch.tensor([1.0, -2.0]))
-    2.0
-    """
-    return float(values.abs().max())
-
-
-def change(point: Point, moved: Point, kind: str, eps: float = 0.0, groups: int = 1) -> float:
-    """Return by how much the output moves on a fixed batch.
+def change(point: Point, moved: Point, kind: str, x: Tensor | None = None, **options: Any) -> float:
+    """Return by how much the output moves on a batch, by default a fixed one; options are those of :func:`output`.
 
     >>> change(hidden_layer(0), hidden_layer(0), "batch")
     0.0
     """
-    x = gaussian(100, 24, point["W"].shape[1])
-    return largest(output(moved, x, kind, eps=eps, groups=groups) - output(point, x, kind, eps=eps, groups=groups))
+    x = gaussian(100, 24, point["W"].shape[1]) if x is None else x
+    return largest(output(moved, x, kind, **options) - output(point, x, kind, **options))
 
 
-def neuron(eps: float = 0.0, samples: int = 16) -> tuple[Loss, dict[str, Tensor], Tensor]:
+def neuron(eps: float = 0.0) -> tuple[Loss, dict[str, Tensor], Tensor]:
     """Return the square loss of one BatchNorm neuron with a scale, its parameters, and the inputs.
 
     >>> loss, start, x = neuron()
     >>> sorted(start), x.shape
     (['gamma', 'w'], torch.Size([16, 3]))
     """
-    x, target = gaussian(200, samples, 3), gaussian(201, samples)
+    x, target = gaussian(200, 16, 3), gaussian(201, 16)
 
     def loss(p: Point) -> Tensor:
         return (p["gamma"] * standardized(x @ p["w"], eps)[0] - target).square().mean() / 2

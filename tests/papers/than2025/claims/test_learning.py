@@ -1,4 +1,4 @@
-"""Section 5.2: the numbers behind the verdicts."""
+"""Section 5.1: the numbers behind the verdicts."""
 
 from __future__ import annotations
 
@@ -6,8 +6,26 @@ import pytest
 
 from normscope.papers.claim import Verdict
 from normscope.papers.run import checked
-from normscope.papers.than2025.claims import generalization
-from normscope.papers.than2025.claims.generalization import CLAIMS, fixed_partition, partition_from_data, refuses_data
+from normscope.papers.than2025.claims import learning
+from normscope.papers.than2025.claims.learning import CLAIMS, fixed_partition, partition_from_data, refuses_data
+
+
+def test_counts_do_not_depend_on_units() -> None:
+    found = CLAIMS["001-IC"].check().measured
+    assert found["steps, strongly convex"] == found["steps, in units 100 times smaller"]
+    assert float(found["L/alpha, in those units"]) == pytest.approx(100 * float(found["L/alpha"]), rel=1e-12)
+    assert found["least |f'| of |x| in 10000 steps"] == 1.0
+
+
+def test_all_weights_zero_is_stationary() -> None:
+    found = CLAIMS["001-C18"].check().measured
+    assert (found["largest gradient at W = 0"], found["iterations"]) == (0.0, 0)
+
+
+def test_evaluations_do_not_depend_on_the_unit_of_the_loss() -> None:
+    counts = list(CLAIMS["001-C19"].check().measured.values())[:2]
+    assert counts[0] == counts[1]
+    assert int(counts[0]) > 10
 
 
 def test_a_partition_from_the_data_breaks_the_bound_every_time() -> None:
@@ -43,7 +61,7 @@ def test_our_bound_refuses_a_partition_from_the_data() -> None:
 
 
 def test_a_bound_that_does_not_refuse_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(generalization, "refuses_data", lambda samples: False)
+    monkeypatch.setattr(learning, "refuses_data", lambda samples: False)
     assert "took a partition built from its own data" in checked(CLAIMS["001-T20"]).error
 
 

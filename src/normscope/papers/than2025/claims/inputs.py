@@ -1,4 +1,7 @@
-"""Section 4.2 and Appendix B: networks with normalizers, as functions of their input."""
+"""Sections 4.1, 4.2 and Appendices B, C: networks as functions of their input, without normalizers and with them."""
+
+import itertools
+import math
 
 import torch
 from torch import Tensor
@@ -8,12 +11,156 @@ from normscope.lipschitz.theorem_9 import corollary_10, corollary_11, lemma_5, t
 from normscope.operators.normalizers.batch_norm import batch_norm_printed, batch_norm_running, batch_norm_scale
 from normscope.operators.normalizers.group_norm import group_norm_global
 from normscope.operators.normalizers.layer_norm import layer_norm_global, layer_norm_on_floor
-from normscope.papers.chains import EPS, certified, chain, layer_norm
+from normscope.operators.scalar.activations import slope
 from normscope.papers.claim import Claims, Measured, Outcome, Verdict, bound, close, given, holds, refuted
-from normscope.papers.measure import Function, confirm, confirm_bound, gaussian, jacobian_norm, norm
-from normscope.papers.than2025.extremal.theorem_6_networks import layer_norm_blow_up
+from normscope.papers.laboratory import certified, chain, layer_norm
+from normscope.papers.measure import Function, confirm, confirm_bound, jacobian_norm, norm, quotient
+from normscope.papers.tensors import EPS, gaussian, identity, numbers, ones, zeros
+from normscope.papers.than2025.extremal.theorem_6_networks import layer_norm_blow_up, remark_7, theorem_6
 
 CLAIMS = Claims("than2025")
+WIDTHS, FACTORS = (5, 3, 7, 2, 4), (2.0, 0.5, 3.0, 1.5)
+
+
+def _product(norms: list[float]) -> float:
+    """Return the printed product of spectral norms."""
+    return lemma_5(certified(norms)).value
+
+
+@CLAIMS.add("001-D4", "Definition 4", slope)
+def _listed_activations() -> Outcome:
+    """ReLU, leaky ReLU, tanh, sigmoid and softmax are 1-Lipschitz.
+
+    Corrected: As stated; sigmoid has 1/4 and softmax 1/2.
+    """
+    measured: Measured = {f"slope of {name}": slope(name) for name in ("relu", "leaky_relu", "tanh", "sigmoid")}
+    attained = jacobian_norm(lambda x: torch.softmax(x, 0), numbers(0, 0, -700))
+    measured["softmax, attained by two equal classes"] = attained
+    return holds(all(float(x) <= 1 for x in measured.values()), measured, "largest slopes")
+
+
+@CLAIMS.add("001-D4x", "Definition 4, Appendix E", slope)
+def _steep_activations() -> Outcome:
+    """The theory is illustrated by EfficientNet-B3, so its activations are taken to be 1-Lipschitz.
+
+    Corrected: EfficientNet uses SiLU (1.0998) and products with squeeze-and-excite gates, which are not globally
+    Lipschitz. Every factor ||W_k|| needs the factor Lip(g_k) beside it; GELU, Mish, SELU and Hardswish exceed 1 too.
+    """
+    names = ("silu", "gelu", "mish", "selu", "hardswish")
+    measured: Measured = {f"slope of {name}": slope(name) for name in names}
+    measured["slope of gelu, tanh form"] = slope("gelu", {"approximate": "tanh"})
+    x = torch.linspace(-6, 6, 200_001, dtype=torch.float64)
+    with torch.enable_grad():
+        point = x.requires_grad_()
+        (grads,) = torch.autograd.grad(torch.nn.functional.silu(point).sum(), point)
+    attained = float(grads.max())
+    confirm("the slope of SiLU", slope("silu"), attained, 1e-8)
+    measured["SiLU, attained"] = attained
+    return refuted(attained > 1, measured, "the slope of the paper's own example exceeds 1")
+
+
+@CLAIMS.add("001-L5", "Lemma 5", lemma_5)
+def _lemma_5() -> Outcome:
+    """A network without normalizers is Lipschitz with the product of the spectral norms of its weights.
+
+    Corrected: With Lip(g_k) beside each ||W_k||; the printed product runs over k, its weights are W_k. Biases do not
+    matter. Tight on the family (Theorem 6).
+    """
+    ratios = []
+    for seed in range(20):
+        weights = [gaussian(100 * seed + k, m, n) for k, (n, m) in enumerate(itertools.pairwise(WIDTHS))]
+        network = chain(weights)
+        attained = max(jacobian_norm(network, x) for x in gaussian(seed, 5, WIDTHS[0]))
+        ratios.append(attained / _product([norm(w) for w in weights]))
+    extreme = theorem_6(WIDTHS, FACTORS)
+    tight = jacobian_norm(extreme.module, extreme.point)
+    printed = _product([norm(w) for w in extreme.module.parameters()])
+    measured = {"largest attained / printed, 20 networks": max(ratios), "attained / printed, a_k I_k": tight / printed}
+    return holds(max(ratios) <= 1 and close(tight, printed), measured, "never exceeded, and attained")
+
+
+@CLAIMS.add("001-T6", "Theorem 6", theorem_6, lemma_5)
+def _theorem_6() -> Outcome:
+    """For all a_k <= s_k there is a ReLU network in the family whose constant is the product of the a_k.
+
+    Corrected: As stated, for all widths >= 1: W_k = a_k I_k. The networks with a constant above any c below the largest
+    are an open set: of positive measure, not only uncountably many.
+    """
+    extreme, target = theorem_6(WIDTHS, FACTORS), math.prod(FACTORS)
+    weights = [w.detach() for w in extreme.module.parameters()]
+    attained = jacobian_norm(extreme.module, extreme.point)
+    confirm("the constant of the construction", extreme.constant.value, attained)
+    points = gaussian(6, 300, WIDTHS[0])
+    pairs = max(quotient(extreme.module, a, b) for a, b in itertools.pairwise(points))
+    upper = _product([norm(w) for w in weights])
+    moved = [w + 0.01 * gaussian(60 + k, *w.shape) for k, w in enumerate(weights)]
+    nearby = jacobian_norm(chain(moved), ones(WIDTHS[0]))
+    measured = {
+        "product of the a_k": target,
+        "attained": attained,
+        "largest quotient of 299 pairs": pairs,
+        "upper bound": upper,
+        "attained by weights nearby": nearby,
+    }
+    exact = close(attained, target) and close(upper, target) and pairs <= target * (1 + 1e-12)
+    return holds(exact, measured, "attained and never exceeded")
+
+
+@CLAIMS.add("001-R7", "Remark 7, large and small", remark_7, lemma_5)
+def _exponential() -> Outcome:
+    """If all s_k > 1 (or all a_k < 1), constants grow (or decay) exponentially with depth.
+
+    Corrected: Needs s_k >= 1 + c (or a_k <= 1 - c) for one c > 0. Different (a_k) with equal products give the same
+    function, ReLU being positively homogeneous: uncountably many weights are not uncountably many functions.
+    """
+    slow = [1 + 2.0**-k for k in range(1, 60)]
+    bounded, half = _product(slow), _product(slow[:30])
+    constant = _product([1.1] * 59)
+    small = _product([0.9] * 59)
+    x = gaussian(7, 5)
+    one = identity(5)
+    same = float((chain([4 * one, 0.5 * one])(x) - chain([one, 2 * one])(x)).abs().max())
+    measured = {
+        "product, s_k = 1 + 2^-k, 30 layers": half,
+        "product, s_k = 1 + 2^-k, 59 layers": bounded,
+        "product, s_k = 1.1, 59 layers": constant,
+        "product, a_k = 0.9, 59 layers": small,
+        "difference of two networks of equal product": same,
+    }
+    rates = remark_7(slow), remark_7([1.1] * 59)
+    stays = close(half, bounded, 1e-8) and rates[0][0] < 1e-9 < rates[1][0]
+    return given(stays and constant > 100 and small < 0.01, measured, "s_k > 1 alone is not enough")
+
+
+@CLAIMS.add("001-R7t", "Remark 7, tightness", lemma_5, theorem_6)
+def _tight() -> Outcome:
+    """Lemma 5 is tight for the family: no smaller bound in terms of the norms alone is possible."""
+    ratios = []
+    for depth in (1, 3, 6):
+        extreme = theorem_6([4] * (depth + 1), 1.5)
+        attained = jacobian_norm(extreme.module, extreme.point)
+        ratios.append(attained / _product([norm(w) for w in extreme.module.parameters()]))
+    measured = {f"attained / bound, depth {d}": r for d, r in zip((1, 3, 6), ratios, strict=True)}
+    return holds(all(close(r, 1.0) for r in ratios), measured, "attained at every depth")
+
+
+@CLAIMS.add("001-R7o", "Remark 7, overfitting and underfitting", lemma_5)
+def _overfitting() -> Outcome:
+    """A large Lipschitz constant makes a network overfit, a very small one makes it underfit.
+
+    Corrected: The constant of a classifier is not scale-free: multiplying the last layer changes it at will and no
+    decision. At most margin over constant says something.
+    """
+    weights = [gaussian(70, 8, 5), gaussian(71, 3, 8)]
+    large = [weights[0], 1e6 * weights[1]]
+    x = gaussian(72, 200, 5)
+    here = jacobian_norm(chain(weights), x[0])
+    there = jacobian_norm(chain(large), x[0])
+    changed = int((chain(weights)(x).argmax(1) != chain(large)(x).argmax(1)).sum())
+    measured = {"constant at a point": here, "last layer times 1e6": there, "decisions that change, of 200": changed}
+    if changed == 0 and there > 1e5 * here:
+        return Outcome(Verdict.UNSUPPORTED, measured, "no proof is given, and the constant alone decides nothing")
+    return Outcome(Verdict.HOLDS, measured, "the constant changed the decisions")
 
 
 def _statistics(weights: list[Tensor], data: Tensor) -> list[tuple[Tensor, Tensor]]:
@@ -61,9 +208,9 @@ def _theorem_9() -> Outcome:
         norms = certified([norm(w) for w in weights])
         points = gaussian(seed, 4, 6)
         groups = chain(weights, lambda y, k: F.group_norm(y.reshape(-1, 6), 2, eps=EPS).reshape(y.shape))
-        limit = theorem_9(norms, certified([group_norm_global(torch.ones(6), 2, EPS)] * 3)).value
+        limit = theorem_9(norms, certified([group_norm_global(ones(6), 2, EPS)] * 3)).value
         largest = max(largest, *(jacobian_norm(groups, x) / limit for x in points))
-        layers = theorem_9(norms, certified([layer_norm_global(torch.ones(6), EPS)] * 3)).value
+        layers = theorem_9(norms, certified([layer_norm_global(ones(6), EPS)] * 3)).value
         largest = max(largest, *(jacobian_norm(chain(weights, layer_norm), x) / layers for x in points))
         statistics = _statistics(weights, gaussian(500 + seed, 64, 6))
         factors = [batch_norm_running(None, var, 0.0) for _, var in statistics]
@@ -77,8 +224,8 @@ def _theorem_9() -> Outcome:
             confirm_bound("the folded product", folded, attained)
             largest = max(largest, attained / batches)
         folded_ratio = max(folded_ratio, folded / batches)
-    tight = jacobian_norm(chain([torch.eye(4).double()] * 3, layer_norm, lambda x: x), torch.zeros(4).double())
-    limit = theorem_9(certified([1.0] * 3), certified([layer_norm_global(torch.ones(4), EPS)] * 3)).value
+    tight = jacobian_norm(chain([identity(4)] * 3, layer_norm, lambda x: x), zeros(4))
+    limit = theorem_9(certified([1.0] * 3), certified([layer_norm_global(ones(4), EPS)] * 3)).value
     measured = {
         "largest attained / bound, 36 networks": largest,
         "folded / printed, BatchNorm, at most": folded_ratio,
@@ -96,8 +243,8 @@ def _corollary_10_1() -> Outcome:
     """
     n, depth, var = 64, 10, 9.0
     variances = torch.full((n,), var, dtype=torch.float64)
-    weights = [torch.eye(n, dtype=torch.float64)] * depth
-    true = jacobian_norm(chain(weights, lambda y, _: y / variances.sqrt()), torch.ones(n, dtype=torch.float64))
+    weights = [identity(n)] * depth
+    true = jacobian_norm(chain(weights, lambda y, _: y / variances.sqrt()), ones(n))
     ours = theorem_9(certified([1.0] * depth), certified([batch_norm_running(None, variances, 0.0)] * depth)).value
     confirm("with the largest entry", ours, true)
     printed = corollary_10(certified([1.0] * depth), certified([batch_norm_printed(variances, 0.0)] * depth))[0].value
@@ -114,8 +261,8 @@ def _corollary_10_2() -> Outcome:
     """
     depth = 7
     var = torch.tensor([9.0], dtype=torch.float64)
-    one = torch.ones(1, 1, dtype=torch.float64)
-    true = jacobian_norm(chain([one] * depth, lambda y, _: y / 3), torch.ones(1, dtype=torch.float64))
+    one = ones(1, 1)
+    true = jacobian_norm(chain([one] * depth, lambda y, _: y / 3), ones(1))
     factors = certified([batch_norm_printed(var, 0.0)] * depth)
     attained = corollary_10(certified([1.0] * depth), factors)[1].value
     unequal = certified([batch_norm_printed(var * k, 0.0) for k in range(1, depth + 1)])
@@ -144,7 +291,7 @@ def _corollary_11() -> Outcome:
         extreme, linear = (layer_norm_blow_up(n, depth, EPS, activation) for activation in ("relu", "identity"))
         attained = jacobian_norm(extreme.module, extreme.point)
         confirm(f"blow-up, K = {depth}", extreme.attained.value, attained, 1e-6)
-        factors = certified([layer_norm_global(torch.ones(n), EPS)] * depth)
+        factors = certified([layer_norm_global(ones(n), EPS)] * depth)
         printed = corollary_11(certified([1.0] * depth), factors).value
         sound = sound and attained <= printed and close(jacobian_norm(linear.module, linear.point), printed)
         measured[f"attained, ReLU, K = {depth}"] = attained
@@ -197,7 +344,7 @@ def _reduction() -> Outcome:
     }
     larger = False
     for a in (0.1, 1.0, 10.0):
-        equal = [a * torch.eye(n, dtype=torch.float64)] * 5
+        equal = [a * identity(n)] * 5
         with_norm = jacobian_norm(_frozen(equal, _statistics(equal, data)), data[0].abs())
         measured[f"W = {a:g} I, 5 layers: with BatchNorm"] = with_norm
         measured[f"W = {a:g} I, 5 layers: without"] = a**5
