@@ -41,10 +41,7 @@ class Outcome:
 
     def to_dict(self) -> dict[str, Any]:
         """Return the JSON form."""
-        plain = {
-            k: json_number(v) if isinstance(v, float) and not isinstance(v, bool) else v
-            for k, v in self.measured.items()
-        }
+        plain = {key: json_number(x) if isinstance(x, float) else x for key, x in self.measured.items()}
         factor = None if self.factor is None else json_number(self.factor)
         return {"verdict": self.verdict.value, "measured": plain, "because": self.because, "factor": factor}
 

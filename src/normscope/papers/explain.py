@@ -4,8 +4,9 @@ import importlib
 import inspect
 import pkgutil
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -97,39 +98,24 @@ def located(name: str) -> Location:
     return Location(name, "/".join(inside), inspect.getsourcelines(function)[1])
 
 
-def claim_topics() -> Iterable[Topic]:
-    """Yield the claims: by id, and by where they stand in the paper."""
-    for claim in every_claim().values():
-        numbered = _PLACE.match(claim.place)
-        places = dict.fromkeys([claim.place, *([numbered.group(0)] if numbered else [])])
-        yield Topic((claim.id, *places), lambda claim=claim: _explained_claim(claim), claim.paper)  # type: ignore[misc]
-
-
-def statement_topics() -> Iterable[Topic]:
-    """Yield the statements functions implement: by number."""
-    for item in every_statement():
-        numbered = _PLACE.match(item.number)
-        names = dict.fromkeys([item.number, *([numbered.group(0)] if numbered else [])])
-        yield Topic(tuple(names), lambda item=item: _explained_statement(item), item.paper)  # type: ignore[misc]
-
-
-def rule_topics() -> Iterable[Topic]:
-    """Yield the rules of the doctor: by code, and by short name."""
+def topics() -> Iterator[Topic]:
+    """Yield what can be explained: words of reports and results, claims, statements, and rules of the doctor."""
     from normscope.doctor.catalogue import RULES
 
-    for rule in RULES.values():
-        yield Topic((rule.code, rule.name), lambda rule=rule: _explained_rule(rule))  # type: ignore[misc]
-
-
-def word_topics() -> Iterable[Topic]:
-    """Yield the words of reports and results."""
     for word, says in WORDS.items():
-        names = (word, word.replace(" ", "-"))
-        yield Topic(names, lambda word=word, says=says: Explanation("word", word, says=says))  # type: ignore[misc]
+        yield Topic((word, word.replace(" ", "-")), partial(Explanation, "word", word, says=says))
+    for claim in every_claim().values():
+        yield Topic((claim.id, *_places(claim.place)), partial(_explained_claim, claim), claim.paper)
+    for item in every_statement():
+        yield Topic(_places(item.number), partial(_explained_statement, item), item.paper)
+    for rule in RULES.values():
+        yield Topic((rule.code, rule.name), partial(_explained_rule, rule))
 
 
-#: Where topics come from. To explain something new, append a function that yields it.
-TOPICS: list[Callable[[], Iterable[Topic]]] = [word_topics, claim_topics, statement_topics, rule_topics]
+def _places(text: str) -> tuple[str, ...]:
+    """Return where something stands, and the number it begins with: ``Theorem 13 (8)`` is found as ``Theorem 13``."""
+    numbered = _PLACE.match(text)
+    return tuple(dict.fromkeys([text, numbered[0] if numbered else text]))
 
 
 def explain(text: str) -> Answer:
@@ -137,7 +123,7 @@ def explain(text: str) -> Answer:
 
     Args:
         text: a word (``certified``), a code (``NS101``), an id (``001-T13(8)``), a place (``Theorem 13``), a place in a
-            paper (``than2025 Theorem 13``, ``001 Theorem 13``), or whatever the functions in :data:`TOPICS` know.
+            paper (``than2025 Theorem 13``, ``001 Theorem 13``).
 
     Returns:
         Every topic of that name, all of one paper.
@@ -152,17 +138,14 @@ def explain(text: str) -> Answer:
     if not isinstance(text, str):
         raise InputError(f"Expected a name as a string, such as 'certified' or 'NS101', got {type(text).__name__}.")
     asked = " ".join(text.split())
-    topics = [topic for source in TOPICS for topic in source()]
-    found = _found(asked, topics)
+    known = list(topics())
+    found = _found(asked, known)
     papers = list(dict.fromkeys(topic.paper for topic in found))
     if not found:
-        names = [name for topic in topics for name in topic.names]
+        names = [name for topic in known for name in topic.names]
         near = near_names(asked.removeprefix(_paper_of(asked)[0]).strip() or asked, names)
-        hint = (
-            f"Did you mean {listed(near)}?"
-            if near
-            else "`normscope audit` lists all claims, `normscope statements` all statements."
-        )
+        every = "`normscope audit` lists all claims, `normscope statements` all statements."
+        hint = f"Did you mean {listed(near)}?" if near else every
         raise InputError(f"No word, claim, statement or rule is named {text!r}. {hint}")
     if len(papers) > 1:
         ways = [f"{paper} {asked}" for paper in papers]

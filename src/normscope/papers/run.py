@@ -45,16 +45,12 @@ class Entry:
 
     def to_dict(self) -> dict[str, Any]:
         """Return the JSON form."""
-        claim = self.claim
-        found: dict[str, Any] = {"verdict": "error", "measured": {}, "because": "", "factor": None}
+        nothing: dict[str, Any] = {"verdict": "error", "measured": {}, "because": "", "factor": None}
         return {
-            "id": claim.id,
-            "paper": claim.paper,
-            "place": claim.place,
-            "says": claim.says,
-            **(found if self.outcome is None else self.outcome.to_dict()),
-            "corrected": claim.corrected,
-            "code": list(claim.code),
+            **{key: getattr(self.claim, key) for key in ("id", "paper", "place", "says")},
+            **(nothing if self.outcome is None else self.outcome.to_dict()),
+            "corrected": self.claim.corrected,
+            "code": list(self.claim.code),
             "error": self.error or None,
         }
 
@@ -72,22 +68,14 @@ class Audit(Saved, Shown):
     def verdicts(self) -> list[dict[str, str]]:
         """Return each claim with what was found, in one row."""
         return [
-            {
-                "id": e.claim.id,
-                "paper": e.claim.paper,
-                "place": e.claim.place,
-                "verdict": e.verdict,
-                "found": e.error if e.outcome is None else e.outcome.because,
-            }
+            {key: getattr(e.claim, key) for key in ("id", "paper", "place")}
+            | {"verdict": e.verdict, "found": e.error if e.outcome is None else e.outcome.because}
             for e in self.entries
         ]
 
     def __getitem__(self, id: str) -> Entry:
         """Return the entry of a claim by its id."""
-        for entry in self.entries:
-            if entry.claim.id == id:
-                return entry
-        raise KeyError(id)
+        return {entry.claim.id: entry for entry in self.entries}[id]
 
     @property
     def totals(self) -> dict[str, int]:

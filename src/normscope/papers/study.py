@@ -5,9 +5,9 @@ from __future__ import annotations
 import importlib
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any, Protocol, TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 from torch import Tensor
@@ -17,7 +17,9 @@ from normscope.core.value import json_number
 
 T = TypeVar("T")
 SCALES = ("smoke", "laptop")
-#: Every study by its name on the command line, and the function that runs it.
+Progress = Callable[[str], None]
+#: Every study by its name on the command line, and its module, which has ``TITLE``, ``SETTINGS`` by scale, and ``run``:
+#: it takes a setting, the first seed, the folder of data sets and a function for lines of progress.
 STUDIES = {
     "geometry1": "normscope.papers.akbar2025.experiments.experiment_1_trajectories",
     "geometry2": "normscope.papers.akbar2025.experiments.experiment_2_conditioning",
@@ -60,9 +62,8 @@ class Line:
 
     def to_dict(self) -> dict[str, Any]:
         """Return the JSON form; numbers that are not finite become ``null``."""
-        numbers = {key: getattr(self, key) for key in ("x", "y", "low", "high")}
-        clean = {k: None if v is None else [w if math.isfinite(w) else None for w in v] for k, v in numbers.items()}
-        return {"label": self.label, **clean, "dashed": self.dashed}
+        numbers = {key: value for key, value in vars(self).items() if isinstance(value, tuple)}
+        return {**vars(self), **{key: [x if math.isfinite(x) else None for x in xs] for key, xs in numbers.items()}}
 
 
 @dataclass(frozen=True)
@@ -78,8 +79,7 @@ class Panel:
 
     def to_dict(self) -> dict[str, Any]:
         """Return the JSON form."""
-        words = {key: getattr(self, key) for key in ("title", "x_label", "y_label", "log_x", "log_y")}
-        return {**words, "lines": [line.to_dict() for line in self.lines]}
+        return {**vars(self), "lines": [line.to_dict() for line in self.lines]}
 
 
 @dataclass(frozen=True)
@@ -88,15 +88,18 @@ class Evidence:
 
     claim: str  #: in our words
     network: str  #: of the run
-    measured: Mapping[str, float]  #: numbers by name, first and last of the run where they move
+    measured: Mapping[str, Any]  #: numbers by name, first and last of the run where they move
     #: whether the run shows what is claimed; ``None`` for a number the paper does not speak of, and for what cannot be
     #: judged
-    agrees: bool | None
+    agrees: Any
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "agrees", None if self.agrees is None else bool(self.agrees))
 
     def to_dict(self) -> dict[str, Any]:
         """Return the JSON form; infinities become strings."""
         numbers = {key: json_number(float(x)) for key, x in self.measured.items()}
-        return {"claim": self.claim, "network": self.network, "measured": numbers, "agrees": self.agrees}
+        return {**vars(self), "measured": numbers}
 
 
 @dataclass(frozen=True)
@@ -123,6 +126,10 @@ class Study:
             "claims": [found.to_dict() for found in self.evidence],
             "panels": [panel.to_dict() for panel in self.panels],
         }
+
+
+#: What a study finds: facts besides its setting that one needs to repeat it, charts, and claims beside measurements.
+Findings = tuple[Mapping[str, Any], Sequence[Panel], Sequence[Evidence]]
 
 
 def line(steps: np.ndarray, values: np.ndarray) -> tuple[float, float]:
@@ -164,21 +171,13 @@ def stacked(rows: Sequence[Sequence[Mapping[str, float]]]) -> dict[str, np.ndarr
     return {name: np.array([[cell[name] for cell in row] for row in rows]) for name in rows[0][0]}
 
 
-class RunStudy(Protocol):
-    """The function ``run`` of a study's module."""
-
-    def __call__(self, scale: str, seed: int, data_root: Path | None, progress: Callable[[str], None]) -> Study:
-        """Do the experiment."""
-        ...
-
-
 def run_study(
     name: str,
     scale: str = "laptop",
     *,
     seed: int = 0,
     data_root: str | Path | None = None,
-    progress: Callable[[str], None] = lambda line: None,
+    progress: Progress = lambda line: None,
 ) -> Study:
     """Do an experiment of a paper again.
 
@@ -196,5 +195,7 @@ def run_study(
         raise InputError(f"Unknown study {name!r}. Choose from: {', '.join(STUDIES)}.")
     if scale not in SCALES:
         raise InputError(f"Unknown scale {scale!r}. Choose from: {', '.join(SCALES)}.")
-    run: RunStudy = importlib.import_module(STUDIES[name]).run
-    return run(scale, seed, None if data_root is None else Path(data_root), progress)
+    module = importlib.import_module(STUDIES[name])
+    setting, root = module.SETTINGS[scale], None if data_root is None else Path(data_root)
+    facts, panels, evidence = module.run(setting, seed, root, progress)
+    return Study(name, module.TITLE, scale, {**asdict(setting), "seed": seed, **facts}, tuple(panels), tuple(evidence))

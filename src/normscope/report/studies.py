@@ -12,8 +12,8 @@ from normscope.core.errors import InputError
 from normscope.core.files import write_text
 from normscope.core.number_text import digits
 from normscope.papers.study import STUDIES, Evidence, Panel, Study, run_study
+from normscope.papers.than2025.figures.evidence import evidence_of, facts
 from normscope.papers.than2025.figures.record import record
-from normscope.papers.than2025.figures.reproduction import evidence_of, facts
 from normscope.papers.than2025.figures.setting import FIGURES, settings_of
 from normscope.report.figures import draw
 from normscope.report.plot import figure_class, grid, open_frame

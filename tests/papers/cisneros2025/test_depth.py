@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from normscope.papers.cisneros2025.depth import run
+from normscope.papers.study import run_study
 
 
 def test_the_same_seed_gives_the_same_numbers() -> None:
-    first, second = (run("smoke", 3, None, lambda line: None) for _ in range(2))
+    first, second = (run_study("wn-depth", "smoke", seed=3) for _ in range(2))
     assert first.to_dict() == second.to_dict()
     assert first.settings["seed"] == 3

@@ -1,18 +1,21 @@
 """Is a smooth activation needed? Hessians against depth and training curves with smooth and with kinked ones."""
 
-from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 import torch
 
 from normscope.papers.cisneros2025.training import descend, probe, unit_data
-from normscope.papers.study import Evidence, Line, Panel, Study, by_seed
+from normscope.papers.study import Evidence, Findings, Line, Panel, Progress, by_seed
 from normscope.weight_normalization.measure import prediction_hessian_norm
 from normscope.weight_normalization.network import WeightNormNetwork
 
 ACTIVATIONS = ("tanh", "gelu", "elu", "relu")
+
+
+TITLE = "Smooth and kinked activations"
 
 
 @dataclass(frozen=True)
@@ -28,15 +31,14 @@ class _Setting:
     rate: float = 1.0
 
 
-_SETTINGS = {
+SETTINGS = {
     "smoke": _Setting((1, 4), 2, "digits", 200, 10, 5, 8),
     "laptop": _Setting((1, 2, 4, 8, 16, 32), 5, "mnist", 4096, 300, 15, 32),
 }
 
 
-def run(scale: str, seed: int, data_root: Path | None, progress: Callable[[str], None]) -> Study:
+def run(setting: _Setting, seed: int, data_root: Path | None, progress: Progress) -> Findings:
     """Compare smooth activations with ReLU: the Hessian where it exists, the jump of the gradient, and training."""
-    setting = _SETTINGS[scale]
     x, y = unit_data(setting.data, data_root, "train", setting.examples)
     hessians: dict[str, np.ndarray] = {}
     jumps: dict[str, np.ndarray] = {}
@@ -62,9 +64,7 @@ def run(scale: str, seed: int, data_root: Path | None, progress: Callable[[str],
         _chart("Movement of the gradient over a short way", "|difference| / distance", setting.depths, jumps),
         _chart("Training, depth 2", "square loss", steps, losses, x_label="update", log=False),
     )
-    facts = {**asdict(setting), "activations": ACTIVATIONS, "seed": seed}
-    title = "Smooth and kinked activations"
-    return Study("wn-activation", title, scale, facts, panels, _evidence(hessians, losses))
+    return {"activations": ACTIVATIONS}, panels, _evidence(hessians, losses)
 
 
 def _gradient_movement(net: WeightNormNetwork, x: torch.Tensor, seed: int) -> float:
@@ -126,9 +126,8 @@ def _evidence(hessians: dict[str, np.ndarray], losses: dict[str, np.ndarray]) ->
                  {f"{name}, last depth over first": ends[name] / starts[name] for name in smooth},
                  all(ends[name] <= 10.0 * starts[name] for name in smooth)),
         Evidence("with ReLU, outside the theory, it grows", "relu",
-                 {"last depth over first": ends["relu"] / starts["relu"]},
-                 bool(ends["relu"] > 10.0 * starts["relu"])),
+                 {"last depth over first": ends["relu"] / starts["relu"]}, ends["relu"] > 10.0 * starts["relu"]),
         Evidence("training needs a smooth activation", "depth 2",
                  {f"loss, {name}": value for name, value in final.items()},
-                 bool(final["relu"] > max(final[name] for name in smooth))),
+                 final["relu"] > max(final[name] for name in smooth)),
     )  # fmt: skip

@@ -1,20 +1,22 @@
 """What decides how fast it converges? The paper's setting, the least weight norm, and certificates for every step."""
 
-from collections.abc import Callable
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 import torch
 
 from normscope.papers.cisneros2025.training import descend, probe, unit_data
-from normscope.papers.study import Evidence, Line, Panel, Study, stacked
+from normscope.papers.study import Evidence, Findings, Line, Panel, Progress, stacked
 from normscope.weight_normalization.measure import square_loss
 from normscope.weight_normalization.moment import certify_step
 from normscope.weight_normalization.network import WeightNormNetwork, uniform_
 
 #: Factors on the uniform initialization of the hidden layers: they change the norms of weight vectors and nothing else.
 FACTORS = (0.25, 1.0, 4.0)
+
+
+TITLE = "Convergence, least weight norm and gradient ratio"
 
 
 @dataclass(frozen=True)
@@ -32,15 +34,14 @@ class _Setting:
     rate: float = 1e-3
 
 
-_SETTINGS = {
+SETTINGS = {
     "smoke": _Setting(("digits",), 2, 300, 20, 5, 8, 32, 8),
     "laptop": _Setting(("mnist", "cifar10"), 5, 8192, 300, 15, 60, 128, 64),
 }
 
 
-def run(scale: str, seed: int, data_root: Path | None, progress: Callable[[str], None]) -> Study:
+def run(setting: _Setting, seed: int, data_root: Path | None, progress: Progress) -> Findings:
     """Train as the paper does from weight vectors of several lengths, then by steps that are certified."""
-    setting = _SETTINGS[scale]
     panels: list[Panel] = []
     evidence: list[Evidence] = []
     for name in setting.data:
@@ -51,9 +52,7 @@ def run(scale: str, seed: int, data_root: Path | None, progress: Callable[[str],
         certified = _certified(x, y, setting, seed, progress)
         panels.append(_certificate_panel(name, certified))
         evidence += _certified_evidence(name, certified)
-    facts = {**asdict(setting), "factors": FACTORS, "seed": seed}
-    title = "Convergence, least weight norm and gradient ratio"
-    return Study("wn-convergence", title, scale, facts, tuple(panels), tuple(evidence))
+    return {"factors": FACTORS}, panels, evidence
 
 
 def _network(inputs: int, factor: float, setting: _Setting, seed: int) -> WeightNormNetwork:
@@ -67,7 +66,7 @@ def _network(inputs: int, factor: float, setting: _Setting, seed: int) -> Weight
 
 
 def _runs(
-    x: torch.Tensor, y: torch.Tensor, factor: float, setting: _Setting, seed: int, progress: Callable[[str], None]
+    x: torch.Tensor, y: torch.Tensor, factor: float, setting: _Setting, seed: int, progress: Progress
 ) -> dict[str, np.ndarray]:
     """Return for every seed the loss, the ratio and the least norm along a run in the paper's setting."""
     runs = []
@@ -111,15 +110,15 @@ def _evidence(name: str, runs: dict[float, dict[str, np.ndarray]]) -> list[Evide
                  falls[large] > falls[small]),
         Evidence("training is faster where |grad L|^2/L is larger", name,
                  {f"ratio at the start, x {factor:g}": ratio for factor, ratio in ratios.items()},
-                 bool((ratios[small] > ratios[large]) == (falls[small] > falls[large]))),
-        Evidence("the least norm stays nearly constant", name, {"largest relative growth": drift}, bool(drift < 0.05)),
+                 (ratios[small] > ratios[large]) == (falls[small] > falls[large])),
+        Evidence("the least norm stays nearly constant", name, {"largest relative growth": drift}, drift < 0.05),
         Evidence("gradient descent never lowers the norm of a weight vector (proved)", name,
-                 {"largest fall between measurements": max(0.0, -least)}, bool(least >= -1e-12)),
+                 {"largest fall between measurements": max(0.0, -least)}, least >= -1e-12),
     ]  # fmt: skip
 
 
 def _certified(
-    x: torch.Tensor, y: torch.Tensor, setting: _Setting, seed: int, progress: Callable[[str], None]
+    x: torch.Tensor, y: torch.Tensor, setting: _Setting, seed: int, progress: Progress
 ) -> dict[str, np.ndarray]:
     """Return what was proved and what came, for every seed and step of descent with the largest certified step."""
     x, y = x[: setting.certified_examples], y[: setting.certified_examples]
@@ -155,9 +154,9 @@ def _certified_evidence(name: str, found: dict[str, np.ndarray]) -> list[Evidenc
     """Judge the certificates."""
     return [
         Evidence("no certified decrease is missed", name,
-                 {"median of real over proved": float(np.median(found["real"] / found["proved"])),
-                  "least of real over proved": float((found["real"] / found["proved"]).min())},
-                 bool((found["real"] >= found["proved"] - 1e-15).all())),
+                 {"median of real over proved": np.median(found["real"] / found["proved"]),
+                 "least of real over proved": (found["real"] / found["proved"]).min()},
+                 (found["real"] >= found["proved"] - 1e-15).all()),
         Evidence("the condition for restricted strong convexity (alpha > 0) holds along the run", name,
-                 {"share of steps": float((found["alpha"] > 0).mean())}, bool((found["alpha"] > 0).all())),
+                 {"share of steps": (found["alpha"] > 0).mean()}, (found["alpha"] > 0).all()),
     ]  # fmt: skip

@@ -1,18 +1,19 @@
 """Does depth blow up the Hessian? With and without weight normalization, beside the bounds."""
 
-from collections.abc import Callable
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from normscope.papers.study import Evidence, Line, Panel, Study, by_seed, line
+from normscope.papers.study import Evidence, Findings, Line, Panel, Progress, by_seed, line
 from normscope.weight_normalization.chain import read_chain
 from normscope.weight_normalization.measure import activation_norms, prediction_hessian_norm
 from normscope.weight_normalization.network import WeightNormNetwork
 from normscope.weight_normalization.predictor import activation_norm_bounds, hessian_bound, hessian_bound_closed
+
+TITLE = "Hessian norm against depth"
 
 
 @dataclass(frozen=True)
@@ -24,19 +25,18 @@ class _Setting:
     points: int
 
 
-_SETTINGS = {
+SETTINGS = {
     "smoke": _Setting((1, 2, 4, 8), 8, 6, 2, 2),
     "laptop": _Setting((1, 2, 4, 8, 16, 32, 64), 32, 16, 5, 4),
 }
 
 
-def run(scale: str, seed: int, data_root: Path | None, progress: Callable[[str], None]) -> Study:
+def run(setting: _Setting, seed: int, data_root: Path | None, progress: Progress) -> Findings:
     """Measure the Hessian of the predictor against depth.
 
     The plain twin has the same form with weights of variance one in place of unit vectors, so a layer has a norm near
     2. Output weights have norm one, inputs too.
     """
-    setting = _SETTINGS[scale]
     depths = setting.depths
 
     def measured(k: int, depth: int) -> dict[str, float]:
@@ -60,8 +60,7 @@ def run(scale: str, seed: int, data_root: Path | None, progress: Callable[[str],
         Panel("Hessian of the predictor", "hidden layers", "largest |eigenvalue|", lines, log_x=True, log_y=True),
         Panel("Signal", "hidden layers", "norm of the last activation", signal, log_x=True, log_y=True),
     )
-    evidence = _evidence(np.asarray(depths, dtype=float), found)
-    return Study("wn-depth", "Hessian norm against depth", scale, {**asdict(setting), "seed": seed}, panels, evidence)
+    return {}, panels, _evidence(np.asarray(depths, dtype=float), found)
 
 
 def _one(depth: int, width: int, points: Tensor, seed: int) -> dict[str, float]:
@@ -93,18 +92,14 @@ def _evidence(depths: np.ndarray, found: dict[str, np.ndarray]) -> tuple[Evidenc
     last, plain, output = (np.median(found[name], axis=0) for name in ("normalized", "plain", "activations"))
     return (
         Evidence("weight normalization removes the exponential growth of the Hessian with depth", "WeightNorm",
-                 {"first depth": float(last[0]), "last depth": float(last[-1])},
-                 bool(last[-1] <= last[0] * depths[-1] ** 2)),
+                 {"first depth": last[0], "last depth": last[-1]}, last[-1] <= last[0] * depths[-1] ** 2),
         Evidence("without it the Hessian grows exponentially with depth", "plain weights of variance one",
-                 {"first depth": float(plain[0]), "last depth": float(plain[-1])},
-                 bool(plain[-1] > 2.0 ** (depths[-1] / 4) * plain[0])),
-        Evidence("the network keeps its signal at any depth", "WeightNorm",
-                 {"last activation, first depth": float(output[0]), "last activation, last depth": float(output[-1])},
-                 bool(output[-1] > 0.01 * output[0])),
-        Evidence("the bound grows like L^3", "bound derived here", {"power of L in the formula": float(growth)},
-                 bool(growth > 2.5)),
+                 {"first depth": plain[0], "last depth": plain[-1]}, plain[-1] > 2.0 ** (depths[-1] / 4) * plain[0]),
+        Evidence("the network keeps its signal at any depth", "WeightNorm", {"last activation, first depth": output[0],
+                 "last activation, last depth": output[-1]}, output[-1] > 0.01 * output[0]),
+        Evidence("the bound grows like L^3", "bound derived here", {"power of L in the formula": growth}, growth > 2.5),
         Evidence("the Hessian never exceeds its bounds", "WeightNorm",
-                 {"largest share of the layer-by-layer bound": float((normalized / layered).max()),
-                  "largest share of the formula": float((normalized / closed).max())},
-                 bool((normalized <= layered).all() and (normalized <= closed).all())),
+                 {"largest share of the layer-by-layer bound": (normalized / layered).max(),
+                 "largest share of the formula": (normalized / closed).max()},
+                 (normalized <= layered).all() and (normalized <= closed).all()),
     )  # fmt: skip

@@ -1,17 +1,18 @@
 """Does the generalization gap depend on the width? Trained networks of many widths, beside the bound."""
 
-from collections.abc import Callable
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 import torch
 
 from normscope.papers.cisneros2025.training import unit_data
-from normscope.papers.study import Evidence, Line, Panel, Study, by_seed, line
+from normscope.papers.study import Evidence, Findings, Line, Panel, Progress, by_seed, line
 from normscope.weight_normalization.guarantees import gap_guarantee
 from normscope.weight_normalization.measure import square_loss
 from normscope.weight_normalization.network import WeightNormNetwork
+
+TITLE = "Generalization gap against width"
 
 
 @dataclass(frozen=True)
@@ -27,7 +28,7 @@ class _Setting:
     rate: float = 1e-2
 
 
-_SETTINGS = {
+SETTINGS = {
     "smoke": _Setting((4, 16), 2, "digits", 200, 100, 30),
     "laptop": _Setting((16, 64, 256, 1024, 4096), 5, "mnist", 1000, 2000, 200),
 }
@@ -36,12 +37,11 @@ _SETTINGS = {
 GROWN = 1.5
 
 
-def run(scale: str, seed: int, data_root: Path | None, progress: Callable[[str], None]) -> Study:
+def run(setting: _Setting, seed: int, data_root: Path | None, progress: Progress) -> Findings:
     """Train networks of several widths on the same examples and compare test and training loss.
 
     They are trained with Adam: in this scaling plain descent with the paper's step size hardly moves in so few steps.
     """
-    setting = _SETTINGS[scale]
     x, y = unit_data(setting.data, data_root, "train", setting.train)
     other = unit_data(setting.data, data_root, "test", setting.test)
 
@@ -61,9 +61,7 @@ def run(scale: str, seed: int, data_root: Path | None, progress: Callable[[str],
         Panel("Test minus training loss", "width", "square loss", (Line.over_seeds("measured", widths, found["gap"]),
               Line.over_seeds("bound, probability 0.95", widths, found["bound"], dashed=True)), log_x=True, log_y=True),
     )  # fmt: skip
-    evidence = _evidence(np.asarray(widths, dtype=float), found)
-    facts = {**asdict(setting), "seed": seed}
-    return Study("wn-width", "Generalization gap against width", scale, facts, panels, evidence)
+    return {}, panels, _evidence(np.asarray(widths, dtype=float), found)
 
 
 def _train(net: WeightNormNetwork, x: torch.Tensor, y: torch.Tensor, setting: _Setting, seed: int) -> None:
@@ -82,16 +80,12 @@ def _evidence(widths: np.ndarray, found: dict[str, np.ndarray]) -> tuple[Evidenc
     gap, bound = (np.median(found[name], axis=0) for name in ("gap", "bound"))
     power = line(np.log(widths), np.log(np.maximum(gap, 1e-12)))[0]
     return (
-        Evidence("the generalization gap does not grow with the width", "WeightNorm",
-                 {"gap at the least width": float(gap[0]), "at the largest": float(gap[-1]),
-                  "power of the width": power}, bool(gap[-1] <= GROWN * gap[0])),
+        Evidence("the generalization gap does not grow with the width", "WeightNorm", {"gap at the least width": gap[0],
+                 "at the largest": gap[-1], "power of the width": power}, gap[-1] <= GROWN * gap[0]),
         Evidence("nor does the bound, for what training makes of the output layer", "WeightNorm",
-                 {"bound at the least width": float(bound[0]), "at the largest": float(bound[-1])},
-                 bool(bound[-1] <= GROWN * bound[0])),
-        Evidence("the bound holds", "WeightNorm",
-                 {"largest gap": float(found["gap"].max()), "least bound": float(found["bound"].min())},
-                 bool((found["gap"] <= found["bound"]).all())),
+                 {"bound at the least width": bound[0], "at the largest": bound[-1]}, bound[-1] <= GROWN * bound[0]),
+        Evidence("the bound holds", "WeightNorm", {"largest gap": found["gap"].max(),
+                 "least bound": found["bound"].min()}, (found["gap"] <= found["bound"]).all()),
         Evidence("the bound says something: it is below the largest possible loss", "WeightNorm",
-                 {"least bound": float(found["bound"].min()), "loss of predicting zero": 1.0},
-                 bool(found["bound"].min() < 1.0)),
+                 {"least bound": found["bound"].min(), "loss of predicting zero": 1.0}, found["bound"].min() < 1.0),
     )  # fmt: skip

@@ -2,8 +2,7 @@
 
 import itertools
 import math
-from collections.abc import Callable
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 
 import torch
@@ -14,12 +13,15 @@ from normscope.generalization.held_out import clopper_pearson
 from normscope.generalization.margins import cell_constants, ramp_loss
 from normscope.generalization.partition import grid
 from normscope.generalization.theorem_20 import PartitionBound, partition_bound
-from normscope.papers.study import Evidence, Line, Panel, Study, labelled_data
+from normscope.papers.study import Evidence, Findings, Line, Panel, Progress, labelled_data
 
 DELTA = 0.05
 #: Boxes along each axis of the feature square, tried with an equal part of delta each.
 GRIDS = (8, 12, 16, 20, 24, 32)
 GAMMAS = (0.02, 0.05, 0.1, 0.2, 0.3)
+
+
+TITLE = "Theorem 20, certified for a trained network"
 
 
 @dataclass(frozen=True)
@@ -32,7 +34,7 @@ class _Setting:
     target: float = 0.3
 
 
-_SETTINGS = {"smoke": _Setting("synthetic", 60), "laptop": _Setting("mnist", 400)}
+SETTINGS = {"smoke": _Setting("synthetic", 60), "laptop": _Setting("mnist", 400)}
 
 
 @dataclass(frozen=True)
@@ -50,13 +52,12 @@ class CellCertificate:
         return self.loss + self.bound.gap.value
 
 
-def run(scale: str, seed: int, data_root: Path | None, progress: Callable[[str], None]) -> Study:
+def run(setting: _Setting, seed: int, data_root: Path | None, progress: Progress) -> Findings:
     """Train a network with layers of norm at most one on two fixed features, and certify its error.
 
     Zeros and ones of MNIST are told apart by how bright the middle and the sides of an image are: two numbers in [0, 1]
     that are fixed before the data, as is the grid.
     """
-    setting = _SETTINGS[scale]
     train, test = (features(setting.data, split, data_root, seed) for split in ("train", "test"))
     progress("training the network")
     net = trained(*train, setting.steps, setting.width, setting.batch, setting.rate, setting.target, seed)
@@ -83,9 +84,8 @@ def run(scale: str, seed: int, data_root: Path | None, progress: Callable[[str],
         Panel("What the bound is made of", "boxes along an axis", "error", parts),
         Panel("Repaired and printed", "boxes along an axis", "error", forms),
     )
-    facts = {**asdict(setting), "seed": seed, "delta": DELTA, "samples": len(train[1]), "constant": constant_of(net)}
-    evidence = _evidence(rows, best, wrong, (len(train[1]), len(test[1])), limit)
-    return Study("theorem-20", "Theorem 20, certified for a trained network", scale, facts, panels, evidence)
+    facts = {"delta": DELTA, "samples": len(train[1]), "constant": constant_of(net)}
+    return facts, panels, _evidence(rows, best, wrong, (len(train[1]), len(test[1])), limit)
 
 
 def features(data: str, split: str, root: Path | None, seed: int) -> tuple[Tensor, Tensor]:

@@ -3,8 +3,8 @@
 import copy
 import itertools
 import math
-from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 import torch
@@ -12,7 +12,9 @@ from torch import Tensor, nn
 
 from normscope.analysis.bounds.measures import measures
 from normscope.generalization.ranking import granulated_kendall, information_score, kendall
-from normscope.papers.study import Evidence, Line, Panel, Study, labelled_data
+from normscope.papers.study import Evidence, Findings, Line, Panel, Progress, labelled_data
+
+TITLE = "Measures against the gap"
 
 
 @dataclass(frozen=True)
@@ -29,7 +31,7 @@ class _Setting:
     epochs: int
 
 
-_SETTINGS = {
+SETTINGS = {
     "smoke": _Setting(100, 0.1, (16,), (2,), (0.05, 0.2), (20,), ("none", "bn"), 1, 20),
     "laptop": _Setting(400, 0.1, (32, 128), (2, 3), (0.03, 0.1), (25, 100), ("none", "bn"), 2, 60),
 }
@@ -38,9 +40,8 @@ ENOUGH = 0.01
 FLAT, FROBENIUS = "log flatness, relative (1/sigma^2)", "log product of Frobenius norms"
 
 
-def run(scale: str, seed: int, data_root: Path | None, progress: Callable[[str], None]) -> Study:
+def run(setting: _Setting, seed: int, data_root: Path | None, progress: Progress) -> Findings:
     """Train networks on digits with some wrong labels, measure them, and compare measures with gaps."""
-    setting = _SETTINGS[scale]
     train, test = _data(setting, seed)
     names = ("width", "depth", "rate", "batch", "norm")
     combinations = list(itertools.product(*(getattr(setting, name) for name in names), range(setting.seeds)))
@@ -56,8 +57,7 @@ def run(scale: str, seed: int, data_root: Path | None, progress: Callable[[str],
         found.append(measures(net, train, start=start, early=early, history=history, seed=seed))
         settings.append({**chosen, "seed": repeat})
     table = _table(found, gaps, settings)
-    facts = {**asdict(setting), "seed": seed, "gaps": gaps, "measures": table}
-    return Study("ranking", "Measures against the gap", scale, facts, (_panel(table),), _evidence(table, len(gaps)))
+    return {"gaps": gaps, "measures": table}, [_panel(table)], _evidence(table, len(gaps))
 
 
 def _data(setting: _Setting, seed: int) -> tuple[tuple[Tensor, Tensor], tuple[Tensor, Tensor]]:

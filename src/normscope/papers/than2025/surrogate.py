@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Callable
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 
 import torch
@@ -13,11 +13,14 @@ from normscope.analysis.bounds.run import bounds
 from normscope.core.value import Value
 from normscope.generalization.compression import by_surrogate, occam
 from normscope.generalization.held_out import clopper_pearson
-from normscope.papers.study import Evidence, Line, Panel, Study, labelled_data
+from normscope.papers.study import Evidence, Findings, Line, Panel, Progress, labelled_data
 
 DELTA = 0.05
 #: Bits of each floating number in a code, and levels of a bias on each side of zero.
 FLOAT_BITS, BIAS_LEVELS = 32, 7
+
+
+TITLE = "A network certified by a surrogate"
 
 
 @dataclass(frozen=True)
@@ -32,7 +35,7 @@ class _Setting:
     seconds: float
 
 
-_SETTINGS = {
+SETTINGS = {
     "smoke": _Setting("digits", 32, 10, 20, ((12, 8, 1),), 1.0),
     "laptop": _Setting("mnist", 128, 4, 30, ((30, 20, 3), (30, 30, 2), (30, 30, 3), (40, 30, 2)), 60.0),
 }
@@ -86,13 +89,12 @@ def code_bits(codes: Tensor, levels: int) -> float:
     return entropy + 2 + 2 * levels * math.ceil(math.log2(codes.numel() + 1))
 
 
-def run(scale: str, seed: int, data_root: Path | None, progress: Callable[[str], None]) -> Study:
+def run(setting: _Setting, seed: int, data_root: Path | None, progress: Progress) -> Findings:
     """Train a network, a small surrogate beside it, and bound the error of the first without held-out labels.
 
     Of the test images, without labels, one half gives the principal components that surrogates see, before the training
     data is looked at; the other half shows how often the network and its surrogate disagree.
     """
-    setting = _SETTINGS[scale]
     (x, y), (u, v) = (labelled_data(setting.data, data_root, split) for split in ("train", "test"))
     x, u = x.flatten(1), u.flatten(1)
     source = torch.Generator().manual_seed(seed)
@@ -146,8 +148,7 @@ def run(scale: str, seed: int, data_root: Path | None, progress: Callable[[str],
             "the test error is below both", setting.data, {"test error": error}, error <= min(whole.value, second)
         ),
     )
-    facts = {**asdict(setting), "seed": seed, "delta": DELTA, "samples": len(x), "unlabelled": len(u)}
-    return Study("surrogate", "A network certified by a surrogate", scale, facts, panels, evidence)
+    return {"delta": DELTA, "samples": len(x), "unlabelled": len(u)}, panels, evidence
 
 
 @dataclass(frozen=True, eq=False)
@@ -165,7 +166,7 @@ def _surrogates(
     train: tuple[Tensor, Tensor],
     unlabelled: Tensor,
     source: torch.Generator,
-    progress: Callable[[str], None],
+    progress: Progress,
 ) -> list[_Surrogate]:
     """Train every candidate on the principal components of unlabelled images."""
     x, y = train

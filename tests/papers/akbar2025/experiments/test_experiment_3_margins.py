@@ -5,11 +5,11 @@ from __future__ import annotations
 import json
 import math
 
-from normscope.papers.akbar2025.experiments.experiment_3_margins import run
+from normscope.papers.study import run_study
 
 
 def test_ten_seeds_give_a_verdict_for_each_claim() -> None:
-    study = run("smoke", 0, None, lambda line: None)
+    study = run_study("geometry3", "smoke")
     assert study.name == "geometry3"
     assert study.settings["seeds"] >= 10
     assert {found.agrees for found in study.evidence} >= {True, None}

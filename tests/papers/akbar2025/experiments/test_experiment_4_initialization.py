@@ -7,12 +7,12 @@ import math
 
 import pytest
 
-from normscope.papers.akbar2025.experiments.experiment_4_initialization import run
+from normscope.papers.study import run_study
 
 
 @pytest.mark.turns(2)
 def test_ten_seeds_give_a_verdict_for_each_claim() -> None:
-    study = run("smoke", 0, None, lambda line: None)
+    study = run_study("geometry4", "smoke")
     assert study.name == "geometry4"
     assert study.settings["seeds"] >= 10
     assert {found.agrees for found in study.evidence} >= {True, None}

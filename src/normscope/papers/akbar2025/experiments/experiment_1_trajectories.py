@@ -1,8 +1,7 @@
 """Experiment 1 and Section 5.2: paths of the weight of a linear classifier in the plane, with and without BatchNorm."""
 
 import math
-from collections.abc import Callable
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -13,7 +12,9 @@ from torch.nn import functional as F
 from normscope.core.statement import statement
 from normscope.geometry.derivatives import standardized
 from normscope.papers.akbar2025.experiments.batched import Losses, Point, descend, drawn, spread
-from normscope.papers.study import Evidence, Line, Panel, Study
+from normscope.papers.study import Evidence, Findings, Line, Panel, Progress
+
+TITLE = "Paths of a weight with and without BatchNorm (Figures 5.1 and 8.1, left)"
 
 
 @dataclass(frozen=True)
@@ -25,13 +26,12 @@ class _Setting:
     norms: tuple[float, ...] = (0.1, 1.0, 5.0)
 
 
-_SETTINGS = {"smoke": _Setting(10, 150), "laptop": _Setting(50, 1500)}
+SETTINGS = {"smoke": _Setting(10, 150), "laptop": _Setting(50, 1500)}
 
 
 @statement("akbar2025", "Experiment 1 (run)", holds="as an experiment; data and seeds are ours, the paper gives none")
-def run(scale: str, seed: int, data_root: Path | None, progress: Callable[[str], None]) -> Study:
+def run(s: _Setting, seed: int, data_root: Path | None, progress: Progress) -> Findings:
     """Train linear classifiers on separable points of the plane from starts of several lengths, a right angle away."""
-    s = _SETTINGS[scale]
     x, label, truth = _data(seed, s)
     paths: dict[tuple[bool, float], np.ndarray] = {}
     equal: dict[float, np.ndarray] = {}
@@ -42,11 +42,7 @@ def run(scale: str, seed: int, data_root: Path | None, progress: Callable[[str],
             paths[batch_norm, norm] = _path(_losses(x, label, batch_norm), start, s.rate, s.steps)
         equal[norm] = _path(_losses(x, label, True, eps=0.0), start, s.rate * norm**2, s.steps)
     right = {key: _accuracy(path, x, label) for key, path in paths.items()}
-    facts = {**asdict(s), "seed": seed}
-    return Study(
-        "geometry1", "Paths of a weight with and without BatchNorm (Figures 5.1 and 8.1, left)", scale, facts,
-        _panels(paths, equal, s), _evidence(paths, equal, right, truth.numpy(), s),
-    )  # fmt: skip
+    return {}, _panels(paths, equal, s), _evidence(paths, equal, right, truth.numpy(), s)
 
 
 def _data(seed: int, s: _Setting) -> tuple[Tensor, Tensor, Tensor]:
@@ -121,22 +117,22 @@ def _evidence(
     grown, shrunk = ratios[False, s.norms[0]][-1], ratios[False, s.norms[-1]][-1]
     turns = [_angles(path, truth) for path in equal.values()]
     found = [
-        Evidence(f"with BatchNorm |w| changes by less than 1 % (start of length {n:g})", "BatchNorm",
-                 {"paper": 0.01, **spread(drift[n])}, bool(drift[n].max() < 0.01))
+        Evidence(f"with BatchNorm |w| changes by less than 1 % (start of length {n:g})", "BatchNorm", {"paper": 0.01,
+                 **spread(drift[n])}, drift[n].max() < 0.01)
         for n in s.norms
     ]  # fmt: skip
     found += [
         Evidence("with BatchNorm the path turns monotonically towards its end", "BatchNorm",
-                 {"share of runs": float(monotone.mean())}, bool(monotone.mean() > 0.95)),
-        Evidence("without BatchNorm |w| grows from small starts", "plain",
-                 {"share of seeds": float((grown > 1).mean()), **spread(grown)}, bool((grown > 1).all())),
-        Evidence("without BatchNorm |w| shrinks from large starts", "plain",
-                 {"share of seeds": float((shrunk < 1).mean()), **spread(shrunk)}, bool((shrunk < 1).all())),
+                 {"share of runs": monotone.mean()}, monotone.mean() > 0.95),
+        Evidence("without BatchNorm |w| grows from small starts", "plain", {"share of seeds": (grown > 1).mean(),
+                 **spread(grown)}, (grown > 1).all()),
+        Evidence("without BatchNorm |w| shrinks from large starts", "plain", {"share of seeds": (shrunk < 1).mean(),
+                 **spread(shrunk)}, (shrunk < 1).all()),
         Evidence("both align with the separating direction", "both",
-                 {"accuracy, BatchNorm": float(np.mean([right[True, n] for n in s.norms])),
-                  "plain": float(np.mean([right[False, n] for n in s.norms]))},
-                 bool(min(np.mean([right[b, n] for n in s.norms]) for b in (True, False)) > 0.95)),
+                 {"accuracy, BatchNorm": np.mean([right[True, n] for n in s.norms]),
+                 "plain": np.mean([right[False, n] for n in s.norms])},
+                 min(np.mean([right[b, n] for n in s.norms]) for b in (True, False)) > 0.95),
         Evidence("free of scale: at equal rate/|w|^2 the angles do not depend on the length of the start", "BatchNorm",
-                 {"largest difference, degrees": float(max(np.abs(t - turns[0]).max() for t in turns))}, None),
+                 {"largest difference, degrees": max(np.abs(t - turns[0]).max() for t in turns)}, None),
     ]  # fmt: skip
     return tuple(found)

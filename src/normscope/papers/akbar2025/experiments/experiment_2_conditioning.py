@@ -1,7 +1,6 @@
 """Experiment 2: training and Hessian of a small regression network, with and without BatchNorm."""
 
-from collections.abc import Callable
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +23,9 @@ from normscope.papers.akbar2025.experiments.batched import (
     spread,
     weights,
 )
-from normscope.papers.study import Evidence, Line, Panel, Study
+from normscope.papers.study import Evidence, Findings, Line, Panel, Progress
+
+TITLE = "Training and Hessian with and without BatchNorm (Figure 8.1, right)"
 
 
 @dataclass(frozen=True)
@@ -37,14 +38,13 @@ class _Setting:
     rates: tuple[float, ...] = (0.05, 0.1, 0.2, 0.4, 0.8, 1.6)
 
 
-_SETTINGS = {"smoke": _Setting(10, 150), "laptop": _Setting(20, 1000)}
+SETTINGS = {"smoke": _Setting(10, 150), "laptop": _Setting(20, 1000)}
 _KINDS = (True, False)
 
 
 @statement("akbar2025", "Experiment 2 (run)", holds="as an experiment; data and seeds are ours, the paper gives none")
-def run(scale: str, seed: int, data_root: Path | None, progress: Callable[[str], None]) -> Study:
+def run(s: _Setting, seed: int, data_root: Path | None, progress: Progress) -> Findings:
     """Train three hidden layers of ten units with and without BatchNorm and measure their Hessians at the end."""
-    s = _SETTINGS[scale]
     x = drawn(seed, s.seeds, s.samples, 2)
     target = torch.sin(2 * x[..., :1]) + 0.5 * x[..., 1:]
     start = weights(seed + 1, s.seeds, s.widths)
@@ -56,11 +56,8 @@ def run(scale: str, seed: int, data_root: Path | None, progress: Callable[[str],
         progress(f"Hessians {'with' if norm else 'without'} BatchNorm")
         spectra[norm] = [_spectrum(end, k, x, target, norm) for k in range(s.seeds)]
         curves[norm]["bounded"] = np.array([_bounded(_losses(x, target, norm), start, rate, s) for rate in s.rates])
-    facts = {**asdict(s), "seed": seed, "activation": "tanh", "batch_norm": "no affine part, no biases"}
-    return Study(
-        "geometry2", "Training and Hessian with and without BatchNorm (Figure 8.1, right)", scale, facts,
-        _panels(curves, spectra, s), _evidence(curves, spectra, s),
-    )  # fmt: skip
+    facts = {"activation": "tanh", "batch_norm": "no affine part, no biases"}
+    return facts, _panels(curves, spectra, s), _evidence(curves, spectra, s)
 
 
 def _losses(x: Tensor, target: Tensor, norm: bool) -> Losses:
@@ -144,26 +141,26 @@ def _evidence(curves: dict[bool, dict[str, np.ndarray]], spectra: Any, s: _Setti
     bounded = {n: curves[n]["bounded"] for n in _KINDS}
     reach = {n: max((r for r, b in zip(s.rates, bounded[n], strict=True) if b > 0.5), default=0.0) for n in _KINDS}
     return (
-        Evidence("with BatchNorm the loss after 100 steps is lower", "both",
-                 {"share of seeds": float(early.mean()), "final loss, BatchNorm": float(np.median(last[True])),
-                  "final loss, plain": float(np.median(last[False]))}, bool(early.mean() > 0.5)),
-        Evidence("the largest eigenvalue is five times smaller with BatchNorm (BatchNorm/plain)", "both",
-                 {"paper": 0.2, **spread(top)}, bool(np.median(top) <= 0.2)),
+        Evidence("with BatchNorm the loss after 100 steps is lower", "both", {"share of seeds": early.mean(),
+                 "final loss, BatchNorm": np.median(last[True]), "final loss, plain": np.median(last[False])},
+                 early.mean() > 0.5),
+        Evidence("the largest eigenvalue is five times smaller with BatchNorm (BatchNorm/plain)", "both", {"paper": 0.2,
+                 **spread(top)}, np.median(top) <= 0.2),
         Evidence("the largest eigenvalue is smaller with BatchNorm at all", "both",
-                 {"share of seeds": float((top < 1).mean())}, bool((top < 1).mean() > 0.5)),
+                 {"share of seeds": (top < 1).mean()}, (top < 1).mean() > 0.5),
         Evidence("free of scale: largest eigenvalue on the spheres over the plain one", "both", spread(sphere), None),
-        Evidence("the condition number without zero modes is 20 with BatchNorm", "BatchNorm",
-                 {"paper": 20.0, **spread(conditions[True])}, bool(np.median(conditions[True]) <= 40)),
-        Evidence("the condition number is 200 without BatchNorm", "plain",
-                 {"paper": 200.0, **spread(conditions[False])}, bool(100 <= np.median(conditions[False]) <= 400)),
+        Evidence("the condition number without zero modes is 20 with BatchNorm", "BatchNorm", {"paper": 20.0,
+                 **spread(conditions[True])}, np.median(conditions[True]) <= 40),
+        Evidence("the condition number is 200 without BatchNorm", "plain", {"paper": 200.0,
+                 **spread(conditions[False])}, 100 <= np.median(conditions[False]) <= 400),
         Evidence("the condition number is better with BatchNorm", "both",
-                 {"share of seeds": float(np.mean(np.array(conditions[True]) < np.array(conditions[False])))},
-                 bool(np.mean(np.array(conditions[True]) < np.array(conditions[False])) > 0.9)),
+                 {"share of seeds": np.mean(np.array(conditions[True]) < np.array(conditions[False]))},
+                 np.mean(np.array(conditions[True]) < np.array(conditions[False])) > 0.9),
         Evidence("with BatchNorm the Hessian has many zeros (below 1e-4 of the largest)", "BatchNorm",
-                 {"scale groups": groups, **spread(zeros)}, bool(np.median(zeros) >= groups)),
+                 {"scale groups": groups, **spread(zeros)}, np.median(zeros) >= groups),
         Evidence("with BatchNorm the gradient norm has no spikes (largest over median, below the plain one)", "both",
-                 {"BatchNorm": float(np.median(spikes[True])), "plain": float(np.median(spikes[False]))},
-                 bool(np.median(spikes[True]) < np.median(spikes[False]))),
+                 {"BatchNorm": np.median(spikes[True]), "plain": np.median(spikes[False])},
+                 np.median(spikes[True]) < np.median(spikes[False])),
         Evidence("BatchNorm stands larger learning rates (largest at which most seeds improve)", "both",
-                 {"BatchNorm": reach[True], "plain": reach[False]}, bool(reach[True] > reach[False])),
+                 {"BatchNorm": reach[True], "plain": reach[False]}, reach[True] > reach[False]),
     )  # fmt: skip

@@ -1,8 +1,7 @@
 """Experiment 3: margins and flatness of 50-20-1 classifiers, with and without BatchNorm."""
 
 import math
-from collections.abc import Callable
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +12,9 @@ from torch.nn import functional as F
 
 from normscope.core.statement import statement
 from normscope.papers.akbar2025.experiments.batched import Point, descend, drawn, output, spread, weights
-from normscope.papers.study import Evidence, Line, Panel, Study
+from normscope.papers.study import Evidence, Findings, Line, Panel, Progress
+
+TITLE = "Margins and flatness with and without BatchNorm (Figure 8.2)"
 
 
 @dataclass(frozen=True)
@@ -27,16 +28,15 @@ class _Setting:
     draws: int = 5
 
 
-_SETTINGS = {"smoke": _Setting(10, 150), "laptop": _Setting(30, 1000, draws=20)}
+SETTINGS = {"smoke": _Setting(10, 150), "laptop": _Setting(30, 1000, draws=20)}
 _KINDS = (True, False)
 _NAMES = {True: "BatchNorm", False: "plain"}
 EPS = 1e-5
 
 
 @statement("akbar2025", "Experiment 3 (run)", holds="as an experiment; data and seeds are ours, the paper gives none")
-def run(scale: str, seed: int, data_root: Path | None, progress: Callable[[str], None]) -> Study:
+def run(s: _Setting, seed: int, data_root: Path | None, progress: Progress) -> Findings:
     """Train 50-20-1 classifiers on labels of a random network, and measure margins and accuracy under noise."""
-    s = _SETTINGS[scale]
     x = drawn(seed, s.seeds, s.train + s.test, 50)
     label = torch.sign(output(weights(seed + 7, s.seeds, (50, 5, 1)), x, norm=False, activation=torch.tanh)[..., 0])
     found: dict[bool, dict[str, Any]] = {}
@@ -50,11 +50,7 @@ def run(scale: str, seed: int, data_root: Path | None, progress: Callable[[str],
 
         end = descend(losses, start, s.rate, s.steps)
         found[norm] = _measured(end, x, label, norm, s, seed)
-    facts = {**asdict(s), "seed": seed, "network": "50-20-1, ReLU"}
-    return Study(
-        "geometry3", "Margins and flatness with and without BatchNorm (Figure 8.2)", scale, facts,
-        _panels(found, s), _evidence(found),
-    )  # fmt: skip
+    return {"network": "50-20-1, ReLU"}, _panels(found, s), _evidence(found)
 
 
 def _folded(point: Point, x: Tensor, norm: bool) -> tuple[Point, Tensor]:
@@ -133,26 +129,24 @@ def _evidence(found: dict[bool, dict[str, Any]]) -> tuple[Evidence, ...]:
     # by the mean accuracy over noise levels
     flat, flat_free = (b[key].mean(1) > p[key].mean(1) for key in ("noise", "relative"))
     return (
-        Evidence("both reach 100 % training accuracy", "both",
-                 {"BatchNorm, least": float(b["train"].min()), "plain, least": float(p["train"].min())},
-                 bool(min(b["train"].min(), p["train"].min()) == 1.0)),
+        Evidence("both reach 100 % training accuracy", "both", {"BatchNorm, least": b["train"].min(),
+                 "plain, least": p["train"].min()}, min(b["train"].min(), p["train"].min()) == 1.0),
         Evidence("the mean margin is 1.8 with BatchNorm", "BatchNorm", {"paper": 1.8, **spread(b["mean margin"])},
-                 bool(abs(np.median(b["mean margin"]) - 1.8) < 0.3)),
+                 abs(np.median(b["mean margin"]) - 1.8) < 0.3),
         Evidence("the mean margin is 1.2 without", "plain", {"paper": 1.2, **spread(p["mean margin"])},
-                 bool(abs(np.median(p["mean margin"]) - 1.2) < 0.3)),
-        Evidence("margins are larger with BatchNorm", "both", {"share of seeds": float(higher.mean())},
-                 bool(higher.mean() > 0.9)),
+                 abs(np.median(p["mean margin"]) - 1.2) < 0.3),
+        Evidence("margins are larger with BatchNorm", "both", {"share of seeds": higher.mean()}, higher.mean() > 0.9),
         Evidence("margins are more uniform with BatchNorm (deviation over mean)", "both",
-                 {"share of seeds": float(narrow.mean())}, bool(narrow.mean() > 0.9)),
+                 {"share of seeds": narrow.mean()}, narrow.mean() > 0.9),
         Evidence("free of scale: margin over the product of norms, BatchNorm over plain", "both",
                  spread(b["certified"] / p["certified"]), None),
         Evidence("BatchNorm keeps its accuracy under larger noise on the parameters", "both",
-                 {"share of seeds": float(flat.mean())}, bool(flat.mean() > 0.9)),
+                 {"share of seeds": flat.mean()}, flat.mean() > 0.9),
         Evidence("the same network with 10 W keeps it under still larger noise: the measure is not one of the network",
-                 "BatchNorm", {"mean accuracy": float(b["noise"].mean()), "with 10 W": float(b["ten"].mean())}, None),
+                 "BatchNorm", {"mean accuracy": b["noise"].mean(), "with 10 W": b["ten"].mean()}, None),
         Evidence("free of scale: noise relative to rows, BatchNorm better", "both",
-                 {"share of seeds": float(flat_free.mean())}, None),
-        Evidence("BatchNorm generalizes better", "both",
-                 {"test accuracy, BatchNorm": float(np.median(b["test"])), "plain": float(np.median(p["test"])),
-                  "share of seeds": float((b["test"] > p["test"]).mean())}, bool((b["test"] > p["test"]).mean() > 0.9)),
+                 {"share of seeds": flat_free.mean()}, None),
+        Evidence("BatchNorm generalizes better", "both", {"test accuracy, BatchNorm": np.median(b["test"]),
+                 "plain": np.median(p["test"]), "share of seeds": (b["test"] > p["test"]).mean()},
+                 (b["test"] > p["test"]).mean() > 0.9),
     )  # fmt: skip

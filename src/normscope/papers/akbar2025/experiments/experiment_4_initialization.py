@@ -1,8 +1,7 @@
 """Experiment 4: five layers from weights of scales between 1e-8 and 1e3, with and without BatchNorm."""
 
 import math
-from collections.abc import Callable
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -20,7 +19,9 @@ from normscope.papers.akbar2025.experiments.batched import (
     spread,
     weights,
 )
-from normscope.papers.study import Evidence, Line, Panel, Study
+from normscope.papers.study import Evidence, Findings, Line, Panel, Progress
+
+TITLE = "Bad initial scales with and without BatchNorm"
 
 
 @dataclass(frozen=True)
@@ -33,15 +34,14 @@ class _Setting:
     scales: tuple[float, ...] = (1e-8, 1e-6, 1e-4, 1e-2, 1.0, 1e1, 1e2, 1e3)
 
 
-_SETTINGS = {"smoke": _Setting(10, 60), "laptop": _Setting(20, 500)}
+SETTINGS = {"smoke": _Setting(10, 60), "laptop": _Setting(20, 500)}
 #: A network has trained if its loss fell below this share of the loss of predicting zero.
 TRAINED = 0.5
 
 
 @statement("akbar2025", "Experiment 4 (run)", holds="as an experiment; data and seeds are ours, the paper gives none")
-def run(scale: str, seed: int, data_root: Path | None, progress: Callable[[str], None]) -> Study:
+def run(s: _Setting, seed: int, data_root: Path | None, progress: Progress) -> Findings:
     """Train five layers from bad initial scales: with BatchNorm, without, and with a rate proportional to ``|w|^2``."""
-    s = _SETTINGS[scale]
     x = drawn(seed, s.seeds, s.samples, 4)
     target = torch.tanh(x[..., :1] - x[..., 1:2])
     zero = target.square().mean((1, 2)) / 2
@@ -62,7 +62,6 @@ def run(scale: str, seed: int, data_root: Path | None, progress: Callable[[str],
         end = descend(_losses(x, target, True), start, rates, s.steps)
         found["BatchNorm, rate times |w|^2"].append(_share(_losses(x, target, True), end, zero))
         found["gradient"].append(_first(_losses(x, target, True), start))
-    facts = {**asdict(s), "seed": seed, "activation": "ReLU"}
     names = ("BatchNorm", "plain", "BatchNorm, rate times |w|^2")
     table = {name: np.stack(values) for name, values in found.items()}
     panels = (
@@ -72,8 +71,7 @@ def run(scale: str, seed: int, data_root: Path | None, progress: Callable[[str],
         Panel("First gradient of the first layer, BatchNorm", "scale of the weights", "norm",
               (Line.over_seeds("measured", s.scales, table["gradient"].T),), log_x=True, log_y=True),
     )  # fmt: skip
-    title = "Bad initial scales with and without BatchNorm"
-    return Study("geometry4", title, scale, facts, panels, _evidence(table, s))
+    return {"activation": "ReLU"}, panels, _evidence(table, s)
 
 
 def _losses(x: Tensor, target: Tensor, norm: bool) -> Losses:
@@ -105,19 +103,19 @@ def _evidence(table: dict[str, np.ndarray], s: _Setting) -> tuple[Evidence, ...]
     free = table["BatchNorm, rate times |w|^2"]
     return (
         Evidence("without BatchNorm training fails from very large weights (not finite, or no progress)", "plain",
-                 {"share of seeds that train": float(trained["plain"][large])}, bool(trained["plain"][large] == 0)),
+                 {"share of seeds that train": trained["plain"][large]}, trained["plain"][large] == 0),
         Evidence("without BatchNorm training fails from very small weights", "plain",
-                 {"share of seeds that train": float(trained["plain"][small])}, bool(trained["plain"][small] == 0)),
+                 {"share of seeds that train": trained["plain"][small]}, trained["plain"][small] == 0),
         Evidence("with BatchNorm training proceeds from very large weights", "BatchNorm",
-                 {"share of seeds that train": float(trained["BatchNorm"][large]), **spread(table["BatchNorm"][large])},
-                 bool(trained["BatchNorm"][large] > 0.9)),
+                 {"share of seeds that train": trained["BatchNorm"][large], **spread(table["BatchNorm"][large])},
+                 trained["BatchNorm"][large] > 0.9),
         Evidence("with BatchNorm training proceeds from very small weights", "BatchNorm",
-                 {"share of seeds that train": float(trained["BatchNorm"][small]), **spread(table["BatchNorm"][small])},
-                 bool(trained["BatchNorm"][small] > 0.9)),
+                 {"share of seeds that train": trained["BatchNorm"][small], **spread(table["BatchNorm"][small])},
+                 trained["BatchNorm"][small] > 0.9),
         Evidence("with BatchNorm training proceeds from scale 1", "BatchNorm",
-                 {"share of seeds that train": float(trained["BatchNorm"][unit])}, None),
+                 {"share of seeds that train": trained["BatchNorm"][unit]}, None),
         Evidence("the first gradient falls with the scale of the weights (largest scale over 1)", "BatchNorm",
                  {"predicted": 1.0 / s.scales[-1], **spread(shrink)}, None),
         Evidence("free of scale: with a rate times |w|^2 large weights train as those of scale 1", "BatchNorm",
-                 {"largest difference of the loss share": float(np.abs(free[large] - free[unit]).max())}, None),
+                 {"largest difference of the loss share": np.abs(free[large] - free[unit]).max()}, None),
     )  # fmt: skip

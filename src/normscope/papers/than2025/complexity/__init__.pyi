@@ -7,10 +7,10 @@ from normscope.papers.than2025.complexity.iteration_counts import printed_lower_
 from normscope.papers.than2025.complexity.iteration_counts import slides_rates as slides_rates
 from normscope.papers.than2025.complexity.iteration_counts import strongly_convex_lower as strongly_convex_lower
 from normscope.papers.than2025.complexity.iteration_counts import strongly_convex_upper as strongly_convex_upper
+from normscope.papers.than2025.complexity.iterations import LayerComplexity as LayerComplexity
+from normscope.papers.than2025.complexity.iterations import Setting as Setting
 from normscope.papers.than2025.complexity.iterations import WeightComplexity as WeightComplexity
+from normscope.papers.than2025.complexity.iterations import layer_complexities as layer_complexities
+from normscope.papers.than2025.complexity.iterations import of_result as of_result
 from normscope.papers.than2025.complexity.iterations import of_weights as of_weights
-from normscope.papers.than2025.complexity.layers import LayerComplexity as LayerComplexity
-from normscope.papers.than2025.complexity.layers import Setting as Setting
-from normscope.papers.than2025.complexity.layers import layer_complexities as layer_complexities
-from normscope.papers.than2025.complexity.layers import of_result as of_result
-from normscope.papers.than2025.complexity.layers import seen_as_chain as seen_as_chain
+from normscope.papers.than2025.complexity.iterations import seen_as_chain as seen_as_chain

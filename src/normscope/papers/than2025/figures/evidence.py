@@ -1,14 +1,21 @@
-"""Claims about the paper's figures, next to what a run shows."""
+"""Claims about the paper's figures, next to what a run shows, and the facts one needs to repeat it."""
 
 import json
+import platform
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
+import numpy
 import numpy as np
+import torch
 
+from normscope import __version__
 from normscope.core.result import Result
 from normscope.core.statement import statement
 from normscope.monitor.run import Run, Series
 from normscope.papers.study import Evidence, line
+from normscope.papers.than2025.figures.setting import Setting
 
 #: What the text of the paper says the products reach, as decimal logarithms, and the network it says it of.
 PRODUCT_OF_NORMS, PRODUCT_OF_INVERSE_SIGMA, SAID_OF = 50.0, -25.0, "resnet18"
@@ -50,21 +57,17 @@ def weight_norm_evidence(run: Run, network: str) -> list[Evidence]:
     accuracy = run.series("probe/accuracy").values
     return [
         Evidence("the norms of the weight matrices become larger than one at all layers", network,
-                 {"layers": len(norms), "above one, first": float((first > 1).mean()),
-                  "above one": float((last > 1).mean()), "least": float(last.min()), "largest": float(last.max())},
-                 bool((last > 1).all())),
-        Evidence("the norms grow as training goes on", network,
-                 {"layers that grew": float((last > first).mean()), "largest growth": float((last / first).max())},
-                 bool((last > first).mean() > 0.5)),
-        Evidence(f"the product of norms reaches 1e{PRODUCT_OF_NORMS:.0f}", network,
-                 {"log10, first": product[0], "log10, largest": product.max(), "log10": product[-1]},
+                 {"layers": len(norms), "above one, first": (first > 1).mean(), "above one": (last > 1).mean(),
+                 "least": last.min(), "largest": last.max()}, (last > 1).all()),
+        Evidence("the norms grow as training goes on", network, {"layers that grew": (last > first).mean(),
+                 "largest growth": (last / first).max()}, (last > first).mean() > 0.5),
+        Evidence(f"the product of norms reaches 1e{PRODUCT_OF_NORMS:.0f}", network, {"log10, first": product[0],
+                 "log10, largest": product.max(), "log10": product[-1]},
                  bool(product.max() >= PRODUCT_OF_NORMS) if network == SAID_OF else None),
-        Evidence("the product of norms grows", network,
-                 {"log10, first": product[0], "log10, least": product.min(), "log10": product[-1]},
-                 bool(product[-1] > product[0])),
-        Evidence("the network is trained meanwhile", network,
-                 {"accuracy on training images, first": accuracy[0], "accuracy on training images": accuracy[-1]},
-                 bool(accuracy[-1] > 2 * accuracy[0])),
+        Evidence("the product of norms grows", network, {"log10, first": product[0], "log10, least": product.min(),
+                 "log10": product[-1]}, product[-1] > product[0]),
+        Evidence("the network is trained meanwhile", network, {"accuracy on training images, first": accuracy[0],
+                 "accuracy on training images": accuracy[-1]}, accuracy[-1] > 2 * accuracy[0]),
     ]  # fmt: skip
 
 
@@ -74,12 +77,11 @@ def variance_evidence(run: Run, network: str) -> list[Evidence]:
     first = np.array([s.values[0] for s in series.values()])
     last = np.array([s.values[-1] for s in series.values()])
     found = [
-        Evidence("input variances are small at the start", network,
-                 {"layers": len(series), "below one": float((first < 1).mean()), "largest": float(first.max())},
-                 bool((first < 1).all())),
+        Evidence("input variances are small at the start", network, {"layers": len(series),
+                 "below one": (first < 1).mean(), "largest": first.max()}, (first < 1).all()),
         Evidence("during training several of them exceed one by a large margin", network,
-                 {"above one": float((last > 1).mean()), "above ten": float((last > 10).mean()),
-                  "largest": float(last.max())}, bool((last > 10).sum() >= 2)),
+                 {"above one": (last > 1).mean(), "above ten": (last > 10).mean(), "largest": last.max()},
+                 (last > 10).sum() >= 2),
         _exponential("their product grows about exponentially", network, product_of_variances(run)),
     ]  # fmt: skip
     return found + reduction_evidence(run, network)
@@ -109,7 +111,7 @@ def _exponential(claim: str, network: str, logs: Series) -> Evidence:
         return Evidence(claim, network, measured, None)
     slope, straight = line(np.asarray(logs.steps, dtype=float), logs.values)
     measured |= {"log10 per 1000 updates": 1000 * slope, "R^2": straight}
-    return Evidence(claim, network, measured, bool(slope > 0 and straight >= STRAIGHT))
+    return Evidence(claim, network, measured, slope > 0 and straight >= STRAIGHT)
 
 
 def certified_evidence(folder: Path, network: str) -> list[Evidence]:
@@ -129,3 +131,58 @@ def certified_evidence(folder: Path, network: str) -> list[Evidence]:
             measured = {"log10, first": first.log10, "log10": last.log10}
             found.append(Evidence(words, network, measured, None))
     return found
+
+
+#: What each figure speaks of.
+_PARTS = {
+    "fig1": (weight_norm_evidence,),
+    "fig2": (variance_evidence,),
+    "fig3": (weight_norm_evidence, variance_evidence),
+}
+
+
+def evidence_of(figure: str, runs: Mapping[str, Run], folder: Path) -> list[Evidence]:
+    """Return every claim around a figure with what its runs show, then what the certified constants did."""
+    found: list[Evidence] = []
+    for network, run in runs.items():
+        for part in _PARTS[figure]:
+            found += part(run, network)
+        found += certified_evidence(folder / network, network)
+    return found
+
+
+def command_of(figure: str, scale: str, seed: int, *, certify: bool = True, located: bool = False) -> str:
+    """Return the command that reproduces a figure; the folder of its data is the reader's own.
+
+    >>> command_of("fig1", "laptop", 0, certify=False, located=True)
+    'normscope reproduce fig1 --scale laptop --seed 0 --no-certify --data-root DIR'
+    """
+    parts = [f"normscope reproduce {figure} --scale {scale} --seed {seed}"]
+    return " ".join(parts + ["--no-certify"] * (not certify) + ["--data-root DIR"] * located)
+
+
+def facts(
+    figure: str,
+    scale: str,
+    settings: Sequence[Setting],
+    evidence: Sequence[Evidence],
+    *,
+    certify: bool = True,
+    located: bool = False,
+) -> dict[str, Any]:
+    """Return the JSON form of a reproduction: what was run, with what, and what came of it."""
+    return {
+        "kind": "reproduction",
+        "figure": figure,
+        "scale": scale,
+        "command": command_of(figure, scale, settings[0].seed, certify=certify, located=located),
+        "settings": [s.to_dict() for s in settings],
+        "versions": {
+            "normscope": __version__,
+            "torch": torch.__version__,
+            "numpy": numpy.__version__,
+            "python": platform.python_version(),
+        },
+        "threads": torch.get_num_threads(),
+        "evidence": [e.to_dict() for e in evidence],
+    }
