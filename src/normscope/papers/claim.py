@@ -163,6 +163,15 @@ def refuted(condition: bool, measured: Mapping[str, Number], because: str) -> Ou
     return Outcome(Verdict.FALSE if condition else Verdict.HOLDS, measured, because)
 
 
+def unsupported(condition: bool, measured: Mapping[str, Number], because: str) -> Outcome:
+    """Return that a claim has no support if the numbers show it, and that it holds if not.
+
+    >>> unsupported(True, {}, "nothing follows from it").verdict.name
+    'UNSUPPORTED'
+    """
+    return Outcome(Verdict.UNSUPPORTED if condition else Verdict.HOLDS, measured, because)
+
+
 def given(condition: bool, measured: Mapping[str, Number], because: str, otherwise: Verdict = Verdict.HOLDS) -> Outcome:
     """Return that a claim needs an assumption if the numbers show it, and another verdict if not.
 

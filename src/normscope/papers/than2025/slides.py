@@ -32,9 +32,10 @@ from normscope.papers.claim import (
     given,
     holds,
     refuted,
+    unsupported,
     worst,
 )
-from normscope.papers.laboratory import certified, chain, layer_norm
+from normscope.papers.laboratory import certified, chain, layer_norm_at_zero
 from normscope.papers.measure import confirm, confirm_bound, gradient, jacobian, jacobian_norm, norm
 from normscope.papers.tensors import EPS, gaussian, identity, numbers, ones, zeros
 from normscope.papers.than2025.claims.learning import DATASETS, DELTA, fixed_partition, partition_from_data
@@ -306,13 +307,9 @@ def _exponential() -> Outcome:
     Corrected: Not for the same weights: see 001-RED for BatchNorm and 001-C11r for LayerNorm, whose constant on all
     inputs is eps^(-K/2).
     """
-    measured: Measured = {}
-    constants = []
-    for depth in (1, 2, 4):
-        network = chain([identity(8)] * depth, layer_norm, lambda y: y)
-        constants.append(jacobian_norm(network, zeros(8)))
-        measured[f"constant of W = I with LayerNorm, K = {depth}"] = constants[-1]
-    grows = constants[0] > 1 and close(constants[2], constants[1] ** 2, 1e-6)
+    constants = {depth: layer_norm_at_zero(8, depth) for depth in (1, 2, 4)}
+    measured = {f"constant of W = I with LayerNorm, K = {depth}": constant for depth, constant in constants.items()}
+    grows = constants[1] > 1 and close(constants[4], constants[2] ** 2, 1e-6)
     return refuted(grows, measured, "it grows exponentially there")
 
 
@@ -350,9 +347,8 @@ def _smaller_gap() -> Outcome:
         "||BN|| ||W||, weights times 1000": values[1e3][0] * values[1e3][1],
     }
     scale = close(values[1.0][0] / values[1e3][0], 1e3, 1e-6)
-    if scale and close(float(measured["||BN|| ||W||"]), float(measured["||BN|| ||W||, weights times 1000"])):
-        return Outcome(Verdict.UNSUPPORTED, measured, "what the factor gains omega loses: the network is the same")
-    return Outcome(Verdict.HOLDS, measured, "the factor does not depend on the scale of the weights")
+    same = close(measured["||BN|| ||W||"], measured["||BN|| ||W||, weights times 1000"])
+    return unsupported(scale and same, measured, "what the factor gains omega loses: the network is the same")
 
 
 @CLAIMS.add("002-chain", "Exponential benefits: optimization")

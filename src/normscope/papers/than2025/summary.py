@@ -1,5 +1,7 @@
 """A published summary of Than, The Hidden Power of Normalization (2025): what it adds to the paper's own claims."""
 
+import math
+
 import torch
 from torch import Tensor
 from torch.nn import functional as F
@@ -12,8 +14,8 @@ from normscope.operators.normalizers.batch_norm import (
     batch_norm_scale,
 )
 from normscope.operators.normalizers.layer_norm import layer_norm_global, layer_norm_on_floor
-from normscope.papers.claim import Claims, Outcome, Verdict, bound, close, given, holds, refuted
-from normscope.papers.laboratory import certified, chain, layer_norm, normalized
+from normscope.papers.claim import Claims, Outcome, Verdict, bound, close, given, holds, refuted, unsupported
+from normscope.papers.laboratory import certified, chain, layer_norm, layer_norm_at_zero, normalized
 from normscope.papers.measure import confirm, gradient, jacobian_norm
 from normscope.papers.tensors import EPS, gaussian, identity, ones, zeros
 
@@ -26,10 +28,7 @@ def _suppressed() -> Outcome:
 
     Corrected: On all inputs LayerNorm multiplies it by up to eps^(-K/2); BatchNorm may raise or lower it (001-RED).
     """
-    constants = []
-    for depth in (1, 2, 3):
-        network = chain([identity(8)] * depth, layer_norm, lambda y: y)
-        constants.append(jacobian_norm(network, zeros(8)))
+    constants = [layer_norm_at_zero(8, depth) for depth in (1, 2, 3)]
     measured = {f"W = I with LayerNorm, K = {depth}": constant for depth, constant in enumerate(constants, 1)}
     measured["W = I without"] = 1.0
     return refuted(constants[0] > 1 and constants[2] > constants[1], measured, "it grows with every LayerNorm")
@@ -103,9 +102,8 @@ def _explained() -> Outcome:
     large = batch_norm_running(None, (100 * data @ weight.mT).var(0, unbiased=False), 0.0)
     change = float((normalized("batch", data @ weight.mT) - normalized("batch", 100 * data @ weight.mT)).abs().max())
     measured = {"||BN||": small, "||BN||, weights times 100": large, "outputs differ by": change}
-    if change < 1e-10 and close(small / large, 100.0, 1e-6):
-        return Outcome(Verdict.UNSUPPORTED, measured, "the mechanism's quantity is no property of the network")
-    return Outcome(Verdict.HOLDS, measured, "the quantity follows the network")
+    moves = change < 1e-10 and close(small / large, 100.0, 1e-6)
+    return unsupported(moves, measured, "the mechanism's quantity is no property of the network")
 
 
 @CLAIMS.add("000-exp", "Abstract", lemma_5)
@@ -190,8 +188,5 @@ def _generalizes() -> Outcome:
         y = 0.1 * signal
         factors.append(0.1 * batch_norm_running(None, y.var(0, unbiased=False), 0.0))
         signal = torch.relu(normalized("batch", y))
-    product = factors[0] * factors[1] * factors[2]
-    measured = {"constant of W = 0.1 I, K = 3": plain, "its bound with BatchNorm": product}
-    if product > plain:
-        return Outcome(Verdict.UNSUPPORTED, measured, "the guarantee got worse with BatchNorm")
-    return Outcome(Verdict.HOLDS, measured, "the guarantee improved")
+    measured = {"constant of W = 0.1 I, K = 3": plain, "its bound with BatchNorm": math.prod(factors)}
+    return unsupported(math.prod(factors) > plain, measured, "the guarantee got worse with BatchNorm")

@@ -12,7 +12,7 @@ from normscope.geometry.hessian import dense_hessian
 from normscope.geometry.norm_growth import equilibrium_norm
 from normscope.geometry.symmetry import batch_norm_orbit
 from normscope.papers.claim import Claims, Outcome, Verdict, close, given, holds, refuted
-from normscope.papers.laboratory import descended, hidden_layer, neuron, normalized, output, square_loss
+from normscope.papers.laboratory import chain, change, descended, hidden_layer, neuron, normalized, output, square_loss
 from normscope.papers.measure import confirm, jacobian
 from normscope.papers.tensors import ZERO, gaussian, largest, numbers, zeros
 
@@ -37,18 +37,15 @@ def _converges() -> Outcome:
     Corrected: Needs a step below 2/L and bounded level sets (or another condition that keeps the path in a compact set
     and excludes circling, such as Kurdyka-Lojasiewicz). The logistic loss of separable data has no critical point.
     """
-    ends = {}
-    for size in (1.9, 2.1):
-        end = descended(lambda p: p["w"].square().sum() / 2, {"w": numbers(1.0)}, size, 100)
-        ends[size] = abs(float(end["w"]))
+    short, long = (descended(lambda p: p["w"].square().sum() / 2, {"w": numbers(1)}, s, 100) for s in (1.9, 2.1))
     middle, late = float(_logistic(300).norm()), float(_logistic(3000).norm())
     measured = {
-        "|w| after 100 steps of 1.9/L": ends[1.9],
-        "|w| after 100 steps of 2.1/L": ends[2.1],
+        "|w| after 100 steps of 1.9/L": largest(short["w"]),
+        "|w| after 100 steps of 2.1/L": largest(long["w"]),
         "logistic: ||w|| after 300 steps": middle,
         "after 3000 steps": late,
     }
-    needs = ends[1.9] < 1 < ends[2.1] and late > middle + 0.5
+    needs = largest(short["w"]) < 1 < largest(long["w"]) and late > middle + 0.5
     return given(needs, measured, "the step and the level sets decide")
 
 
@@ -85,18 +82,12 @@ def _gap_formula() -> Outcome:
     weights = [gaussian(401 + k, 5, 5) for k in range(3)]
 
     def network(scale: float) -> Tensor:
-        h = x
-        for weight in weights:
-            h = torch.relu(normalized("batch", h @ (scale * weight).mT))
-        return h
+        return chain([scale * weight for weight in weights], lambda y, _: normalized("batch", y))(x)
 
     def formula(scale: float) -> float:
         rows = [torch.linalg.vector_norm(scale * weight, dim=1) for weight in weights]
-        total = 0.0
-        for k in range(3):
-            others = math.prod(float(r.max()) ** 2 for j, r in enumerate(rows) if j != k)
-            total += float(rows[k].sum()) ** 2 * others
-        return total / len(x)
+        product = math.prod(float(r.max()) ** 2 for r in rows)
+        return product * sum(float(r.sum() / r.max()) ** 2 for r in rows) / len(x)
 
     gap = largest(network(0.1) - network(1.0))
     measured = {"change of the network": gap, "formula at W": formula(1.0), "formula at W/10": formula(0.1)}
@@ -201,9 +192,7 @@ def _capacity() -> Outcome:
     """
     x, point = gaussian(411, 12, 3), hidden_layer(412)
     slopes = jacobian(lambda b: output(point | {"b": b}, x, "batch", eps=1e-5), point["b"])
-    far = largest(
-        output(point | {"b": 100 * gaussian(413, 4)}, x, "batch", eps=1e-5) - output(point, x, "batch", eps=1e-5)
-    )
+    far = change(point, point | {"b": 100 * gaussian(413, 4)}, "batch", x, eps=1e-5)
     measured = {"derivative of the output by the bias": largest(slopes), "change for a bias of 100": far}
     return refuted(max(measured.values()) < ZERO, measured, "what has no effect adds no capacity")
 

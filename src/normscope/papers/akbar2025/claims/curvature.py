@@ -12,12 +12,12 @@ from normscope.geometry.derivatives import (
     standardization_core,
     standardized,
 )
-from normscope.geometry.flow import Point, gradient_flow, gradient_of
+from normscope.geometry.flow import gradient_flow, gradient_of
 from normscope.geometry.hessian import dense_hessian, smallest_eigenvalue_bound
 from normscope.geometry.symmetry import symmetry_dimension
 from normscope.papers.akbar2025.claims.symmetries import flat_directions
 from normscope.papers.claim import Claims, Measured, Outcome, Verdict, close, given, holds, refuted
-from normscope.papers.laboratory import hidden_layer, output, square_loss, weight_of_neuron
+from normscope.papers.laboratory import change, hidden_layer, square_loss, weight_of_neuron
 from normscope.papers.measure import confirm, confirm_bound, gradient, jacobian
 from normscope.papers.tensors import ZERO, gaussian, identity, largest, numbers, ones, zeros
 
@@ -27,6 +27,12 @@ CLAIMS = Claims("akbar2025")
 def _curvature_at(z: Tensor, target: Tensor, gamma: float, eps: float) -> Tensor:
     """Return the Hessian of ``sum (gamma z^ - y)^2/2`` with respect to the pre-activations, by double backward."""
     return dense_hessian(lambda p: (gamma * standardized(p["z"], eps)[0] - target).square().sum() / 2, {"z": z})
+
+
+def _weight_curvature(x: Tensor, w: Tensor) -> Tensor:
+    """Return the Hessian of ``sum (z^ - y)^2/2`` with respect to the weight, at zero residual."""
+    target = standardized(x @ w, 0.0)[0]
+    return dense_hessian(lambda p: (standardized(x @ p["w"], 0.0)[0] - target).square().sum() / 2, {"w": w})
 
 
 @CLAIMS.add("003-H0", "Sections 4.1 and 6.1", smallest_eigenvalue_bound, dense_hessian)
@@ -93,9 +99,8 @@ def _plane() -> Outcome:
         "f' = 0.92: f''/r^2": second / 4,
     }
     right = close(float(still[0]), -1 / 4) and close(float(still[1]), 0.0)
-    return given(
-        right and not close(float(moving[0]), second / 4), measured, "true where the slope is zero, not elsewhere"
-    )
+    needs = right and not close(float(moving[0]), second / 4)
+    return given(needs, measured, "true where the slope is zero, not elsewhere")
 
 
 @CLAIMS.add("003-61", "Section 6.1", standardization_core)
@@ -109,8 +114,7 @@ def _whitening() -> Outcome:
     x = torch.cat([signs, -signs]) * numbers(10, 1, 0.1)  # centred, with the covariance diag(100, 1, 0.01) exactly
 
     def spectrum(w: Tensor) -> Tensor:
-        target = standardized(x @ w, 0.0)[0]
-        bend = dense_hessian(lambda p: (standardized(x @ p["w"], 0.0)[0] - target).square().mean() / 2, {"w": w})
+        bend = _weight_curvature(x, w) / len(x)
         core = standardization_core(x @ w, 0.0)
         ours = x.mT @ core @ x / len(x) / (x @ w).var(correction=0)
         confirm("the Hessian", 0.0, largest(ours - bend) / largest(bend))
@@ -188,7 +192,7 @@ def _cross_layer() -> Outcome:
     x, target, point = gaussian(307, 24, 3), gaussian(308, 24, 2), hidden_layer(309)
     alpha = numbers(0.2, 3, 1, 7)
     moved = point | {"gamma": alpha * point["gamma"], "beta": alpha * point["beta"], "V": point["V"] / alpha}
-    gap = largest(output(moved, x, "batch", torch.relu) - output(point, x, "batch", torch.relu))
+    gap = change(point, moved, "batch", x, activation=torch.relu)
     slopes = gradient_of(square_loss(x, target, "batch", torch.relu), point)
     rate = sum(point[name] * slopes[name] for name in ("gamma", "beta")) - (point["V"] * slopes["V"]).sum(0)
     confirm("the rate of gamma^2 + beta^2 - ||V||^2", 0.0, largest(torch.as_tensor(rate)))
@@ -283,13 +287,7 @@ def _weight_spectrum() -> Outcome:
     """
     counts, least, most = {}, 0.0, 0.0
     for m in (4, 20):
-        x, w = gaussian(313, m, 5), gaussian(314, 5)
-        target = standardized(x @ w, 0.0)[0]
-
-        def loss(p: Point, x: Tensor = x, target: Tensor = target) -> Tensor:
-            return (standardized(x @ p["w"], 0.0)[0] - target).square().sum() / 2
-
-        values = torch.linalg.eigvalsh(dense_hessian(loss, {"w": w}))
+        values = torch.linalg.eigvalsh(_weight_curvature(gaussian(313, m, 5), gaussian(314, 5)))
         positive = values[values > 1e-9 * values[-1]]
         counts[m], least, most = len(positive), float(positive[0]), float(positive[-1])
         confirm("the rank", min(5 - 1, m - 2), counts[m])

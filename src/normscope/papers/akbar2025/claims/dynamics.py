@@ -20,6 +20,7 @@ from normscope.geometry.symmetry import radial_derivative
 from normscope.geometry.weight_norm import weight_norm_gradients
 from normscope.papers.claim import Claims, Outcome, close, given, holds, refuted
 from normscope.papers.laboratory import (
+    chain,
     descended,
     hidden_layer,
     inner,
@@ -29,7 +30,7 @@ from normscope.papers.laboratory import (
     weight_of_neuron,
 )
 from normscope.papers.measure import confirm, gradient
-from normscope.papers.tensors import ZERO, gaussian, largest, numbers, zeros
+from normscope.papers.tensors import ZERO, gaussian, largest, numbers, ones, zeros
 
 CLAIMS = Claims("akbar2025")
 #: What the Runge-Kutta steps of these flows may lose.
@@ -288,23 +289,17 @@ def _explosion() -> Outcome:
     Corrected: In a random deep ReLU network BatchNorm makes gradients explode, by about sqrt(pi/(pi - 1)) = 1.21 per
     layer; He's initialization alone keeps them.
     """
-    rates = {}
-    for kind in ("batch", "none"):
-        width, depth = 128, 16
-        x = gaussian(215, 128, width)
-        weights = [gaussian(216 + k, width, width) * math.sqrt(2 / width) for k in range(depth)]
+    x, last, depth = gaussian(215, 128, 128), gaussian(240, 128, 128), 16
+    weights = [gaussian(216 + k, 128, 128) * math.sqrt(2 / 128) for k in range(depth)]
 
-        def forward(h: Tensor, kind: str = kind, weights: list[Tensor] = weights) -> Tensor:
-            for weight in weights:
-                h = torch.relu(normalized(kind, h @ weight.mT))
-            return (h * gaussian(240, *h.shape)).sum()
+    def growth(kind: str) -> float:
+        network = chain(weights, lambda y, _: normalized(kind, y))
+        return float(gradient(lambda h: (network(h) * last).sum(), x).norm() / last.norm()) ** (1 / depth)
 
-        first = gradient(forward, x)
-        last = gaussian(240, *x.shape)
-        rates[kind] = float(first.norm() / last.norm()) ** (1 / depth)
-    measured = {"growth per layer, BatchNorm": rates["batch"], "growth per layer, plain": rates["none"]}
+    batch, plain = growth("batch"), growth("none")
+    measured = {"growth per layer, BatchNorm": batch, "growth per layer, plain": plain}
     because = "gradients grow at every normalized layer and keep their size without one"
-    return refuted(rates["batch"] > 1.05 * rates["none"], measured, because)
+    return refuted(batch > 1.05 * plain, measured, because)
 
 
 @CLAIMS.add("003-dead", "Section 5.1 (saddle points)")
@@ -317,11 +312,10 @@ def _dead_units() -> Outcome:
     x, m = gaussian(230, 16, 5), 16
     values = normalized("batch", x @ gaussian(231, 40, 5).mT - 50.0)
     fewest = int((values > 0).sum(0).min())
-    confirm(
-        "the largest value is at least 1/sqrt(m - 1)", 1.0, float(values.max(0).values.min() * math.sqrt(m - 1) >= 1)
-    )
-    confirm("no value is above sqrt(m - 1)", 1.0, float(float(values.max()) <= math.sqrt(m - 1)))
-    shift = torch.full((40,), -math.sqrt(m - 1), dtype=torch.float64)
+    root = math.sqrt(m - 1)
+    confirm("the largest value is at least 1/sqrt(m - 1)", 1.0, float(values.max(0).values.min() * root >= 1))
+    confirm("no value is above sqrt(m - 1)", 1.0, float(values.max() <= root))
+    shift = -root * ones(40)
     slope = gradient(lambda beta: torch.relu(values + beta).square().sum(), shift)
     measured = {
         "samples that turn the worst unit on, beta = 0": fewest,
@@ -366,12 +360,10 @@ def _arc() -> Outcome:
     def loss(p: Point) -> Tensor:
         return (standardized(x @ p["w"], 0.0)[0] - target).square().mean() / 2
 
-    at = {"w": torch.tensor([0.0, 0.5], dtype=torch.float64)}
-    angles, norms = [], []
-    for _ in range(15):
-        angles.append(math.atan2(float(at["w"][1]), float(at["w"][0])))
-        norms.append(float(at["w"].norm()))
-        at = gradient_flow(loss, at, 0.2, 16)
+    path = [numbers(0, 0.5)]
+    for _ in range(14):
+        path.append(gradient_flow(loss, {"w": path[-1]}, 0.2, 16)["w"])
+    angles, norms = [math.atan2(*w.flip(0).tolist()) for w in path], [float(w.norm()) for w in path]
     turns = [b - a for a, b in itertools.pairwise(angles)]
     measured = {
         "angle at the start": angles[0],

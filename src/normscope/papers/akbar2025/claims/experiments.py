@@ -2,7 +2,8 @@
 
 import itertools
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 
 import torch
 from torch import Tensor
@@ -13,20 +14,13 @@ from normscope.geometry.flow import Loss, Point, gradient_of
 from normscope.geometry.hessian import dense_hessian
 from normscope.geometry.norm_growth import square_after_step
 from normscope.geometry.symmetry import scale_deviation
-from normscope.papers.claim import Claims, Outcome, Verdict, close, given, holds
-from normscope.papers.laboratory import descended, normalized
-from normscope.papers.measure import Function, confirm
+from normscope.papers.akbar2025.batched import output
+from normscope.papers.claim import Claims, Outcome, close, given, holds, unsupported
+from normscope.papers.laboratory import descended
+from normscope.papers.measure import confirm
 from normscope.papers.tensors import ZERO, gaussian, largest, numbers
 
 CLAIMS = Claims("akbar2025")
-
-
-def _deep(point: Point, x: Tensor, kind: str, activation: Function, eps: float = 1e-5) -> Tensor:
-    """Return hidden layers without biases, each normalized, and a plain linear layer behind them."""
-    h = x
-    for k in range(len(point) - 1):
-        h = activation(normalized(kind, h @ point[f"W{k}"].mT, eps))
-    return h @ point["V"].mT
 
 
 def _start(seed: int, widths: Sequence[int], gain: float = 1.0) -> dict[str, Tensor]:
@@ -103,48 +97,46 @@ def _experiment_2() -> Outcome:
     times smaller with BatchNorm. Nor is it a property of the network: W/3 in every layer multiplies the block of these
     weights by 9 with the same outputs. Compare ||w_i||^2-scaled blocks.
     """
-    tops: dict[str, list[float]] = {"batch": [], "none": []}
+    tops: dict[bool, list[float]] = {True: [], False: []}
     rescaled = []
-    for seed in (510, 530):
+    for seed, norm in itertools.product((510, 530), (True, False)):
         x = gaussian(seed, 128, 2)
         target = torch.sin(2 * x[:, :1]) + 0.5 * x[:, 1:]
+        network = partial(output, x=x, norm=norm, activation=torch.tanh)
 
-        for kind in ("batch", "none"):
+        def loss(p: Point, network: Callable[..., Tensor] = network, target: Tensor = target) -> Tensor:
+            return (network(p) - target).square().mean() / 2
 
-            def loss(p: Point, kind: str = kind, x: Tensor = x, target: Tensor = target) -> Tensor:
-                return (_deep(p, x, kind, torch.tanh) - target).square().mean() / 2
-
-            end = descended(loss, _start(seed + 1, (2, 10, 10, 10, 1)), 0.1, 200)
-            tops[kind].append(float(torch.linalg.eigvalsh(dense_hessian(loss, end))[-1]))
-            if kind == "batch":
-                smaller = {name: value if name == "V" else value / 3 for name, value in end.items()}
-                gap = largest(_deep(smaller, x, kind, torch.tanh, 1e-5 / 9) - _deep(end, x, kind, torch.tanh))
-                confirm("the output for W/3", 0.0, gap)
-                rescaled.append(float(torch.linalg.eigvalsh(dense_hessian(loss, smaller))[-1]))
-    ratios = [b / n for b, n in zip(tops["batch"], tops["none"], strict=True)]
+        end = descended(loss, _start(seed + 1, (2, 10, 10, 10, 1)), 0.1, 200)
+        tops[norm].append(float(torch.linalg.eigvalsh(dense_hessian(loss, end))[-1]))
+        if norm:
+            smaller = {name: value if name == "V" else value / 3 for name, value in end.items()}
+            confirm("the output for W/3", 0.0, largest(network(smaller, eps=1e-5 / 9) - network(end)))
+            rescaled.append(float(torch.linalg.eigvalsh(dense_hessian(loss, smaller))[-1]))
+    ratios = [b / n for b, n in zip(tops[True], tops[False], strict=True)]
     measured = {
-        "largest eigenvalue, BatchNorm": tops["batch"][0],
-        "plain": tops["none"][0],
+        "largest eigenvalue, BatchNorm": tops[True][0],
+        "plain": tops[False][0],
         "BatchNorm/plain, least of the seeds": min(ratios),
         "most": max(ratios),
         "BatchNorm with W/3": rescaled[0],
     }
-    found = max(ratios) <= 1 / 5 and rescaled[0] < 1.5 * tops["batch"][0]
-    return Outcome(Verdict.HOLDS if found else Verdict.UNSUPPORTED, measured, "not reproduced, and not scale-free")
+    missed = max(ratios) > 1 / 5 or rescaled[0] >= 1.5 * tops[True][0]
+    return unsupported(missed, measured, "not reproduced, and not scale-free")
 
 
-def _classifiers() -> tuple[Tensor, Tensor, dict[str, dict[str, Tensor]]]:
+def _classifiers() -> tuple[Tensor, Tensor, dict[bool, dict[str, Tensor]]]:
     """Return data in 50 dimensions, labels of a random two-layer network, and 50-20-1 networks trained on them."""
     x = gaussian(550, 100, 50)
     teacher = _start(551, (50, 5, 1))
-    label = torch.sign(_deep(teacher, x, "none", torch.tanh)[:, 0])
+    label = torch.sign(output(teacher, x, norm=False, activation=torch.tanh)[:, 0])
     trained = {}
-    for kind in ("batch", "none"):
+    for norm in (True, False):
 
-        def loss(p: Point, kind: str = kind) -> Tensor:
-            return F.softplus(-label * _deep(p, x, kind, torch.relu)[:, 0]).mean()
+        def loss(p: Point, norm: bool = norm) -> Tensor:
+            return F.softplus(-label * output(p, x, norm=norm, activation=torch.relu)[:, 0]).mean()
 
-        trained[kind] = descended(loss, _start(560, (50, 20, 1), math.sqrt(2)), 0.5, 200)
+        trained[norm] = descended(loss, _start(560, (50, 20, 1), math.sqrt(2)), 0.5, 200)
     return x, label, trained
 
 
@@ -157,24 +149,23 @@ def _experiment_3() -> Outcome:
     """
     x, label, trained = _classifiers()
     margins, relative = {}, {}
-    for kind, point in trained.items():
-        outputs = _deep(point, x, kind, torch.relu)[:, 0]
+    for norm, point in trained.items():
+        outputs = output(point, x, norm=norm, activation=torch.relu)[:, 0]
         confirm("all training points are right", 1.0, float((label * outputs > 0).double().mean()))
-        margins[kind] = float((label * outputs).mean())
-        relative[kind] = margins[kind] / float(point["V"].norm())
-    bigger = trained["none"] | {"V": 10 * trained["none"]["V"]}
-    outputs, scaled = (_deep(p, x, "none", torch.relu)[:, 0] for p in (trained["none"], bigger))
+        margins[norm] = float((label * outputs).mean())
+        relative[norm] = margins[norm] / float(point["V"].norm())
+    bigger = trained[False] | {"V": 10 * trained[False]["V"]}
+    scaled = output(bigger, x, norm=False, activation=torch.relu)[:, 0]
     same = bool((torch.sign(outputs) == torch.sign(scaled)).all())
-    factor = float((label * scaled).mean()) / margins["none"]
+    factor = float((label * scaled).mean()) / margins[False]
     measured = {
-        "mean margin, BatchNorm": margins["batch"],
-        "plain": margins["none"],
-        "plain with 10 V": factor * margins["none"],
-        "margin/||V||, BatchNorm": relative["batch"],
-        "margin/||V||, plain": relative["none"],
+        "mean margin, BatchNorm": margins[True],
+        "plain": margins[False],
+        "plain with 10 V": factor * margins[False],
+        "margin/||V||, BatchNorm": relative[True],
+        "margin/||V||, plain": relative[False],
     }
-    empty = same and close(factor, 10.0)
-    return Outcome(Verdict.UNSUPPORTED if empty else Verdict.HOLDS, measured, "the same decisions have every margin")
+    return unsupported(same and close(factor, 10.0), measured, "the same decisions have every margin")
 
 
 @CLAIMS.add("003-X3n", "Experiment 3 (noise)")
@@ -186,39 +177,35 @@ def _experiment_3_noise() -> Outcome:
     times the noise on W.
     """
     x, label, trained = _classifiers()
-    point = trained["batch"]
+    network = partial(output, x=x, norm=True, activation=torch.relu, eps=0.0)
 
-    def accuracy(at: Point, size: float) -> float:
-        right = 0.0
-        for seed in range(10):
-            moved = {**at, "W0": at["W0"] + size * gaussian(570 + seed, 20, 50)}
-            right += float((label * _deep(moved, x, "batch", torch.relu, 0.0)[:, 0] > 0).double().mean()) / 10
-        return right
+    def accuracy(at: Point) -> float:
+        moved = ({**at, "W0": at["W0"] + 0.5 * gaussian(570 + seed, 20, 50)} for seed in range(10))
+        return sum(float((label * network(p)[:, 0] > 0).double().mean()) / 10 for p in moved)
 
-    bigger = {**point, "W0": 10 * point["W0"]}
-    gap = largest(_deep(bigger, x, "batch", torch.relu, 0.0) - _deep(point, x, "batch", torch.relu, 0.0))
+    point, bigger = trained[True], {**trained[True], "W0": 10 * trained[True]["W0"]}
+    gap, plain, scaled = largest(network(bigger) - network(point)), accuracy(point), accuracy(bigger)
     measured = {
         "change of the network for 10 W": gap,
-        "accuracy under noise 0.5, W": accuracy(point, 0.5),
-        "accuracy under noise 0.5, 10 W": accuracy(bigger, 0.5),
+        "accuracy under noise 0.5, W": plain,
+        "accuracy under noise 0.5, 10 W": scaled,
     }
-    empty = gap < ZERO and accuracy(bigger, 0.5) > accuracy(point, 0.5) + 0.05
     because = "one function passes and fails, by the scale of its weights"
-    return Outcome(Verdict.UNSUPPORTED if empty else Verdict.HOLDS, measured, because)
+    return unsupported(gap < ZERO and scaled > plain + 0.05, measured, because)
 
 
-def _five_layers(kind: str, scale: float, steps: int = 60) -> tuple[float, float, float]:
+def _five_layers(norm: bool, scale: float) -> tuple[float, float, float]:
     """Return the loss before and after training five layers from weights of some scale, and the first gradient."""
     x = gaussian(580, 32, 4)
     target = torch.tanh(x[:, :1] - x[:, 1:2])
 
     def loss(p: Point) -> Tensor:
-        return (_deep(p, x, kind, torch.relu) - target).square().mean() / 2
+        return (output(p, x, norm=norm, activation=torch.relu) - target).square().mean() / 2
 
     start = _start(581, (4, 12, 12, 12, 12, 1), math.sqrt(2))
     start = {name: value if name == "V" else scale * value for name, value in start.items()}
     first = float(gradient_of(loss, start)["W0"].norm())
-    return float(loss(start)), float(loss(descended(loss, start, 0.1, steps))), first
+    return float(loss(start)), float(loss(descended(loss, start, 0.1, 60))), first
 
 
 @CLAIMS.add("003-X4", "Experiment 4", scale_deviation)
@@ -228,10 +215,8 @@ def _experiment_4() -> Outcome:
     Corrected: If the pre-activations spread by much more than sqrt(eps): below, each layer multiplies by std/sqrt(eps)
     and the signal is lost. From large weights the gradient is smaller by the same factor: scale the step with ||w||^2.
     """
-    found = {scale: _five_layers("batch", scale) for scale in (1e-8, 1e-2, 1.0, 1e3)}
-    measured = {}
-    for scale, (before, after, _) in found.items():
-        measured[f"loss after/before, scale {scale:g}"] = after / before
+    found = {scale: _five_layers(True, scale) for scale in (1e-8, 1e-2, 1.0, 1e3)}
+    measured = {f"loss after/before, scale {scale:g}": after / before for scale, (before, after, _) in found.items()}
     measured["first gradient, scale 1000 over scale 1"] = found[1e3][2] / found[1.0][2]
     trains = found[1.0][1] < 0.5 * found[1.0][0] and found[1e-2][1] < 0.7 * found[1e-2][0]
     lost = found[1e-8][1] > 0.999 * found[1e-8][0]
@@ -242,7 +227,7 @@ def _experiment_4() -> Outcome:
 @CLAIMS.add("003-X4p", "Experiment 4 (without BatchNorm)")
 def _experiment_4_plain() -> Outcome:
     """Without BatchNorm the same network fails: it diverges from large weights and does not move from small ones."""
-    large, small = _five_layers("none", 1e3), _five_layers("none", 1e-8)
+    large, small = _five_layers(False, 1e3), _five_layers(False, 1e-8)
     measured = {
         "loss from 1000 stays finite": math.isfinite(large[1]),
         "loss after/before from 1e-8": small[1] / small[0],

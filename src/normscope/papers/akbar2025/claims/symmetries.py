@@ -210,9 +210,8 @@ def _layer_shifts() -> Outcome:
     }
     confirm("the output along the orbit", 0.0, change(point, point | {"W": weight, "b": bias}, "layer"))
     confirm("the sum of the gradient", 0.0, measured["sum of the weight gradient over rows"])
-    return refuted(
-        measured["change, W + 1 v^T"] < ZERO, measured, "a row added to every row shifts a sample as a whole"
-    )
+    because = "a row added to every row shifts a sample as a whole"
+    return refuted(measured["change, W + 1 v^T"] < ZERO, measured, because)
 
 
 @CLAIMS.add("003-P4.3", "Proposition 4.3, Sections 2.2 and 3.1", weight_norm_effective)

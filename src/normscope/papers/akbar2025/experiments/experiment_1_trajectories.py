@@ -11,7 +11,7 @@ from torch.nn import functional as F
 
 from normscope.core.statement import statement
 from normscope.geometry.derivatives import standardized
-from normscope.papers.akbar2025.experiments.batched import Losses, Point, descend, drawn, spread
+from normscope.papers.akbar2025.batched import Losses, Point, descend, drawn, spread
 from normscope.papers.study import Evidence, Findings, Line, Panel, Progress
 
 TITLE = "Paths of a weight with and without BatchNorm (Figures 5.1 and 8.1, left)"

@@ -12,17 +12,7 @@ from normscope.core.statement import statement
 from normscope.curvature.directions import Directions, row_groups
 from normscope.curvature.problem import Problem
 from normscope.curvature.quotient import quotient
-from normscope.papers.akbar2025.experiments.batched import (
-    Losses,
-    Point,
-    descend,
-    drawn,
-    length,
-    module,
-    output,
-    spread,
-    weights,
-)
+from normscope.papers.akbar2025.batched import Losses, Point, descend, drawn, length, module, output, spread, weights
 from normscope.papers.study import Evidence, Findings, Line, Panel, Progress
 
 TITLE = "Training and Hessian with and without BatchNorm (Figure 8.1, right)"

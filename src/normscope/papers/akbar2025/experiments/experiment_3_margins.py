@@ -11,7 +11,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from normscope.core.statement import statement
-from normscope.papers.akbar2025.experiments.batched import Point, descend, drawn, output, spread, weights
+from normscope.papers.akbar2025.batched import Point, descend, drawn, output, spread, weights
 from normscope.papers.study import Evidence, Findings, Line, Panel, Progress
 
 TITLE = "Margins and flatness with and without BatchNorm (Figure 8.2)"

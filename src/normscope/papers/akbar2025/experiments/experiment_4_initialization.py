@@ -9,16 +9,7 @@ import torch
 from torch import Tensor
 
 from normscope.core.statement import statement
-from normscope.papers.akbar2025.experiments.batched import (
-    Losses,
-    Point,
-    descend,
-    drawn,
-    length,
-    output,
-    spread,
-    weights,
-)
+from normscope.papers.akbar2025.batched import Losses, Point, descend, drawn, length, output, spread, weights
 from normscope.papers.study import Evidence, Findings, Line, Panel, Progress
 
 TITLE = "Bad initial scales with and without BatchNorm"

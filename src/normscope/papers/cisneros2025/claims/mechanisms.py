@@ -122,20 +122,21 @@ def _depth() -> Outcome:
     Corrected: With rows of norm one, 1/sqrt(m) and smooth 1-Lipschitz activations.
     """
     x, target = gaussian(710, 16, 4), gaussian(711, 16)
-    sizes: dict[bool, list[float]] = {True: [], False: []}
-    for depth in (2, 4, 6):
+
+    def size(depth: int, normalize: bool) -> float:
         point = {str(k): gaussian(712 + k, 4, 4) for k in range(depth)}
-        point["u"] = gaussian(720, 4)
-        for normalize in (True, False):
-            weights = {k: v if normalize or k == "u" else 2 * torch.linalg.qr(v)[0] for k, v in point.items()}
+        if not normalize:
+            point = {k: 2 * torch.linalg.qr(v)[0] for k, v in point.items()}
 
-            def loss(p: Point, n: bool = normalize) -> Tensor:
-                h = x
-                for k in range(len(p) - 1):
-                    h = h @ ((unit_rows(p[str(k)]) / 2 if n else p[str(k)]).mT)
-                return (h @ p["u"] - target).square().mean() / 2
+        def loss(p: Point) -> Tensor:
+            h = x
+            for k in range(depth):
+                h = h @ ((unit_rows(p[str(k)]) / 2 if normalize else p[str(k)]).mT)
+            return (h @ p["u"] - target).square().mean() / 2
 
-            sizes[normalize].append(norm(dense_hessian(loss, weights)))
+        return norm(dense_hessian(loss, point | {"u": gaussian(720, 4)}))
+
+    sizes = {normalize: [size(depth, normalize) for depth in (2, 4, 6)] for normalize in (True, False)}
     measured = {
         "WeightNorm, depth 2": sizes[True][0],
         "depth 6": sizes[True][2],

@@ -12,10 +12,10 @@ from normscope.operators.normalizers.batch_norm import batch_norm_printed, batch
 from normscope.operators.normalizers.group_norm import group_norm_global
 from normscope.operators.normalizers.layer_norm import layer_norm_global, layer_norm_on_floor
 from normscope.operators.scalar.activations import slope
-from normscope.papers.claim import Claims, Measured, Outcome, Verdict, bound, close, given, holds, refuted
-from normscope.papers.laboratory import certified, chain, layer_norm
-from normscope.papers.measure import Function, confirm, confirm_bound, jacobian_norm, norm, quotient
-from normscope.papers.tensors import EPS, gaussian, identity, numbers, ones, zeros
+from normscope.papers.claim import Claims, Measured, Outcome, Verdict, bound, close, given, holds, refuted, unsupported
+from normscope.papers.laboratory import certified, chain, layer_norm, layer_norm_at_zero
+from normscope.papers.measure import Function, confirm, confirm_bound, gradient, jacobian_norm, norm, quotient
+from normscope.papers.tensors import EPS, gaussian, identity, numbers, ones
 from normscope.papers.than2025.extremal.theorem_6_networks import layer_norm_blow_up, remark_7, theorem_6
 
 CLAIMS = Claims("than2025")
@@ -50,10 +50,7 @@ def _steep_activations() -> Outcome:
     measured: Measured = {f"slope of {name}": slope(name) for name in names}
     measured["slope of gelu, tanh form"] = slope("gelu", {"approximate": "tanh"})
     x = torch.linspace(-6, 6, 200_001, dtype=torch.float64)
-    with torch.enable_grad():
-        point = x.requires_grad_()
-        (grads,) = torch.autograd.grad(torch.nn.functional.silu(point).sum(), point)
-    attained = float(grads.max())
+    attained = float(gradient(lambda z: F.silu(z).sum(), x).max())
     confirm("the slope of SiLU", slope("silu"), attained, 1e-8)
     measured["SiLU, attained"] = attained
     return refuted(attained > 1, measured, "the slope of the paper's own example exceeds 1")
@@ -158,9 +155,8 @@ def _overfitting() -> Outcome:
     there = jacobian_norm(chain(large), x[0])
     changed = int((chain(weights)(x).argmax(1) != chain(large)(x).argmax(1)).sum())
     measured = {"constant at a point": here, "last layer times 1e6": there, "decisions that change, of 200": changed}
-    if changed == 0 and there > 1e5 * here:
-        return Outcome(Verdict.UNSUPPORTED, measured, "no proof is given, and the constant alone decides nothing")
-    return Outcome(Verdict.HOLDS, measured, "the constant changed the decisions")
+    because = "no proof is given, and the constant alone decides nothing"
+    return unsupported(changed == 0 and there > 1e5 * here, measured, because)
 
 
 def _statistics(weights: list[Tensor], data: Tensor) -> list[tuple[Tensor, Tensor]]:
@@ -224,7 +220,7 @@ def _theorem_9() -> Outcome:
             confirm_bound("the folded product", folded, attained)
             largest = max(largest, attained / batches)
         folded_ratio = max(folded_ratio, folded / batches)
-    tight = jacobian_norm(chain([identity(4)] * 3, layer_norm, lambda x: x), zeros(4))
+    tight = layer_norm_at_zero(4, 3)
     limit = theorem_9(certified([1.0] * 3), certified([layer_norm_global(ones(4), EPS)] * 3)).value
     measured = {
         "largest attained / bound, 36 networks": largest,

@@ -14,8 +14,8 @@ from normscope.lipschitz.loss.constants import corollary_14
 from normscope.lipschitz.loss.regression import l1
 from normscope.lipschitz.theorem_9 import corollary_10, corollary_11, lemma_5
 from normscope.operators.normalizers.layer_norm import layer_norm_global
-from normscope.papers.claim import Claims, Measured, Outcome, Verdict, close, given, refuted
-from normscope.papers.laboratory import certified, chain, layer_norm
+from normscope.papers.claim import Claims, Measured, Outcome, Verdict, close, given, refuted, unsupported
+from normscope.papers.laboratory import certified, chain, layer_norm, layer_norm_at_zero, of_weight
 from normscope.papers.measure import CorrectionError, confirm, confirm_bound, gradient, jacobian_norm
 from normscope.papers.tensors import EPS, gaussian, identity, numbers, ones, zeros
 from normscope.papers.than2025.complexity.iteration_counts import (
@@ -79,18 +79,6 @@ def _iteration_complexity() -> Outcome:
     return refuted(depends and smallest == 1.0, measured, because)
 
 
-def _gradient_sizes(weights: list[Tensor], data: Tensor, target: Tensor) -> list[float]:
-    """Return the norms of the gradients of the square loss in every layer."""
-    sizes = []
-    for i in range(len(weights)):
-
-        def loss(w: Tensor, i: int = i) -> Tensor:
-            return ((chain([*weights[:i], w, *weights[i + 1 :]])(data) - target) ** 2).mean()
-
-        sizes.append(float(gradient(loss, weights[i]).norm()))
-    return sizes
-
-
 @CLAIMS.add("001-C18", "Corollary 18", corollary_18)
 def _corollary_18() -> Outcome:
     """Every method needs at least s_{i+1} ... s_K / alpha iterations, up to a constant, without normalizers.
@@ -99,15 +87,15 @@ def _corollary_18() -> Outcome:
     stationary point, found after no iteration. At most the upper bounds for the class scale with L.
     """
     data, target = gaussian(2100, 16, 5), gaussian(2101, 16, 5)
-    zero = [zeros(5, 5)] * 3
-    sizes = _gradient_sizes(zero, data, target)
-    claimed = 10.0**2 / 0.01
-    measured = {
-        "largest gradient at W = 0": max(sizes),
-        "iterations": 0,
-        "claimed, s = 10, alpha = 0.01": claimed,
-    }
-    return refuted(max(sizes) == 0.0 < claimed, measured, "W = 0 is in the family and stationary")
+    zero, claimed = [zeros(5, 5)] * 3, 10.0**2 / 0.01
+
+    def size(i: int) -> float:
+        network = of_weight(chain, zero, i, data)
+        return float(gradient(lambda w: (network(w) - target).square().mean(), zero[i]).norm())
+
+    most = max(size(i) for i in range(3))
+    measured = {"largest gradient at W = 0": most, "iterations": 0, "claimed, s = 10, alpha = 0.01": claimed}
+    return refuted(most == 0.0 < claimed, measured, "W = 0 is in the family and stationary")
 
 
 @CLAIMS.add("001-C19", "Corollary 19", corollary_19, goldstein)
@@ -271,9 +259,8 @@ def _curse() -> Outcome:
         "g / C, N = T = 10, m = 200, delta = 0.1": coarse,
         "total variation, N = 10, m = 200": total_variation,
     }
-    if fine > 1 and total_variation < coarse:
-        return Outcome(Verdict.UNSUPPORTED, measured, "no proof is given, and with small cells the bound is vacuous")
-    return Outcome(Verdict.HOLDS, measured, "the bound stays below C")
+    because = "no proof is given, and with small cells the bound is vacuous"
+    return unsupported(fine > 1 and total_variation < coarse, measured, because)
 
 
 def _cited(what: str) -> Outcome:
@@ -326,9 +313,7 @@ def _corollary_22() -> Outcome:
     logits = numbers(0, 1)
     losses = [float(F.cross_entropy(t * logits[None], torch.tensor([0]))) for t in (10.0, 1e3, 1e5)]
     factor = corollary_11(certified([1.0] * 4), certified([layer_norm_global(ones(8), EPS)] * 4)).value
-    zero = zeros(8)
-    network = chain([identity(8)] * 4, layer_norm, lambda x: x)
-    confirm_bound("the factor of LayerNorm", factor, jacobian_norm(network, zero))
+    confirm_bound("the factor of LayerNorm", factor, layer_norm_at_zero(8, 4))
     measured: Measured = {"cross-entropy at logits t (0, 1), t = 10": losses[0], "t = 1e5": losses[2]}
     measured["factor of LayerNorm, K = 4"] = factor
     unbounded = losses[2] > 1e4 and factor > 1e9
@@ -344,13 +329,8 @@ def _abstract() -> Outcome:
     increase the constant (001-RED, 001-C11r); bad networks exist with normalizers too.
     """
     x = 1e-14 * torch.linspace(-1, 1, 8, dtype=torch.float64)
-    attained = []
-    for a in (0.5, 1.0, 2.0):  # an interval of weights, each as bad as the other
-        weight = a * identity(8)
-        attained.append(jacobian_norm(lambda v, w=weight: F.layer_norm(v @ w, (8,), eps=1e-5), x))  # type: ignore[misc]
-    measured: Measured = {f"W = {a} I with LayerNorm": v for a, v in zip((0.5, 1.0, 2.0), attained, strict=True)}
-    measured["W = 0.5 I without"] = 0.5
-    if min(attained) > 2.0:
-        because = "bad networks are as many with LayerNorm; a cause is not shown by comparing upper bounds"
-        return Outcome(Verdict.UNSUPPORTED, measured, because)
-    return Outcome(Verdict.HOLDS, measured, "LayerNorm lowered every constant")
+    weights = {a: a * identity(8) for a in (0.5, 1.0, 2.0)}  # an interval of weights, each as bad as the other
+    attained = {a: jacobian_norm(chain([w], layer_norm, lambda y: y), x) for a, w in weights.items()}
+    measured = {f"W = {a} I with LayerNorm": v for a, v in attained.items()} | {"W = 0.5 I without": 0.5}
+    because = "bad networks are as many with LayerNorm; a cause is not shown by comparing upper bounds"
+    return unsupported(min(attained.values()) > 2.0, measured, because)

@@ -21,9 +21,9 @@ from normscope.operators.normalizers.layer_norm import (
     layer_norm_range,
 )
 from normscope.papers.claim import Claims, Measured, Outcome, close, equality, given, holds, refuted
-from normscope.papers.laboratory import certified, chain, layer_norm, normalized, of_weight
+from normscope.papers.laboratory import certified, chain, layer_norm, layer_norm_at_zero, normalized, of_weight
 from normscope.papers.measure import Function, confirm, confirm_bound, gradient, jacobian_norm, norm, quotient
-from normscope.papers.tensors import EPS, gaussian, identity, numbers, ones, zeros
+from normscope.papers.tensors import EPS, gaussian, identity, numbers, ones
 from normscope.papers.than2025.extremal.theorem_13_networks import (
     gradients,
     l1_loss,
@@ -94,8 +94,7 @@ def _theorem_12_totals() -> Outcome:
             after = certified([norm(w) for w in weights[i + 1 :]])
             printed = theorem_12(Value.of(1.0, Kind.CERTIFIED), after, certified(local)).value  # A = 1: of y_i
             ratios.append(jacobian_norm(_rest(weights, i), totals[i]) / printed)
-    linear = chain([identity(5)] * 2, layer_norm, lambda y: y)
-    tight = jacobian_norm(lambda y: linear(y), zeros(5)) * EPS
+    tight = layer_norm_at_zero(5, 2) * EPS
     measured = {"largest attained / bound, local, 40 cases": max(ratios), "attained / bound, W = I at 0": tight}
     return holds(max(ratios) <= 1 + 1e-9 and close(tight, 1.0), measured, "never exceeded, and attained")
 
@@ -195,16 +194,16 @@ def _corollary_14_bound() -> Outcome:
     def network(parts: list[Tensor]) -> Function:
         return chain(parts, lambda y, _: y / 2)
 
-    measured: Measured = {}
-    sizes = []
-    for t in (1.0, 1e2, 1e4):
+    def size(t: float) -> float:
         function = of_weight(network, weights, 0, t * x)
-        size = float(gradient(lambda w, f=function: f(w).abs().sum(), weights[0]).norm())  # type: ignore[misc]
+        found = float(gradient(lambda w: function(w).abs().sum(), weights[0]).norm())
         limit = corollary_14(Value.of(jacobian_norm(function, weights[0]), Kind.CERTIFIED), l1(4, reduction="sum"))
-        confirm_bound("with sqrt(n_K)", limit.value, size)
-        measured[f"gradient norm in W_1 at t x, t = {t:g}"] = size
-        sizes.append(size)
-    return given(close(sizes[2], 1e4 * sizes[0], 1e-6), measured, "the constant in O grows with ||x||")
+        confirm_bound("with sqrt(n_K)", limit.value, found)
+        return found
+
+    sizes = {t: size(t) for t in (1.0, 1e2, 1e4)}
+    measured = {f"gradient norm in W_1 at t x, t = {t:g}": found for t, found in sizes.items()}
+    return given(close(sizes[1e4], 1e4 * sizes[1.0], 1e-6), measured, "the constant in O grows with ||x||")
 
 
 def _scalar_loss(

@@ -1,4 +1,4 @@
-"""Small networks of many seeds at once: every tensor has the seeds along its first axis."""
+"""Small networks of one seed, or of many at once: then every tensor has the seeds along its first axis."""
 
 import itertools
 import math
@@ -51,9 +51,7 @@ def output(point: Point, x: Tensor, *, norm: bool, activation: Callable[[Tensor]
     h = x
     for k in range(len(point) - 1):
         z = h @ point[f"W{k}"].mT
-        if norm:
-            z = standardized(z, eps, 1)[0]
-        h = activation(z)
+        h = activation(standardized(z, eps, -2)[0] if norm else z)
     return h @ point["V"].mT
 
 

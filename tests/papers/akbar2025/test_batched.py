@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import nn
 
-from normscope.papers.akbar2025.experiments.batched import (
+from normscope.papers.akbar2025.batched import (
     descend,
     drawn,
     length,
