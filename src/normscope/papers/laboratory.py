@@ -1,6 +1,6 @@
 """The networks of the checks: chains of layers, one hidden layer with a normalizer, one neuron; and plain training."""
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -142,16 +142,26 @@ def inner(a: Point, b: Point, *names: str) -> float:
     return float(sum((a[name] * b[name]).sum() for name in names))
 
 
-def descended(loss: Loss, point: Point, size: float, steps: int) -> dict[str, Tensor]:
-    """Return the point after gradient descent with a fixed step.
+def descended(
+    loss: Loss,
+    point: Point,
+    size: float | Mapping[str, float],
+    steps: int,
+    watch: Callable[[Point, Point], None] = lambda point, slopes: None,
+) -> dict[str, Tensor]:
+    """Return the point after gradient descent with fixed steps: one size, or one for each parameter.
+
+    The loss may be a vector, the losses of several seeds. ``watch`` gets each point that a step starts from, and the
+    gradient there.
 
     >>> descended(lambda p: (p["w"] ** 2).sum() / 2, {"w": torch.ones(1)}, 0.5, 2)["w"].tolist()
     [0.25]
     """
-    at = dict(point)
+    at, sizes = dict(point), size if isinstance(size, Mapping) else dict.fromkeys(point, size)
     for _ in range(steps):
-        slopes = gradient_of(loss, at)
-        at = {name: value - size * slopes[name] for name, value in at.items()}
+        slopes = gradient_of(lambda p: loss(p).sum(), at)
+        watch(at, slopes)
+        at = {name: value - sizes[name] * slopes[name] for name, value in at.items()}
     return at
 
 

@@ -6,7 +6,6 @@ import torch
 from torch import nn
 
 from normscope.papers.akbar2025.batched import (
-    descend,
     drawn,
     length,
     module,
@@ -14,6 +13,7 @@ from normscope.papers.akbar2025.batched import (
     spread,
     weights,
 )
+from normscope.papers.laboratory import descended
 
 
 def test_seeds_do_not_depend_on_their_company_and_modules_are_the_same_network() -> None:
@@ -32,7 +32,7 @@ def test_descent_is_that_of_torch_for_every_seed() -> None:
     start, x = weights(0, 2, (3, 4, 1)), drawn(1, 2, 10, 3)
     losses = lambda p: output(p, x, norm=True, activation=torch.tanh).square().mean((1, 2))  # noqa: E731
     seen: list[float] = []
-    end = descend(losses, start, 0.3, 5, lambda step, point, loss, slope: seen.append(float(length(slope)[1])))
+    end = descended(losses, start, 0.3, 5, lambda point, slopes: seen.append(float(length(slopes)[1])))
     net = module(start, 1, norm=True, activation=nn.Tanh).train()
     optimizer = torch.optim.SGD(net.parameters(), lr=0.3)
     for _ in range(5):
@@ -41,7 +41,7 @@ def test_descent_is_that_of_torch_for_every_seed() -> None:
         optimizer.step()
     torch.testing.assert_close(net[0].weight.detach(), end["W0"][1])
     assert len(seen) == 5
-    slow = descend(losses, start, {"W0": torch.zeros(()), "V": torch.tensor(0.3)}, 5)
+    slow = descended(losses, start, {"W0": 0.0, "V": 0.3}, 5)
     assert torch.equal(slow["W0"], start["W0"])
 
 

@@ -8,13 +8,13 @@ import pytest
 import torch
 
 from normscope.papers.study import run_study
-from normscope.papers.than2025.lipschitz_network import certified, constant_of, features, trained
+from normscope.papers.than2025.lipschitz_network import SETTINGS, certified, constant_of, features, trained
 
 
 def test_certificate_is_above_the_error_and_below_guessing() -> None:
     """The error on many fresh points of the same law."""
     x, y = features("synthetic", "train", None, 0)
-    net = trained(x, y, 60, 16, 1024, 1e-2, 0.3, 0)
+    net = trained(x, y, SETTINGS["smoke"], 0)
     found = certified(net, x, y, 16, 0.05)
     u, v = features("synthetic", "test", None, 5)
     error = float(((2.0 * v - 1) * net(u)[:, 0] <= 0).double().mean())

@@ -2,7 +2,7 @@
 
 import itertools
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -10,10 +10,10 @@ import torch
 from torch import Tensor, nn
 
 from normscope.geometry.derivatives import standardized
+from normscope.geometry.flow import Point
 
-Point = Mapping[str, Tensor]
-#: The loss of every seed, as a vector.
-Losses = Callable[[Point], Tensor]
+#: What networks are called in charts: with BatchNorm, and without.
+NAMES = {True: "BatchNorm", False: "plain"}
 
 
 def drawn(seed: int, seeds: int, *shape: int) -> Tensor:
@@ -53,34 +53,6 @@ def output(point: Point, x: Tensor, *, norm: bool, activation: Callable[[Tensor]
         z = h @ point[f"W{k}"].mT
         h = activation(standardized(z, eps, -2)[0] if norm else z)
     return h @ point["V"].mT
-
-
-def descend(
-    losses: Losses,
-    start: Point,
-    rate: float | Mapping[str, Tensor],
-    steps: int,
-    watch: Callable[[int, Point, Tensor, Point], None] | None = None,
-) -> dict[str, Tensor]:
-    """Make full-batch gradient steps for all seeds at once, and return where they end.
-
-    The rate may be one number, or one for each parameter and seed. ``watch`` is called before each step with its
-    number, the point, the losses and the gradients.
-
-    >>> descend(lambda p: (p["w"] ** 2).sum(1), {"w": torch.ones(2, 1)}, 0.25, 2)["w"].flatten().tolist()
-    [0.25, 0.25]
-    """
-    point = {name: value.detach().clone() for name, value in start.items()}
-    for step in range(steps):
-        leaves = {name: value.requires_grad_(True) for name, value in point.items()}
-        found = losses(leaves)
-        slopes = dict(zip(leaves, torch.autograd.grad(found.sum(), list(leaves.values())), strict=True))
-        with torch.no_grad():
-            if watch is not None:
-                watch(step, {k: v.detach() for k, v in leaves.items()}, found.detach(), slopes)
-            rates = rate if isinstance(rate, Mapping) else dict.fromkeys(leaves, rate)
-            point = {name: (leaf - rates[name] * slopes[name]).detach() for name, leaf in leaves.items()}
-    return point
 
 
 def length(point: Point) -> Tensor:

@@ -6,7 +6,9 @@ from pathlib import Path
 
 import numpy as np
 import torch
+from torch.func import functional_call
 
+from normscope.geometry.flow import Point, gradient_of, packed
 from normscope.papers.cisneros2025.training import descend, probe, unit_data
 from normscope.papers.study import Evidence, Findings, Line, Panel, Progress, by_seed
 from normscope.weight_normalization.measure import prediction_hessian_norm
@@ -69,23 +71,18 @@ def run(setting: _Setting, seed: int, data_root: Path | None, progress: Progress
 
 def _gradient_movement(net: WeightNormNetwork, x: torch.Tensor, seed: int) -> float:
     """Return the largest ``||grad f(w + d) - grad f(w)||/||d||`` over random short ways, which kinks make large."""
-    parameters = list(net.parameters())
-    draw = torch.Generator().manual_seed(seed)
-    start = torch.autograd.grad(net(x[None]).sum(), parameters)
-    largest = 0.0
-    for size in (1e-1, 1e-2, 1e-3):
-        way = [torch.randn(p.shape, generator=draw, dtype=p.dtype) for p in parameters]
-        scale = size / torch.sqrt(sum((w.square().sum() for w in way), torch.zeros((), dtype=torch.float64)))
-        with torch.no_grad():
-            for p, w in zip(parameters, way, strict=True):
-                p.add_(scale * w)
-        end = torch.autograd.grad(net(x[None]).sum(), parameters)
-        with torch.no_grad():
-            for p, w in zip(parameters, way, strict=True):
-                p.sub_(scale * w)
-        moved = sum(float((a - b).square().sum()) for a, b in zip(start, end, strict=True)) ** 0.5
-        largest = max(largest, moved / size)
-    return largest
+    point, draw = dict(net.named_parameters()), torch.Generator().manual_seed(seed)
+
+    def slope(at: Point) -> torch.Tensor:
+        return packed(gradient_of(lambda p: functional_call(net, dict(p), x[None]).sum(), at))
+
+    def movement(size: float) -> float:
+        way = {name: torch.randn(p.shape, generator=draw, dtype=p.dtype) for name, p in point.items()}
+        scale = size / packed(way).norm()
+        return float((slope({name: p + scale * way[name] for name, p in point.items()}) - start).norm()) / size
+
+    start = slope(point)
+    return max(movement(size) for size in (1e-1, 1e-2, 1e-3))
 
 
 def _training(x: torch.Tensor, y: torch.Tensor, name: str, setting: _Setting, seed: int) -> list[float]:

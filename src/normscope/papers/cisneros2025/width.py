@@ -80,12 +80,14 @@ def _evidence(widths: np.ndarray, found: dict[str, np.ndarray]) -> tuple[Evidenc
     gap, bound = (np.median(found[name], axis=0) for name in ("gap", "bound"))
     power = line(np.log(widths), np.log(np.maximum(gap, 1e-12)))[0]
     return (
-        Evidence("the generalization gap does not grow with the width", "WeightNorm", {"gap at the least width": gap[0],
-                 "at the largest": gap[-1], "power of the width": power}, gap[-1] <= GROWN * gap[0]),
+        Evidence("the generalization gap does not grow with the width", "WeightNorm",
+                 {"gap at the least width": gap[0], "at the largest": gap[-1], "power of the width": power},
+                 gap[-1] <= GROWN * gap[0]),
         Evidence("nor does the bound, for what training makes of the output layer", "WeightNorm",
                  {"bound at the least width": bound[0], "at the largest": bound[-1]}, bound[-1] <= GROWN * bound[0]),
-        Evidence("the bound holds", "WeightNorm", {"largest gap": found["gap"].max(),
-                 "least bound": found["bound"].min()}, (found["gap"] <= found["bound"]).all()),
+        Evidence("the bound holds", "WeightNorm",
+                 {"largest gap": found["gap"].max(), "least bound": found["bound"].min()},
+                 (found["gap"] <= found["bound"]).all()),
         Evidence("the bound says something: it is below the largest possible loss", "WeightNorm",
                  {"least bound": found["bound"].min(), "loss of predicting zero": 1.0}, found["bound"].min() < 1.0),
     )  # fmt: skip

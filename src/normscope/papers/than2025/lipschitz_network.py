@@ -60,7 +60,7 @@ def run(setting: _Setting, seed: int, data_root: Path | None, progress: Progress
     """
     train, test = (features(setting.data, split, data_root, seed) for split in ("train", "test"))
     progress("training the network")
-    net = trained(*train, setting.steps, setting.width, setting.batch, setting.rate, setting.target, seed)
+    net = trained(*train, setting, seed)
     rows = []
     for boxes in GRIDS:
         progress(f"certifying: {boxes} x {boxes} boxes")
@@ -107,12 +107,10 @@ def features(data: str, split: str, root: Path | None, seed: int) -> tuple[Tenso
     return torch.stack([middle, sides], 1), labels[kept]
 
 
-def trained(
-    x: Tensor, y: Tensor, steps: int, width: int, batch: int, rate: float, target: float, seed: int
-) -> nn.Sequential:
+def trained(x: Tensor, y: Tensor, setting: _Setting, seed: int) -> nn.Sequential:
     """Return a network of one score whose layers have norm at most one, trained with a hinge."""
     source = torch.Generator().manual_seed(seed)
-    sizes = (x.shape[1], width, width, 1)
+    sizes = (x.shape[1], setting.width, setting.width, 1)
     layers: list[nn.Module] = []
     for a, b in itertools.pairwise(sizes):
         layer = nn.Linear(a, b, dtype=torch.float64)
@@ -121,12 +119,12 @@ def trained(
             layer.bias.zero_()
         layers += [layer, nn.ReLU()]
     net = nn.Sequential(*layers[:-1])
-    optimizer = torch.optim.Adam(net.parameters(), rate)
-    for _ in range(steps):
-        chosen = torch.randint(len(x), (batch,), generator=source)
+    optimizer = torch.optim.Adam(net.parameters(), setting.rate)
+    for _ in range(setting.steps):
+        chosen = torch.randint(len(x), (setting.batch,), generator=source)
         optimizer.zero_grad()
         sign = 2.0 * y[chosen] - 1
-        (target - sign * net(x[chosen])[:, 0]).clamp_min(0).mean().backward()
+        (setting.target - sign * net(x[chosen])[:, 0]).clamp_min(0).mean().backward()
         optimizer.step()
         with torch.no_grad():
             for part in net:

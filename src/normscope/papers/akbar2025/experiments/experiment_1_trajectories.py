@@ -11,9 +11,13 @@ from torch.nn import functional as F
 
 from normscope.core.statement import statement
 from normscope.geometry.derivatives import standardized
-from normscope.papers.akbar2025.batched import Losses, Point, descend, drawn, spread
+from normscope.geometry.flow import Loss, Point
+from normscope.papers.akbar2025.batched import NAMES, drawn, spread
+from normscope.papers.laboratory import descended
 from normscope.papers.study import Evidence, Findings, Line, Panel, Progress
 
+#: By whether there is BatchNorm, and by the length of the start.
+Paths = dict[tuple[bool, float], np.ndarray]
 TITLE = "Paths of a weight with and without BatchNorm (Figures 5.1 and 8.1, left)"
 
 
@@ -33,7 +37,7 @@ SETTINGS = {"smoke": _Setting(10, 150), "laptop": _Setting(50, 1500)}
 def run(s: _Setting, seed: int, data_root: Path | None, progress: Progress) -> Findings:
     """Train linear classifiers on separable points of the plane from starts of several lengths, a right angle away."""
     x, label, truth = _data(seed, s)
-    paths: dict[tuple[bool, float], np.ndarray] = {}
+    paths: Paths = {}
     equal: dict[float, np.ndarray] = {}
     for norm in s.norms:
         start = norm * torch.stack([-truth[:, 1], truth[:, 0]], 1)  # 90 degrees away
@@ -54,7 +58,7 @@ def _data(seed: int, s: _Setting) -> tuple[Tensor, Tensor, Tensor]:
     return x + 0.5 * label[..., None] * truth[:, None], label, truth
 
 
-def _losses(x: Tensor, label: Tensor, batch_norm: bool, eps: float = 1e-5) -> Losses:
+def _losses(x: Tensor, label: Tensor, batch_norm: bool, eps: float = 1e-5) -> Loss:
     """Return the logistic loss of every seed."""
 
     def losses(point: Point) -> Tensor:
@@ -64,11 +68,11 @@ def _losses(x: Tensor, label: Tensor, batch_norm: bool, eps: float = 1e-5) -> Lo
     return losses
 
 
-def _path(losses: Losses, start: Tensor, rate: float, steps: int) -> np.ndarray:
+def _path(losses: Loss, start: Tensor, rate: float, steps: int) -> np.ndarray:
     """Return the weights before each step and at the end: (steps + 1, seeds, 2)."""
-    seen: list[np.ndarray] = []
-    end = descend(losses, {"w": start}, rate, steps, lambda step, point, loss, slope: seen.append(point["w"].numpy()))
-    return np.stack([*seen, end["w"].numpy()])
+    seen: list[Tensor] = []
+    end = descended(losses, {"w": start}, rate, steps, lambda point, slopes: seen.append(point["w"]))
+    return torch.stack([*seen, end["w"]]).numpy()
 
 
 def _accuracy(path: np.ndarray, x: Tensor, label: Tensor) -> np.ndarray:
@@ -83,14 +87,12 @@ def _angles(path: np.ndarray, truth: np.ndarray) -> np.ndarray:
     return np.degrees(np.arccos(np.clip(cosine, -1, 1)))
 
 
-def _panels(
-    paths: dict[tuple[bool, float], np.ndarray], equal: dict[float, np.ndarray], s: _Setting
-) -> tuple[Panel, ...]:
+def _panels(paths: Paths, equal: dict[float, np.ndarray], s: _Setting) -> tuple[Panel, ...]:
     """Return the paths of one seed, lengths over time, and angles at equal effective steps."""
     lines, lengths, angles = [], [], []
     every = range(0, s.steps + 1, max(1, s.steps // 100))
     for (batch_norm, norm), path in paths.items():
-        label = f"{'BatchNorm' if batch_norm else 'plain'}, start {norm:g}"
+        label = f"{NAMES[batch_norm]}, start {norm:g}"
         lines.append(Line(label, tuple(path[:, 0, 0].tolist()), tuple(path[:, 0, 1].tolist()), dashed=not batch_norm))
         ratio = np.linalg.norm(path, axis=2) / np.linalg.norm(path[0], axis=1)
         lengths.append(Line.over_seeds(label, list(every), ratio[list(every)].T, dashed=not batch_norm))
@@ -106,9 +108,8 @@ def _panels(
 
 
 def _evidence(
-    paths: dict[tuple[bool, float], np.ndarray], equal: dict[float, np.ndarray],
-    right: dict[tuple[bool, float], np.ndarray], truth: np.ndarray, s: _Setting,
-) -> tuple[Evidence, ...]:  # fmt: skip
+    paths: Paths, equal: dict[float, np.ndarray], right: Paths, truth: np.ndarray, s: _Setting
+) -> list[Evidence]:
     """Judge the claims of Experiment 1 and Section 5.2."""
     ratios = {key: np.linalg.norm(p, axis=2) / np.linalg.norm(p[0], axis=1) for key, p in paths.items()}
     drift = {n: np.abs(ratios[True, n] - 1).max(0) for n in s.norms}
@@ -116,23 +117,19 @@ def _evidence(
     monotone = (bends <= 1e-9).all(0) | (np.abs(bends).cumsum(0)[-1] - np.abs(bends.sum(0)) < 1e-6)
     grown, shrunk = ratios[False, s.norms[0]][-1], ratios[False, s.norms[-1]][-1]
     turns = [_angles(path, truth) for path in equal.values()]
-    found = [
-        Evidence(f"with BatchNorm |w| changes by less than 1 % (start of length {n:g})", "BatchNorm", {"paper": 0.01,
+    aligned = {b: np.mean([right[b, n] for n in s.norms]) for b in (True, False)}
+    return [
+        *(Evidence(f"with BatchNorm |w| changes by less than 1 % (start of length {n:g})", "BatchNorm", {"paper": 0.01,
                  **spread(drift[n])}, drift[n].max() < 0.01)
-        for n in s.norms
-    ]  # fmt: skip
-    found += [
+        for n in s.norms),
         Evidence("with BatchNorm the path turns monotonically towards its end", "BatchNorm",
                  {"share of runs": monotone.mean()}, monotone.mean() > 0.95),
-        Evidence("without BatchNorm |w| grows from small starts", "plain", {"share of seeds": (grown > 1).mean(),
-                 **spread(grown)}, (grown > 1).all()),
-        Evidence("without BatchNorm |w| shrinks from large starts", "plain", {"share of seeds": (shrunk < 1).mean(),
-                 **spread(shrunk)}, (shrunk < 1).all()),
+        Evidence("without BatchNorm |w| grows from small starts", "plain",
+                 {"share of seeds": (grown > 1).mean(), **spread(grown)}, (grown > 1).all()),
+        Evidence("without BatchNorm |w| shrinks from large starts", "plain",
+                 {"share of seeds": (shrunk < 1).mean(), **spread(shrunk)}, (shrunk < 1).all()),
         Evidence("both align with the separating direction", "both",
-                 {"accuracy, BatchNorm": np.mean([right[True, n] for n in s.norms]),
-                 "plain": np.mean([right[False, n] for n in s.norms])},
-                 min(np.mean([right[b, n] for n in s.norms]) for b in (True, False)) > 0.95),
+                 {"accuracy, BatchNorm": aligned[True], "plain": aligned[False]}, min(aligned.values()) > 0.95),
         Evidence("free of scale: at equal rate/|w|^2 the angles do not depend on the length of the start", "BatchNorm",
                  {"largest difference, degrees": max(np.abs(t - turns[0]).max() for t in turns)}, None),
     ]  # fmt: skip
-    return tuple(found)

@@ -12,7 +12,9 @@ from normscope.core.statement import statement
 from normscope.curvature.directions import Directions, row_groups
 from normscope.curvature.problem import Problem
 from normscope.curvature.quotient import quotient
-from normscope.papers.akbar2025.batched import Losses, Point, descend, drawn, length, module, output, spread, weights
+from normscope.geometry.flow import Loss, Point
+from normscope.papers.akbar2025.batched import NAMES, drawn, length, module, output, spread, weights
+from normscope.papers.laboratory import descended
 from normscope.papers.study import Evidence, Findings, Line, Panel, Progress
 
 TITLE = "Training and Hessian with and without BatchNorm (Figure 8.1, right)"
@@ -29,7 +31,6 @@ class _Setting:
 
 
 SETTINGS = {"smoke": _Setting(10, 150), "laptop": _Setting(20, 1000)}
-_KINDS = (True, False)
 
 
 @statement("akbar2025", "Experiment 2 (run)", holds="as an experiment; data and seeds are ours, the paper gives none")
@@ -40,7 +41,7 @@ def run(s: _Setting, seed: int, data_root: Path | None, progress: Progress) -> F
     start = weights(seed + 1, s.seeds, s.widths)
     curves: dict[bool, dict[str, np.ndarray]] = {}
     spectra: dict[bool, list[dict[str, float]]] = {}
-    for norm in _KINDS:
+    for norm in NAMES:
         progress(f"training {'with' if norm else 'without'} BatchNorm")
         end, curves[norm] = _trained(_losses(x, target, norm), start, s)
         progress(f"Hessians {'with' if norm else 'without'} BatchNorm")
@@ -50,31 +51,23 @@ def run(s: _Setting, seed: int, data_root: Path | None, progress: Progress) -> F
     return facts, _panels(curves, spectra, s), _evidence(curves, spectra, s)
 
 
-def _losses(x: Tensor, target: Tensor, norm: bool) -> Losses:
+def _losses(x: Tensor, target: Tensor, norm: bool) -> Loss:
     """Return the squared error of every seed."""
     return lambda p: (output(p, x, norm=norm, activation=torch.tanh) - target).square().mean((1, 2)) / 2
 
 
-def _trained(losses: Losses, start: Point, s: _Setting) -> tuple[dict[str, Tensor], dict[str, np.ndarray]]:
+def _trained(losses: Loss, start: Point, s: _Setting) -> tuple[dict[str, Tensor], dict[str, np.ndarray]]:
     """Return where training ends, with losses and gradient norms along the way: (steps, seeds)."""
-    loss: list[np.ndarray] = []
-    slope: list[np.ndarray] = []
-
-    def watch(step: int, point: Point, values: Tensor, slopes: Point) -> None:
-        loss.append(values.numpy().copy())
-        slope.append(length(slopes).numpy())
-
-    end = descend(losses, start, s.rate, s.steps, watch)
-    return end, {"loss": np.stack(loss), "gradient": np.stack(slope)}
+    seen: list[tuple[Tensor, Tensor]] = []
+    end = descended(losses, start, s.rate, s.steps, lambda point, slopes: seen.append((losses(point), length(slopes))))
+    loss, gradient = (torch.stack(values).numpy() for values in zip(*seen, strict=True))
+    return end, {"loss": loss, "gradient": gradient}
 
 
-def _bounded(losses: Losses, start: Point, rate: float, s: _Setting) -> float:
+def _bounded(losses: Loss, start: Point, rate: float, s: _Setting) -> float:
     """Return the share of seeds whose loss after training at a rate is finite and below that of the start."""
-    with torch.no_grad():
-        before = losses(start)
-    end = descend(losses, start, rate, s.steps // 2)
-    with torch.no_grad():
-        return float((losses(end) < before).double().mean())
+    end = descended(losses, start, rate, s.steps // 2)
+    return float((losses(end) < losses(start)).double().mean())
 
 
 def _spectrum(end: Point, place: int, x: Tensor, target: Tensor, norm: bool) -> dict[str, float]:
@@ -99,15 +92,14 @@ def _spectrum(end: Point, place: int, x: Tensor, target: Tensor, norm: bool) -> 
 def _panels(curves: dict[bool, dict[str, np.ndarray]], spectra: Any, s: _Setting) -> tuple[Panel, ...]:
     """Return losses, gradient norms, spectra and stable rates."""
     every = list(range(0, s.steps, max(1, s.steps // 150)))
-    names = {True: "BatchNorm", False: "plain"}
 
     def over_time(key: str) -> tuple[Line, ...]:
-        return tuple(Line.over_seeds(names[n], [1 + e for e in every], curves[n][key][every].T) for n in _KINDS)
+        return tuple(Line.over_seeds(NAMES[n], [1 + e for e in every], curves[n][key][every].T) for n in NAMES)
 
     ranks = [
-        Line.over_seeds(names[n], list(range(1, 31)), [r["spectrum"][::-1][:30] for r in spectra[n]]) for n in _KINDS
+        Line.over_seeds(NAMES[n], list(range(1, 31)), [r["spectrum"][::-1][:30] for r in spectra[n]]) for n in NAMES
     ]
-    stable = tuple(Line(names[n], s.rates, tuple(curves[n]["bounded"].tolist())) for n in _KINDS)
+    stable = tuple(Line(NAMES[n], s.rates, tuple(curves[n]["bounded"].tolist())) for n in NAMES)
     return (
         Panel("Training loss", "step", "loss", over_time("loss"), log_y=True),
         Panel("Gradient norm", "step", "norm", over_time("gradient"), log_y=True),
@@ -122,27 +114,27 @@ def _evidence(curves: dict[bool, dict[str, np.ndarray]], spectra: Any, s: _Setti
     def ratio(key: str) -> np.ndarray:
         return np.array([b[key] / p[key] for b, p in zip(spectra[True], spectra[False], strict=True)])
 
-    last = {n: curves[n]["loss"][-1] for n in _KINDS}
+    last = {n: curves[n]["loss"][-1] for n in NAMES}
     early = curves[True]["loss"][min(100, s.steps - 1)] < curves[False]["loss"][min(100, s.steps - 1)]
-    spikes = {n: curves[n]["gradient"].max(0) / np.median(curves[n]["gradient"], axis=0) for n in _KINDS}
+    spikes = {n: curves[n]["gradient"].max(0) / np.median(curves[n]["gradient"], axis=0) for n in NAMES}
     top, sphere, zeros = ratio("largest"), ratio("sphere"), [r["zeros"] for r in spectra[True]]
     groups = float(sum(s.widths[1:-1]))
-    conditions = {n: [r["condition"] for r in spectra[n]] for n in _KINDS}
-    bounded = {n: curves[n]["bounded"] for n in _KINDS}
-    reach = {n: max((r for r, b in zip(s.rates, bounded[n], strict=True) if b > 0.5), default=0.0) for n in _KINDS}
+    conditions = {n: [r["condition"] for r in spectra[n]] for n in NAMES}
+    bounded = {n: curves[n]["bounded"] for n in NAMES}
+    reach = {n: max((r for r, b in zip(s.rates, bounded[n], strict=True) if b > 0.5), default=0.0) for n in NAMES}
     return (
         Evidence("with BatchNorm the loss after 100 steps is lower", "both", {"share of seeds": early.mean(),
                  "final loss, BatchNorm": np.median(last[True]), "final loss, plain": np.median(last[False])},
                  early.mean() > 0.5),
-        Evidence("the largest eigenvalue is five times smaller with BatchNorm (BatchNorm/plain)", "both", {"paper": 0.2,
-                 **spread(top)}, np.median(top) <= 0.2),
+        Evidence("the largest eigenvalue is five times smaller with BatchNorm (BatchNorm/plain)", "both",
+                 {"paper": 0.2, **spread(top)}, np.median(top) <= 0.2),
         Evidence("the largest eigenvalue is smaller with BatchNorm at all", "both",
                  {"share of seeds": (top < 1).mean()}, (top < 1).mean() > 0.5),
         Evidence("free of scale: largest eigenvalue on the spheres over the plain one", "both", spread(sphere), None),
-        Evidence("the condition number without zero modes is 20 with BatchNorm", "BatchNorm", {"paper": 20.0,
-                 **spread(conditions[True])}, np.median(conditions[True]) <= 40),
-        Evidence("the condition number is 200 without BatchNorm", "plain", {"paper": 200.0,
-                 **spread(conditions[False])}, 100 <= np.median(conditions[False]) <= 400),
+        Evidence("the condition number without zero modes is 20 with BatchNorm", "BatchNorm",
+                 {"paper": 20.0, **spread(conditions[True])}, np.median(conditions[True]) <= 40),
+        Evidence("the condition number is 200 without BatchNorm", "plain",
+                 {"paper": 200.0, **spread(conditions[False])}, 100 <= np.median(conditions[False]) <= 400),
         Evidence("the condition number is better with BatchNorm", "both",
                  {"share of seeds": np.mean(np.array(conditions[True]) < np.array(conditions[False]))},
                  np.mean(np.array(conditions[True]) < np.array(conditions[False])) > 0.9),

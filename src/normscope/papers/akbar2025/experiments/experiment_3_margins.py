@@ -11,7 +11,9 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from normscope.core.statement import statement
-from normscope.papers.akbar2025.batched import Point, descend, drawn, output, spread, weights
+from normscope.geometry.flow import Point
+from normscope.papers.akbar2025.batched import NAMES, drawn, output, spread, weights
+from normscope.papers.laboratory import descended
 from normscope.papers.study import Evidence, Findings, Line, Panel, Progress
 
 TITLE = "Margins and flatness with and without BatchNorm (Figure 8.2)"
@@ -29,8 +31,6 @@ class _Setting:
 
 
 SETTINGS = {"smoke": _Setting(10, 150), "laptop": _Setting(30, 1000, draws=20)}
-_KINDS = (True, False)
-_NAMES = {True: "BatchNorm", False: "plain"}
 EPS = 1e-5
 
 
@@ -40,7 +40,7 @@ def run(s: _Setting, seed: int, data_root: Path | None, progress: Progress) -> F
     x = drawn(seed, s.seeds, s.train + s.test, 50)
     label = torch.sign(output(weights(seed + 7, s.seeds, (50, 5, 1)), x, norm=False, activation=torch.tanh)[..., 0])
     found: dict[bool, dict[str, Any]] = {}
-    for norm in _KINDS:
+    for norm in NAMES:
         progress(f"training {'with' if norm else 'without'} BatchNorm")
         start = weights(seed + 1, s.seeds, (50, 20, 1), math.sqrt(2))
 
@@ -48,7 +48,7 @@ def run(s: _Setting, seed: int, data_root: Path | None, progress: Progress) -> F
             out = output(p, x[:, : s.train], norm=norm, activation=torch.relu, eps=EPS)[..., 0]
             return F.softplus(-label[:, : s.train] * out).mean(1)
 
-        end = descend(losses, start, s.rate, s.steps)
+        end = descended(losses, start, s.rate, s.steps)
         found[norm] = _measured(end, x, label, norm, s, seed)
     return {"network": "50-20-1, ReLU"}, _panels(found, s), _evidence(found)
 
@@ -104,16 +104,16 @@ def _noise(end: Point, x: Tensor, label: Tensor, norm: bool, s: _Setting, seed: 
 
 def _panels(found: dict[bool, dict[str, Any]], s: _Setting) -> tuple[Panel, ...]:
     """Return the distribution of margins, and accuracy against noise, raw and relative."""
-    top = max(float(np.quantile(found[n]["margins"], 0.99)) for n in _KINDS)
-    edges = np.linspace(min(0.0, *(float(found[n]["margins"].min()) for n in _KINDS)), top, 25)
+    top = max(float(np.quantile(found[n]["margins"], 0.99)) for n in NAMES)
+    edges = np.linspace(min(0.0, *(float(found[n]["margins"].min()) for n in NAMES)), top, 25)
     middles = ((edges[1:] + edges[:-1]) / 2).tolist()
     histograms = tuple(
-        Line.over_seeds(_NAMES[n], middles, [np.histogram(m, edges)[0] / len(m) for m in found[n]["margins"]])
-        for n in _KINDS
+        Line.over_seeds(NAMES[n], middles, [np.histogram(m, edges)[0] / len(m) for m in found[n]["margins"]])
+        for n in NAMES
     )
-    raw = [Line.over_seeds(_NAMES[n], s.noise, found[n]["noise"]) for n in _KINDS]
+    raw = [Line.over_seeds(NAMES[n], s.noise, found[n]["noise"]) for n in NAMES]
     raw.append(Line.over_seeds("BatchNorm, the same network with 10 W", s.noise, found[True]["ten"], dashed=True))
-    relative = tuple(Line.over_seeds(_NAMES[n], s.noise, found[n]["relative"]) for n in _KINDS)
+    relative = tuple(Line.over_seeds(NAMES[n], s.noise, found[n]["relative"]) for n in NAMES)
     return (
         Panel("Margins y f(x) on training points", "margin", "share", histograms),
         Panel("Accuracy under noise", "standard deviation of the noise", "training accuracy", tuple(raw)),
@@ -129,8 +129,9 @@ def _evidence(found: dict[bool, dict[str, Any]]) -> tuple[Evidence, ...]:
     # by the mean accuracy over noise levels
     flat, flat_free = (b[key].mean(1) > p[key].mean(1) for key in ("noise", "relative"))
     return (
-        Evidence("both reach 100 % training accuracy", "both", {"BatchNorm, least": b["train"].min(),
-                 "plain, least": p["train"].min()}, min(b["train"].min(), p["train"].min()) == 1.0),
+        Evidence("both reach 100 % training accuracy", "both",
+                 {"BatchNorm, least": b["train"].min(), "plain, least": p["train"].min()},
+                 min(b["train"].min(), p["train"].min()) == 1.0),
         Evidence("the mean margin is 1.8 with BatchNorm", "BatchNorm", {"paper": 1.8, **spread(b["mean margin"])},
                  abs(np.median(b["mean margin"]) - 1.8) < 0.3),
         Evidence("the mean margin is 1.2 without", "plain", {"paper": 1.2, **spread(p["mean margin"])},

@@ -9,7 +9,9 @@ import torch
 from torch import Tensor
 
 from normscope.core.statement import statement
-from normscope.papers.akbar2025.batched import Losses, Point, descend, drawn, length, output, spread, weights
+from normscope.geometry.flow import Loss, Point, gradient_of
+from normscope.papers.akbar2025.batched import drawn, length, output, spread, weights
+from normscope.papers.laboratory import descended
 from normscope.papers.study import Evidence, Findings, Line, Panel, Progress
 
 TITLE = "Bad initial scales with and without BatchNorm"
@@ -36,24 +38,19 @@ def run(s: _Setting, seed: int, data_root: Path | None, progress: Progress) -> F
     x = drawn(seed, s.seeds, s.samples, 4)
     target = torch.tanh(x[..., :1] - x[..., 1:2])
     zero = target.square().mean((1, 2)) / 2
-    found: dict[str, list[np.ndarray]] = {
-        "BatchNorm": [],
-        "plain": [],
-        "BatchNorm, rate times |w|^2": [],
-        "gradient": [],
-    }
+    names = ("BatchNorm", "plain", "BatchNorm, rate times |w|^2")
+    found: dict[str, list[np.ndarray]] = {name: [] for name in (*names, "gradient")}
     for factor in s.scales:
         progress(f"weights times {factor:g}")
         start = weights(seed + 1, s.seeds, s.widths, math.sqrt(2))
         start = {name: value if name == "V" else factor * value for name, value in start.items()}
-        for name, norm in (("BatchNorm", True), ("plain", False)):
-            end = descend(_losses(x, target, norm), start, s.rate, s.steps)
-            found[name].append(_share(_losses(x, target, norm), end, zero))
-        rates = {n: torch.tensor(s.rate * (1.0 if n == "V" else factor**2), dtype=torch.float64) for n in start}
-        end = descend(_losses(x, target, True), start, rates, s.steps)
-        found["BatchNorm, rate times |w|^2"].append(_share(_losses(x, target, True), end, zero))
-        found["gradient"].append(_first(_losses(x, target, True), start))
-    names = ("BatchNorm", "plain", "BatchNorm, rate times |w|^2")
+        one = dict.fromkeys(start, s.rate)
+        squared = {n: s.rate * (1.0 if n == "V" else factor**2) for n in start}
+        for name, norm, rate in zip(names, (True, False, True), (one, one, squared), strict=True):
+            losses = _losses(x, target, norm)
+            found[name].append(_share(losses, descended(losses, start, rate, s.steps), zero))
+        slopes = gradient_of(lambda p: _losses(x, target, True)(p).sum(), start)
+        found["gradient"].append(length({"W0": slopes["W0"]}).numpy())
     table = {name: np.stack(values) for name, values in found.items()}
     panels = (
         Panel("Loss after training over that of predicting zero", "scale of the weights", "share", tuple(
@@ -65,24 +62,15 @@ def run(s: _Setting, seed: int, data_root: Path | None, progress: Progress) -> F
     return {"activation": "ReLU"}, panels, _evidence(table, s)
 
 
-def _losses(x: Tensor, target: Tensor, norm: bool) -> Losses:
+def _losses(x: Tensor, target: Tensor, norm: bool) -> Loss:
     """Return the squared error of every seed."""
     return lambda p: (output(p, x, norm=norm, activation=torch.relu) - target).square().mean((1, 2)) / 2
 
 
-def _share(losses: Losses, end: Point, zero: Tensor) -> np.ndarray:
+def _share(losses: Loss, end: Point, zero: Tensor) -> np.ndarray:
     """Return the loss at the end over that of predicting zero; infinite where training left the numbers."""
-    with torch.no_grad():
-        found: np.ndarray = (losses(end) / zero).numpy()
+    found: np.ndarray = (losses(end) / zero).numpy()
     return np.where(np.isfinite(found), found, np.inf)
-
-
-def _first(losses: Losses, start: Point) -> np.ndarray:
-    """Return the norm of the gradient of the first layer before any step."""
-    leaf = start["W0"].detach().clone().requires_grad_(True)
-    slope = torch.autograd.grad(losses({**start, "W0": leaf}).sum(), leaf)[0]
-    found: np.ndarray = length({"W0": slope}).numpy()
-    return found
 
 
 def _evidence(table: dict[str, np.ndarray], s: _Setting) -> tuple[Evidence, ...]:

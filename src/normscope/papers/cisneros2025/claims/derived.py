@@ -8,6 +8,7 @@ from torch import Tensor
 
 from normscope.geometry.norm_growth import square_after_step
 from normscope.papers.cisneros2025.claims.mechanisms import network
+from normscope.papers.cisneros2025.training import descend
 from normscope.papers.claim import Claims, Measured, Outcome, Verdict, given, holds, refuted
 from normscope.papers.measure import confirm_bound
 from normscope.papers.tensors import gaussian, zeros
@@ -48,12 +49,10 @@ def unit_inputs(count: int = 16) -> tuple[Tensor, Tensor]:
     return x / x.norm(dim=1, keepdim=True), torch.tanh(gaussian(761, count, 1))
 
 
-def _step(net: WeightNormNetwork, x: Tensor, y: Tensor, size: float) -> None:
-    """Take a plain step of gradient descent in place."""
-    slopes = torch.autograd.grad(square_loss(net(x), y), list(net.parameters()))
-    with torch.no_grad():
-        for p, g in zip(net.parameters(), slopes, strict=True):
-            p.sub_(size * g)
+def _step(net: WeightNormNetwork, x: Tensor, y: Tensor, size: float) -> float:
+    """Take a plain step of gradient descent in place, and return the loss after it."""
+    descend(net, x, y, steps=1, rate=size, batch=None)
+    return float(square_loss(net(x).detach(), y))
 
 
 @CLAIMS.add("004-L3", "Key Results (Hessian), Mechanism 1", hessian_bound_closed, hessian_bound)
@@ -128,8 +127,7 @@ def _certified_steps() -> Outcome:
     for _ in range(12):
         now = certify_step(net, x, y)
         confirm_bound("||Hessian of the loss||", now.certificate.smoothness, loss_hessian_norm(net, x, y))
-        _step(net, x, y, now.certificate.step_size)
-        after = float(square_loss(net(x).detach(), y))
+        after = _step(net, x, y, now.certificate.step_size)
         confirm_bound("the loss after the step", now.certificate.contraction * now.loss, after)
         shares.append((now.loss - after) / (now.loss * (1.0 - now.certificate.contraction)))
     measured = {"real over proved decrease, least": min(shares), "largest": max(shares)}
@@ -263,8 +261,7 @@ def _schedules() -> Outcome:
         for k in range(8):
             largest = certify_step(net, x, y).largest_certified_step
             now = certify_step(net, x, y, largest / (1 + k % 3))  # a schedule that rises and falls
-            _step(net, x, y, now.certificate.step_size)
-            after = float(square_loss(net(x).detach(), y))
+            after = _step(net, x, y, now.certificate.step_size)
             confirm_bound("the loss after the step", now.certificate.contraction * now.loss, after)
             least = min(least, after / now.loss)
     rise = 0.0
@@ -290,8 +287,7 @@ def _small_ratio() -> Outcome:
         net = paper_network(depth)
         for _ in range(8):
             now = certify_step(net, x, y)
-            _step(net, x, y, now.certificate.step_size)
-            fall = 1.0 - float(square_loss(net(x).detach(), y)) / now.loss
+            fall = 1.0 - _step(net, x, y, now.certificate.step_size) / now.loss
             shares.append(fall / (now.certificate.step_size * now.ratio))
             ratios.append(now.ratio)
     measured: Measured = {

@@ -59,15 +59,18 @@ def weight_norm_evidence(run: Run, network: str) -> list[Evidence]:
         Evidence("the norms of the weight matrices become larger than one at all layers", network,
                  {"layers": len(norms), "above one, first": (first > 1).mean(), "above one": (last > 1).mean(),
                  "least": last.min(), "largest": last.max()}, (last > 1).all()),
-        Evidence("the norms grow as training goes on", network, {"layers that grew": (last > first).mean(),
-                 "largest growth": (last / first).max()}, (last > first).mean() > 0.5),
-        Evidence(f"the product of norms reaches 1e{PRODUCT_OF_NORMS:.0f}", network, {"log10, first": product[0],
-                 "log10, largest": product.max(), "log10": product[-1]},
+        Evidence("the norms grow as training goes on", network,
+                 {"layers that grew": (last > first).mean(), "largest growth": (last / first).max()},
+                 (last > first).mean() > 0.5),
+        Evidence(f"the product of norms reaches 1e{PRODUCT_OF_NORMS:.0f}", network,
+                 {"log10, first": product[0], "log10, largest": product.max(), "log10": product[-1]},
                  bool(product.max() >= PRODUCT_OF_NORMS) if network == SAID_OF else None),
-        Evidence("the product of norms grows", network, {"log10, first": product[0], "log10, least": product.min(),
-                 "log10": product[-1]}, product[-1] > product[0]),
-        Evidence("the network is trained meanwhile", network, {"accuracy on training images, first": accuracy[0],
-                 "accuracy on training images": accuracy[-1]}, accuracy[-1] > 2 * accuracy[0]),
+        Evidence("the product of norms grows", network,
+                 {"log10, first": product[0], "log10, least": product.min(), "log10": product[-1]},
+                 product[-1] > product[0]),
+        Evidence("the network is trained meanwhile", network,
+                 {"accuracy on training images, first": accuracy[0], "accuracy on training images": accuracy[-1]},
+                 accuracy[-1] > 2 * accuracy[0]),
     ]  # fmt: skip
 
 
@@ -77,8 +80,8 @@ def variance_evidence(run: Run, network: str) -> list[Evidence]:
     first = np.array([s.values[0] for s in series.values()])
     last = np.array([s.values[-1] for s in series.values()])
     found = [
-        Evidence("input variances are small at the start", network, {"layers": len(series),
-                 "below one": (first < 1).mean(), "largest": first.max()}, (first < 1).all()),
+        Evidence("input variances are small at the start", network,
+                 {"layers": len(series), "below one": (first < 1).mean(), "largest": first.max()}, (first < 1).all()),
         Evidence("during training several of them exceed one by a large margin", network,
                  {"above one": (last > 1).mean(), "above ten": (last > 10).mean(), "largest": last.max()},
                  (last > 10).sum() >= 2),
