@@ -141,13 +141,9 @@ def _certified(
 def _certificate_panel(name: str, found: dict[str, np.ndarray]) -> Panel:
     """Return the chart of proved and real decrease."""
     steps = list(range(1, found["real"].shape[1] + 1))
-    lines = (
-        Line.over_seeds("real", steps, found["real"]),
-        Line.over_seeds("proved", steps, found["proved"], dashed=True),
-    )
-    return Panel(
-        f"{name}: decrease of the loss in one certified step", "update", "relative decrease", lines, log_y=True
-    )
+    lines = tuple(Line.over_seeds(key, steps, found[key], dashed=key == "proved") for key in ("real", "proved"))
+    title = f"{name}: decrease of the loss in one certified step"
+    return Panel(title, "update", "relative decrease", lines, log_y=True)
 
 
 def _certified_evidence(name: str, found: dict[str, np.ndarray]) -> list[Evidence]:

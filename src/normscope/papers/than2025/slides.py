@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from normscope.core.rounding import as_float64, require_nonnegative
+from normscope.core.rounding import as_float64
 from normscope.core.statement import statement
 from normscope.core.value import Kind, Value
 from normscope.generalization.decomposition import Decomposition, decompose
@@ -113,9 +113,8 @@ def _vc_dimension() -> Outcome:
     dependent = int(torch.linalg.matrix_rank(more)) < len(more)
     dimension = vc_dimension_linear(n)
     measured = {"labelings of 5 points reached, of 32": shattered, "6 points are dependent": dependent}
-    return holds(
-        shattered == 2**dimension and dependent and dimension == n + 1, measured, "affine functions in four dimensions"
-    )
+    right = shattered == 2**dimension and dependent and dimension == n + 1
+    return holds(right, measured, "affine functions in four dimensions")
 
 
 @CLAIMS.add("002-VCb", "Generalization: VC dimension, the bound", vc_bound_printed, vc_bound)
@@ -201,9 +200,8 @@ def group_norm_slides(gamma: Tensor, std: float, eps: float, group_size: int) ->
     >>> round(group_norm_slides(torch.tensor([1.0, 0.0, 0.0]), 0.0, 1.0, 3), 4)
     0.6667
     """
-    norm = float(torch.linalg.vector_norm(as_float64(gamma, "gamma")))
-    root = math.hypot(require_nonnegative(std, "std"), math.sqrt(require_nonnegative(eps, "eps")))
-    return math.inf if root == 0 else (1.0 - 1.0 / group_size) * norm / root
+    norm, inverse = float(as_float64(gamma, "gamma").norm()), layer_norm_printed(std, eps)
+    return inverse if math.isinf(inverse) else (1.0 - 1.0 / group_size) * norm * inverse
 
 
 def _one_hot(n: int) -> Tensor:

@@ -96,9 +96,8 @@ def _panels(curves: dict[bool, dict[str, np.ndarray]], spectra: Any, s: _Setting
     def over_time(key: str) -> tuple[Line, ...]:
         return tuple(Line.over_seeds(NAMES[n], [1 + e for e in every], curves[n][key][every].T) for n in NAMES)
 
-    ranks = [
-        Line.over_seeds(NAMES[n], list(range(1, 31)), [r["spectrum"][::-1][:30] for r in spectra[n]]) for n in NAMES
-    ]
+    largest = {n: [r["spectrum"][::-1][:30] for r in spectra[n]] for n in NAMES}
+    ranks = [Line.over_seeds(NAMES[n], range(1, 31), largest[n]) for n in NAMES]
     stable = tuple(Line(NAMES[n], s.rates, tuple(curves[n]["bounded"].tolist())) for n in NAMES)
     return (
         Panel("Training loss", "step", "loss", over_time("loss"), log_y=True),

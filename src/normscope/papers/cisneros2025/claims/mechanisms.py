@@ -253,9 +253,8 @@ def _rows_under(rule: str, steps: int = 60) -> float:
                 confirm("||v+||^2", said, float(squares[1][i]))
             elif rule == "momentum":
                 parts = (float(growth[i]), float(move[i].square().sum()), float(moved[i].square().sum()))
-                confirm(
-                    "the growth of ||v||^2", growth_after_heavy_ball(*parts, 0.9), float(squares[1][i] - squares[0][i])
-                )
+                grown = float(squares[1][i] - squares[0][i])
+                confirm("the growth of ||v||^2", growth_after_heavy_ball(*parts, 0.9), grown)
         fall = max(fall, float((squares[0].sqrt() - squares[1].sqrt()).max()))
         growth, move, v = squares[1] - squares[0], moved, following
     return fall

@@ -211,9 +211,8 @@ def _theorem_9() -> Outcome:
         statistics = _statistics(weights, gaussian(500 + seed, 64, 6))
         factors = [batch_norm_running(None, var, 0.0) for _, var in statistics]
         batches = theorem_9(norms, certified(factors)).value
-        folds = [
-            norm(batch_norm_scale(None, var, 0.0)[:, None] * w) for w, (_, var) in zip(weights, statistics, strict=True)
-        ]
+        scales = [batch_norm_scale(None, var, 0.0)[:, None] for _, var in statistics]
+        folds = [norm(scale * w) for scale, w in zip(scales, weights, strict=True)]
         folded = theorem_9(certified(folds), []).value
         for x in points:
             attained = jacobian_norm(_frozen(weights, statistics), x)

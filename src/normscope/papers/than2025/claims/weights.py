@@ -1,5 +1,6 @@
 """Section 4.3 and Appendices B, C: networks and losses as functions of the weights, gradients and smoothness."""
 
+import itertools
 import math
 from collections.abc import Callable
 
@@ -285,16 +286,12 @@ def _remark_16() -> Outcome:
         "identity, square": lambda u: (u + 1) ** 2,
         "logistic, wrong label": F.softplus,
     }
-    measured: Measured = {}
-    sizes: dict[str, list[float]] = {}
-    for name, outer in losses.items():
-        for a in (1.0, 10.0, 100.0):
-            loss = _scalar_loss([], [a * identity(4)], 0.2, data, outer)
-            size = float(gradient(loss, weight).norm())
-            measured[f"{name}, A = {a:g}"] = size
-            sizes.setdefault(name, []).append(size)
-    vanishes = sizes["tanh, square"][2] < 1e-6 * sizes["tanh, square"][0]
-    grows = close(sizes["logistic, wrong label"][2] / sizes["logistic, wrong label"][1], 10.0, 0.05)
+    measured = {}
+    for (name, outer), a in itertools.product(losses.items(), (1.0, 10.0, 100.0)):
+        loss = _scalar_loss([], [a * identity(4)], 0.2, data, outer)
+        measured[f"{name}, A = {a:g}"] = float(gradient(loss, weight).norm())
+    vanishes = measured["tanh, square, A = 100"] < 1e-6 * measured["tanh, square, A = 1"]
+    grows = close(measured["logistic, wrong label, A = 100"] / measured["logistic, wrong label, A = 10"], 10.0, 0.05)
     return given(vanishes and grows, measured, "it depends on the loss and on g")
 
 

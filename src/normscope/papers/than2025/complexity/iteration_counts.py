@@ -147,15 +147,12 @@ def goldstein(lipschitz: Value, gap: float, delta: float, alpha: float) -> Value
     >>> round(goldstein(Value.of(2.0, Kind.CERTIFIED), 1.0, 0.5, 0.5).value, 9)
     64.0
     """
-    ratio = Fraction(positive(gap, "gap")) / (
-        Fraction(positive(delta, "delta")) * Fraction(positive(alpha, "alpha")) ** 3
-    )
+    cube = Fraction(positive(alpha, "alpha")) ** 3
+    ratio = Fraction(positive(gap, "gap")) / (Fraction(positive(delta, "delta")) * cube)
     count = product((lipschitz**2, factor(ratio, Kind.ESTIMATE)))
     assumptions = tuple(dict.fromkeys((*lipschitz.assumptions, GOLDSTEIN, ORDER)))
     kind = Kind.PRINTED if lipschitz.kind is Kind.PRINTED else Kind.ESTIMATE
-    return Value(
-        count.log, kind, lipschitz.domain, lipschitz.mode, "normscope Proposition OPT-5", assumptions=assumptions
-    )
+    return Value(count.log, kind, lipschitz.domain, lipschitz.mode, "normscope Proposition OPT-5", assumptions)
 
 
 _NOT_THIS = "printed of every method and this loss; lower bounds are for the worst function: weights of zero need none"

@@ -110,9 +110,7 @@ def _theorem_15(settings: Settings) -> Shown:
             scales = [1.0] * (i - 1) + [a] * (depth - i + 1)
             weight = torch.eye(settings.widths[i], settings.widths[i - 1], dtype=torch.float64)
             net = theorem_15(settings.widths, scales, weight, inputs, targets, logistic, layer=i)
-            size = Value(
-                net.log_norm, Kind.ESTIMATE, "eight inputs, all misclassified", statement="than2025 Theorem 15"
-            )
+            size = Value(net.log_norm, Kind.ESTIMATE, "eight inputs, all misclassified", None, "than2025 Theorem 15")
             series.setdefault(f"gradient, {name}", []).append((float(i), size.log10))
             if i == settings.layer:
                 values[f"gradient at layer {i}, {name}"] = size
@@ -128,12 +126,12 @@ def _layer_norm(settings: Settings) -> Shown:
     if len(set(settings.widths)) > 1:
         raise InputError(f"Expected the same width for every layer, got {settings.widths}.")
     net = layer_norm_blow_up(width, depth, settings.eps, settings.activation)
-    series: dict[str, Points] = {"at least": [], "at most": [], "without LayerNorm": []}
-    for k in sampled(depth):
-        here = layer_norm_blow_up(width, k, settings.eps, settings.activation)
-        series["at least"].append((float(k), here.attained.log10))
-        series["at most"].append((float(k), here.constant.log10))
-        series["without LayerNorm"].append((float(k), 0.0))
+    nets = {float(k): layer_norm_blow_up(width, k, settings.eps, settings.activation) for k in sampled(depth)}
+    series = {
+        "at least": [(k, here.attained.log10) for k, here in nets.items()],
+        "at most": [(k, here.constant.log10) for k, here in nets.items()],
+        "without LayerNorm": [(k, 0.0) for k in nets],
+    }
     title = f"Corollary 11: identity weights, LayerNorm, {settings.activation}, {depth} layers, eps {settings.eps:g}"
     values = {"constant, at least": net.attained, "constant, at most": net.constant}
     notes = ("without LayerNorm the same weights have the constant 1",)

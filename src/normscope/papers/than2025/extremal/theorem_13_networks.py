@@ -56,11 +56,14 @@ class Parts:
         weights[self.layer - 1] = own
         return weights
 
-    def own(self, rows: int, scale: float) -> Tensor:
-        """Return a weight of the layer whose first rows point along ``h_{i-1}(x)``, the others zero."""
-        weight = torch.zeros(self.widths[self.layer], self.widths[self.layer - 1], dtype=self.x.dtype)
-        weight[:rows] = scale * self.unit
-        return weight
+    def extremal(self, rows: int, label: str) -> Extremal:
+        """Return the network whose first ``rows`` rows of ``W_i`` point along ``h_{i-1}(x)``, the others being zero."""
+        direction = torch.zeros(self.widths[self.layer], self.widths[self.layer - 1], dtype=self.x.dtype)
+        direction[:rows] = rows**-0.5 * self.unit
+        module = relu_network(self.weights((self.at or 1.0) * direction))
+        factors, norm = (*self.before, *self.after), rows * square_norm(self.kept)
+        constant, attained = both_sides(factors, label, AT_INPUT, norm)
+        return Extremal(module, constant, attained, self.x, direction, self.layer, theorem_13_printed(self))
 
 
 def parts(
@@ -114,14 +117,7 @@ def theorem_13(
     >>> round(net.constant.value, 12), net.printed.value
     (5.0, 0.0)
     """
-    here = parts(widths, scales, layer, x, dtype)
-    constant, attained = both_sides(
-        (*here.before, *here.after), "than2025 Theorem 13", AT_INPUT, square_norm(here.kept)
-    )
-    own = here.own(1, here.at or 1.0)
-    direction = here.own(1, 1.0)
-    module = relu_network(here.weights(own))
-    return Extremal(module, constant, attained, here.x, direction, layer, theorem_13_printed(here))
+    return parts(widths, scales, layer, x, dtype).extremal(1, "than2025 Theorem 13")
 
 
 @statement("than2025", "Theorem 13", holds="the constant in the total input of the layer, over all total inputs")
@@ -215,8 +211,4 @@ def l1_loss(
     here = parts(widths, scales, layer, x, dtype)
     if 0.0 in here.after:
         raise InputError("Expected positive scales after the layer: with a zero the loss vanishes.")
-    norm = here.rows * square_norm(here.kept)
-    constant, attained = both_sides((*here.before, *here.after), "than2025 Corollary 14", AT_INPUT, norm)
-    direction = here.own(here.rows, here.rows**-0.5)
-    module = relu_network(here.weights((here.at or 1.0) * direction))
-    return Extremal(module, constant, attained, here.x, direction, layer, theorem_13_printed(here))
+    return here.extremal(here.rows, "than2025 Corollary 14")

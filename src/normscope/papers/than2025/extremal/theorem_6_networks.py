@@ -6,7 +6,7 @@ whose constant is no reduction.
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from fractions import Fraction
 
 import torch
@@ -94,10 +94,7 @@ def both_sides(
         upper.append(Value.of(root, Kind.CERTIFIED))
         lower.append(Value.of(root if exact else math.nextafter(root, 0.0), Kind.LOWER))
     high, low = product(upper), product([Value(0.0, Kind.LOWER), *lower])
-    return (
-        Value(high.log, Kind.CERTIFIED, domain, statement=statement),
-        Value(low.log, Kind.LOWER, domain, statement=statement),
-    )
+    return replace(high, domain=domain, statement=statement), replace(low, domain=domain, statement=statement)
 
 
 def square_norm(x: Tensor) -> Fraction:
