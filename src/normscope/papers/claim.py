@@ -5,6 +5,7 @@ import math
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from enum import Enum
+from functools import partial
 from typing import Any
 
 from normscope.core.statement import PAPERS
@@ -145,37 +146,20 @@ def worst(verdicts: Iterable[Verdict]) -> Verdict:
     return next((v for v in (Verdict.FALSE, Verdict.LOOSE) if v in found), Verdict.HOLDS)
 
 
-def holds(condition: bool, measured: Mapping[str, Number], because: str) -> Outcome:
-    """Return that a claim holds if the numbers show it, and that it is false if not.
+def judged(
+    verdict: Verdict, condition: bool, measured: Mapping[str, Number], because: str, otherwise: Verdict = Verdict.HOLDS
+) -> Outcome:
+    """Return a verdict if the numbers show it, and another one if not.
 
-    >>> holds(1 < 2, {}, "one is less than two").verdict.name
-    'HOLDS'
+    >>> holds(1 < 2, {}, "one is less than two").verdict.name, refuted(1 < 2, {}, "one is not two").verdict.name
+    ('HOLDS', 'FALSE')
+    >>> given(True, {}, "it needs one").verdict.name, unsupported(False, {}, "it follows").verdict.name
+    ('ASSUMPTION', 'HOLDS')
     """
-    return Outcome(Verdict.HOLDS if condition else Verdict.FALSE, measured, because)
+    return Outcome(verdict if condition else otherwise, measured, because)
 
 
-def refuted(condition: bool, measured: Mapping[str, Number], because: str) -> Outcome:
-    """Return that a claim is false if the numbers show it, and that it holds if not.
-
-    >>> refuted(1 < 2, {}, "one is not two").verdict.name
-    'FALSE'
-    """
-    return Outcome(Verdict.FALSE if condition else Verdict.HOLDS, measured, because)
-
-
-def unsupported(condition: bool, measured: Mapping[str, Number], because: str) -> Outcome:
-    """Return that a claim has no support if the numbers show it, and that it holds if not.
-
-    >>> unsupported(True, {}, "nothing follows from it").verdict.name
-    'UNSUPPORTED'
-    """
-    return Outcome(Verdict.UNSUPPORTED if condition else Verdict.HOLDS, measured, because)
-
-
-def given(condition: bool, measured: Mapping[str, Number], because: str, otherwise: Verdict = Verdict.HOLDS) -> Outcome:
-    """Return that a claim needs an assumption if the numbers show it, and another verdict if not.
-
-    >>> given(True, {}, "it needs one").verdict.name
-    'ASSUMPTION'
-    """
-    return Outcome(Verdict.ASSUMPTION if condition else otherwise, measured, because)
+#: A claim holds if the numbers show it, and is false if not.
+holds = partial(judged, Verdict.HOLDS, otherwise=Verdict.FALSE)
+#: A claim is false, has no support, or needs an assumption if the numbers show it, and holds if not.
+refuted, unsupported, given = (partial(judged, v) for v in (Verdict.FALSE, Verdict.UNSUPPORTED, Verdict.ASSUMPTION))

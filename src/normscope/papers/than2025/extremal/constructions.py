@@ -225,22 +225,14 @@ def scaled_output(network: nn.Sequential, x: Tensor) -> Scaled:
     if wrong:
         raise InputError(f"Expected linear layers without bias, or activations such as ReLU, got {wrong[0]}.")
     logs: list[float] = []
+    unit = x.detach()
     with torch.no_grad():
-        unit = _unit(x.detach(), logs)
-        for module in network:
-            if logs[-1] == -math.inf:
+        for module in (nn.Identity(), *network):
+            unit = module(unit)
+            largest = float(unit.abs().max()) if unit.numel() else 0.0
+            if largest == 0:
                 return Scaled(unit, -math.inf)
-            unit = _unit(module(unit), logs)
-    return Scaled(unit, math.fsum(logs) if logs[-1] != -math.inf else -math.inf)
-
-
-def _unit(x: Tensor, logs: list[float]) -> Tensor:
-    """Return a vector divided by its norm, the logarithm of which is appended; its squares stay in range."""
-    largest = float(x.abs().max()) if x.numel() else 0.0
-    if largest == 0:
-        logs.append(-math.inf)
-        return x
-    moderate = x / largest
-    norm = float(torch.linalg.vector_norm(moderate))
-    logs.extend((math.log(largest), math.log(norm)))
-    return moderate / norm
+            norm = float(torch.linalg.vector_norm(unit / largest))  # divided before, so that squares stay in range
+            logs += [math.log(largest), math.log(norm)]
+            unit = unit / largest / norm
+    return Scaled(unit, math.fsum(logs))
