@@ -42,25 +42,20 @@ SETTINGS = {
 def run(setting: _Setting, seed: int, data_root: Path | None, progress: Progress) -> Findings:
     """Compare smooth activations with ReLU: the Hessian where it exists, the jump of the gradient, and training."""
     x, y = unit_data(setting.data, data_root, "train", setting.examples)
+    seeds, steps = range(seed, seed + setting.seeds), range(0, setting.steps + 1, setting.every)
     hessians: dict[str, np.ndarray] = {}
     jumps: dict[str, np.ndarray] = {}
     losses: dict[str, np.ndarray] = {}
-    steps = list(range(0, setting.steps + 1, setting.every))
     for name in ACTIVATIONS:
 
         def at_depth(k: int, depth: int, name: str = name) -> dict[str, float]:
-            net = WeightNormNetwork(
-                x.shape[1], width=setting.width, depth=depth, activation=name, seed=seed + k
-            ).double()
-            return {
-                "hessian": prediction_hessian_norm(net, x[0]),
-                "movement": _gradient_movement(net, x[0], seed + k),
-            }
+            net = WeightNormNetwork(x.shape[1], width=setting.width, depth=depth, activation=name, seed=k).double()
+            return {"hessian": prediction_hessian_norm(net, x[0]), "movement": _gradient_movement(net, x[0], k)}
 
         progress(name)
-        found = by_seed(range(setting.seeds), setting.depths, at_depth)
+        found = by_seed(seeds, setting.depths, at_depth)
         hessians[name], jumps[name] = found["hessian"], found["movement"]
-        losses[name] = np.array([_training(x, y, name, setting, seed + k) for k in range(setting.seeds)])
+        losses[name] = np.array([_training(x, y, name, setting, k) for k in seeds])
     panels = (
         _chart("Hessian of the predictor, where it exists", "largest |eigenvalue|", setting.depths, hessians),
         _chart("Movement of the gradient over a short way", "|difference| / distance", setting.depths, jumps),

@@ -103,7 +103,10 @@ def run(setting: _Setting, seed: int, data_root: Path | None, progress: Progress
     with torch.no_grad():
         decisions = network(u).argmax(1)
     half = len(u) // 2
-    rows = _surrogates(setting, (x, y), u[:half], source, progress)
+    rows = []
+    for candidate in setting.candidates:
+        progress("training a surrogate: {} components, {} units, {} levels on each side".format(*candidate))
+        rows.append(_surrogate(candidate, setting, x, y, u[:half], source))
     best = min(rows, key=lambda row: row.bound.log)
     apart = int((best.decide(u[half:]) != decisions[half:]).sum())
     whole = by_surrogate(best.bound, apart, len(u) - half, DELTA / 2)
@@ -153,30 +156,22 @@ class _Surrogate:
     decide: Callable[[Tensor], Tensor]
 
 
-def _surrogates(
-    setting: _Setting,
-    train: tuple[Tensor, Tensor],
-    unlabelled: Tensor,
-    source: torch.Generator,
-    progress: Progress,
-) -> list[_Surrogate]:
-    """Train every candidate on the principal components of unlabelled images."""
-    x, y = train
-    found = []
-    for components, width, levels in setting.candidates:
-        progress(f"training a surrogate: {components} components, {width} units, {2 * levels + 1} levels")
-        project = components_of(unlabelled, components)
-        small = QuantizedNetwork(components, width, int(y.max()) + 1, levels, source)
-        _fit(small, project(x), y, setting.surrogate_epochs, 1e-2, 500, source)
+def _surrogate(
+    candidate: tuple[int, int, int], setting: _Setting, x: Tensor, y: Tensor, unseen: Tensor, source: torch.Generator
+) -> _Surrogate:
+    """Train a candidate on the principal components of unlabelled images."""
+    components, width, levels = candidate
+    project = components_of(unseen, components)
+    small = QuantizedNetwork(components, width, int(y.max()) + 1, levels, source)
+    _fit(small, project(x), y, setting.surrogate_epochs, 1e-2, 500, source)
 
-        @torch.no_grad()
-        def decide(images: Tensor, network: nn.Module = small, project: Callable[[Tensor], Tensor] = project) -> Tensor:
-            return network(project(images)).argmax(1)
+    @torch.no_grad()
+    def decide(images: Tensor) -> Tensor:
+        return small(project(images)).argmax(1)
 
-        errors = int((decide(x) != y).sum())
-        bound = occam(errors, len(x), small.bits(), DELTA / (2 * len(setting.candidates)))
-        found.append(_Surrogate(small.bits(), errors, bound, decide))
-    return found
+    errors = int((decide(x) != y).sum())
+    bound = occam(errors, len(x), small.bits(), DELTA / (2 * len(setting.candidates)))
+    return _Surrogate(small.bits(), errors, bound, decide)
 
 
 def randomized(

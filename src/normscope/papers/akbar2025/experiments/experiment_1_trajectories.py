@@ -90,16 +90,16 @@ def _angles(path: np.ndarray, truth: np.ndarray) -> np.ndarray:
 def _panels(paths: Paths, equal: dict[float, np.ndarray], s: _Setting) -> tuple[Panel, ...]:
     """Return the paths of one seed, lengths over time, and angles at equal effective steps."""
     lines, lengths, angles = [], [], []
-    every = range(0, s.steps + 1, max(1, s.steps // 100))
+    every = list(range(0, s.steps + 1, max(1, s.steps // 100)))
     for (batch_norm, norm), path in paths.items():
         label = f"{NAMES[batch_norm]}, start {norm:g}"
         lines.append(Line(label, tuple(path[:, 0, 0].tolist()), tuple(path[:, 0, 1].tolist()), dashed=not batch_norm))
         ratio = np.linalg.norm(path, axis=2) / np.linalg.norm(path[0], axis=1)
-        lengths.append(Line.over_seeds(label, list(every), ratio[list(every)].T, dashed=not batch_norm))
+        lengths.append(Line.over_seeds(label, every, ratio[every].T, dashed=not batch_norm))
     for norm, path in equal.items():
-        direction = path[list(every)] / np.linalg.norm(path[list(every)], axis=2, keepdims=True)
+        direction = path[every] / np.linalg.norm(path[every], axis=2, keepdims=True)
         turned = np.degrees(np.arccos(np.clip((direction * direction[:1]).sum(2), -1, 1)))
-        angles.append(Line.over_seeds(f"start {norm:g}", list(every), turned.T))
+        angles.append(Line.over_seeds(f"start {norm:g}", every, turned.T))
     return (
         Panel("Paths of w (one seed)", "w_1", "w_2", tuple(lines)),
         Panel("Length of w", "step", "length over length at the start", tuple(lengths), log_y=True),
@@ -119,9 +119,8 @@ def _evidence(
     turns = [_angles(path, truth) for path in equal.values()]
     aligned = {b: np.mean([right[b, n] for n in s.norms]) for b in (True, False)}
     return [
-        *(Evidence(f"with BatchNorm |w| changes by less than 1 % (start of length {n:g})", "BatchNorm", {"paper": 0.01,
-                 **spread(drift[n])}, drift[n].max() < 0.01)
-        for n in s.norms),
+        *(Evidence(f"with BatchNorm |w| changes by less than 1 % (start of length {n:g})", "BatchNorm",
+                   {"paper": 0.01, **spread(drift[n])}, drift[n].max() < 0.01) for n in s.norms),
         Evidence("with BatchNorm the path turns monotonically towards its end", "BatchNorm",
                  {"share of runs": monotone.mean()}, monotone.mean() > 0.95),
         Evidence("without BatchNorm |w| grows from small starts", "plain",
