@@ -25,10 +25,7 @@ class _Setting:
     points: int
 
 
-SETTINGS = {
-    "smoke": _Setting((1, 2, 4, 8), 8, 6, 2, 2),
-    "laptop": _Setting((1, 2, 4, 8, 16, 32, 64), 32, 16, 5, 4),
-}
+SETTINGS = {"smoke": _Setting((1, 2, 4, 8), 8, 6, 2, 2), "laptop": _Setting((1, 2, 4, 8, 16, 32, 64), 32, 16, 5, 4)}
 
 
 def run(setting: _Setting, seed: int, data_root: Path | None, progress: Progress) -> Findings:

@@ -160,17 +160,14 @@ def _origin() -> Outcome:
 
     Corrected: Only for eps = 0. For eps > 0 the derivative is gamma/sqrt(eps) (I - 11^T/m), large but defined.
     """
-    x, target, eps = gaussian(302, 10, 3), gaussian(303, 10), 1e-5
-    zero = zeros(3)
+    x, target, zero, eps = gaussian(302, 10, 3), gaussian(303, 10), zeros(3), 1e-5
     slope = gradient(lambda w: (standardized(x @ w, eps)[0] - target).square().sum() / 2, zero)
     ours = batch_norm_backward(-target, x @ zero, 1.0, eps) @ x
     confirm("the gradient at zero", 0.0, largest(slope - ours))
     bare = gradient(lambda w: (standardized(x @ w, 0.0)[0] - target).square().sum() / 2, zero)
-    measured = {
-        "gradient, eps = 1e-5": float(slope.norm()),
-        "gradient, eps = 0, is a number": bool(bare.isfinite().all()),
-    }
-    needs = bool(slope.isfinite().all()) and not measured["gradient, eps = 0, is a number"]
+    defined = bool(bare.isfinite().all())
+    measured = {"gradient, eps = 1e-5": float(slope.norm()), "gradient, eps = 0, is a number": defined}
+    needs = bool(slope.isfinite().all()) and not defined
     return given(needs, measured, "only eps = 0 leaves it undefined", Verdict.FALSE)
 
 
@@ -270,13 +267,9 @@ def _spectrum() -> Outcome:
     bend = _curvature_at(z, gamma * standardized(z, 0.0)[0], gamma, 0.0)
     values = torch.linalg.eigvalsh(bend)
     full = gamma**2 / float(z.var(correction=0))
-    measured = {
-        "zero eigenvalues": int((values.abs() < ZERO).sum()),
-        "equal to gamma^2/sigma^2": int(((values - full).abs() < ZERO).sum()),
-        "m": 7,
-    }
-    right = measured["zero eigenvalues"] == 2 and measured["equal to gamma^2/sigma^2"] == 5
-    return holds(right, measured, "a projector times a number")
+    flat, equal = (int(((values - value).abs() < ZERO).sum()) for value in (0.0, full))
+    measured = {"zero eigenvalues": flat, "equal to gamma^2/sigma^2": equal, "m": 7}
+    return holds(flat == 2 and equal == 5, measured, "a projector times a number")
 
 
 @CLAIMS.add("003-A12c", "Appendix A.1.2", standardization_core)

@@ -168,11 +168,7 @@ def _weight_norm() -> Outcome:
     unit, length = v / v.norm(), float(v.norm())
     diagonal = back * float(g) / length * (1 - unit.square())
     printed_g = float((back * unit).sum()) / length
-    measured = {
-        "grad_v, error": largest(diagonal - to_v),
-        "dL/dg, printed": printed_g,
-        "dL/dg, true": float(to_g),
-    }
+    measured = {"grad_v, error": largest(diagonal - to_v), "dL/dg, printed": printed_g, "dL/dg, true": float(to_g)}
     wrong = measured["grad_v, error"] > ZERO and not close(printed_g, float(to_g))
     return refuted(wrong, measured, "both miss a part of the derivative")
 

@@ -18,7 +18,7 @@ from normscope.geometry.norm_growth import (
 )
 from normscope.geometry.symmetry import radial_derivative
 from normscope.geometry.weight_norm import weight_norm_gradients
-from normscope.papers.claim import Claims, Outcome, close, given, holds, refuted
+from normscope.papers.claim import Claims, Measured, Outcome, close, given, holds, refuted
 from normscope.papers.laboratory import (
     chain,
     descended,
@@ -29,7 +29,7 @@ from normscope.papers.laboratory import (
     square_loss,
     weight_of_neuron,
 )
-from normscope.papers.measure import confirm, gradient
+from normscope.papers.measure import confirm, gradient, norm
 from normscope.papers.tensors import ZERO, gaussian, largest, numbers, ones, zeros
 
 CLAIMS = Claims("akbar2025")
@@ -267,18 +267,12 @@ def _not_smooth() -> Outcome:
     is ||w|| ||grad|| and ||w||^2 lambda_max.
     """
     loss, start = weight_of_neuron()
-    rates, sizes = [], []
-    for c in (1.0, 0.1, 0.01):
-        point = {"w": c * start["w"]}
-        rates.append(float(torch.linalg.eigvalsh(dense_hessian(loss, point)).abs().max()))
-        sizes.append(float(gradient_of(loss, point)["w"].norm()))
+    points = [{"w": c * start["w"]} for c in (1.0, 0.1, 0.01)]
+    rates = [norm(dense_hessian(loss, point)) for point in points]
+    sizes = [float(gradient_of(loss, point)["w"].norm()) for point in points]
     confirm("the curvature at w/100", 1e4 * rates[0], rates[2])
-    measured = {
-        "|H| at w": rates[0],
-        "at w/10": rates[1],
-        "at w/100": rates[2],
-        "gradient at w/100 over w": sizes[2] / sizes[0],
-    }
+    measured = dict(zip(("|H| at w", "at w/10", "at w/100"), rates, strict=True))
+    measured["gradient at w/100 over w"] = sizes[2] / sizes[0]
     return refuted(rates[2] > 100 * rates[0], measured, "small weights make the loss as rough as one likes")
 
 
@@ -317,12 +311,10 @@ def _dead_units() -> Outcome:
     confirm("no value is above sqrt(m - 1)", 1.0, float(values.max() <= root))
     shift = -root * ones(40)
     slope = gradient(lambda beta: torch.relu(values + beta).square().sum(), shift)
-    measured = {
-        "samples that turn the worst unit on, beta = 0": fewest,
-        "units on, beta = -sqrt(m - 1)": int((values + shift > 0).sum()),
-        "gradient of beta there": float(slope.abs().max()),
-    }
-    needs = fewest > 0 and measured["units on, beta = -sqrt(m - 1)"] == 0
+    on = int((values + shift > 0).sum())
+    measured: Measured = {"samples that turn the worst unit on, beta = 0": fewest, "units on, beta = -sqrt(m - 1)": on}
+    measured["gradient of beta there"] = largest(slope)
+    needs = fewest > 0 and on == 0
     return given(needs, measured, "a shift of zero keeps units alive, a low one turns them off for good")
 
 

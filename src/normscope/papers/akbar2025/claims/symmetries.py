@@ -134,14 +134,9 @@ def _example_linear() -> Outcome:
     x = gaussian(16, 4)
     found = dense_hessian(lambda p: (p["w"] @ x - 0.7).square() / 2, {"w": gaussian(17, 4)})
     error = largest(found - torch.outer(x, x))
-    values = torch.linalg.eigvalsh(found)
-    measured = {
-        "error": error,
-        "||x||^2": float(x @ x),
-        "largest eigenvalue": float(values[-1]),
-        "zeros": nullity(found),
-    }
-    return holds(error < ZERO and nullity(found) == 3, measured, "the Hessian has rank one")
+    top, flat = float(torch.linalg.eigvalsh(found)[-1]), nullity(found)
+    measured = {"error": error, "||x||^2": float(x @ x), "largest eigenvalue": top, "zeros": flat}
+    return holds(error < ZERO and flat == 3, measured, "the Hessian has rank one")
 
 
 @CLAIMS.add("003-ex41b", "Section 4.1 (example)")
@@ -272,8 +267,8 @@ def _group() -> Outcome:
     Corrected: (R+ x R) per neuron: a scale and a bias each, and for affine BatchNorm before ReLU one more, (gamma_i,
     beta_i) against the next layer's column.
     """
-    found = flat_directions("batch", torch.relu, affine=False)
-    confirm("the nullity", symmetry_dimension("batch", 4, 3, affine=False, homogeneous=True), found)
+    one = flat_directions("batch", torch.relu, affine=False)
+    confirm("the nullity", symmetry_dimension("batch", 4, 3, affine=False, homogeneous=True), one)
     # with few samples some kinks are not seen, and the Hessian has zeros that are no symmetries
     x, below, above = gaussian(70, 300, 3), hidden_layer(71), hidden_layer(77, inputs=4)
     point = {f"{name}1": below[name] for name in ("W", "b", "gamma", "beta")} | above
@@ -288,13 +283,8 @@ def _group() -> Outcome:
     deep = nullity(dense_hessian(lambda p: (network(p) - target).square().mean(), point))
     ours = sum(symmetry_dimension("batch", 4, inputs, homogeneous=True) for inputs in (3, 4))
     confirm("the nullity of two layers", ours, deep)
-    measured = {
-        "one layer of 4, no affine part": found,
-        "printed": 1,
-        "two layers of 4, affine": deep,
-        "printed, two": 2,
-    }
-    return refuted(found != 1 and deep != 2, measured, "every neuron has its own scale and its own bias")
+    measured = {"one layer of 4, no affine part": one, "printed": 1, "two layers of 4, affine": deep, "printed, two": 2}
+    return refuted(one != 1 and deep != 2, measured, "every neuron has its own scale and its own bias")
 
 
 @CLAIMS.add("003-T1", "Table 1", symmetry_dimension, nullity)

@@ -225,11 +225,8 @@ def _small_norm() -> Outcome:
     tiny = {"0": 1e-4 * start}
     thrown = descended(loss, tiny, 0.1, 1)["0"].norm(dim=1)
     ends = [float(loss(descended(loss, p, 0.1, 60))) for p in ({"0": start}, tiny)]
-    measured = {
-        "loss after 60 steps from v": ends[0],
-        "from v/10000": ends[1],
-        "least norm after a step": float(thrown.min()),
-    }
+    least = float(thrown.min())
+    measured = {"loss after 60 steps from v": ends[0], "from v/10000": ends[1], "least norm after a step": least}
     return holds(ends[1] > ends[0] + 1e-6, measured, "one long step, then tiny ones, and a worse loss")
 
 
