@@ -6,7 +6,19 @@ import math
 
 import pytest
 
-from normscope.papers.claim import Claim, Claims, Outcome, Verdict, bound, close, equality, given, holds, refuted, worst
+from normscope.papers.claim import (
+    Claim,
+    Claims,
+    Outcome,
+    Verdict,
+    bound,
+    close,
+    given,
+    holds,
+    refuted,
+    unsupported,
+    worst,
+)
 
 
 def _nothing() -> Outcome:
@@ -46,13 +58,8 @@ def test_closeness_is_relative_above_one() -> None:
     assert not close(1e-3, 1.1e-3)
 
 
-def test_verdicts_on_equalities_and_bounds() -> None:
-    assert [equality(a, 1.0) for a in (1.0, 1.0 + 1e-12, 1.1, 0.9)] == [
-        Verdict.HOLDS,
-        Verdict.HOLDS,
-        Verdict.FALSE,
-        Verdict.FALSE,
-    ]
+def test_verdicts_on_bounds() -> None:
+    assert [close(a, 1.0) for a in (1.0, 1.0 + 1e-12, 1.1, 0.9)] == [True, True, False, False]
     assert [bound(a, 1.0) for a in (1.0, 1.1, 0.9)] == [Verdict.HOLDS, Verdict.LOOSE, Verdict.FALSE]
     assert worst([Verdict.LOOSE, Verdict.FALSE, Verdict.HOLDS]) is Verdict.FALSE
     assert worst([]) is Verdict.HOLDS
@@ -62,3 +69,4 @@ def test_verdicts_on_conditions() -> None:
     assert [holds(c, {}, "").verdict for c in (True, False)] == [Verdict.HOLDS, Verdict.FALSE]
     assert [refuted(c, {}, "").verdict for c in (True, False)] == [Verdict.FALSE, Verdict.HOLDS]
     assert [given(c, {}, "", Verdict.LOOSE).verdict for c in (True, False)] == [Verdict.ASSUMPTION, Verdict.LOOSE]
+    assert [unsupported(c, {}, "").verdict for c in (True, False)] == [Verdict.UNSUPPORTED, Verdict.HOLDS]

@@ -116,15 +116,6 @@ def close(a: float, b: float, relative: float = 1e-9) -> bool:
     return math.isclose(a, b, rel_tol=relative, abs_tol=relative)
 
 
-def equality(printed: float, true: float) -> Verdict:
-    """Return the verdict on ``constant = printed``.
-
-    >>> equality(1.0, 1.0).name, equality(2.0, 1.0).name
-    ('HOLDS', 'FALSE')
-    """
-    return Verdict.HOLDS if close(printed, true) else Verdict.FALSE
-
-
 def bound(printed: float, true: float) -> Verdict:
     """Return the verdict on ``constant <= printed``: false if below, loose if above, and holds if attained.
 

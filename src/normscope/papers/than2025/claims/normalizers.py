@@ -22,7 +22,7 @@ from normscope.operators.normalizers.layer_norm import (
     layer_norm_printed,
 )
 from normscope.operators.normalizers.secular_equation import centered_scale_norm
-from normscope.papers.claim import Claims, Measured, Outcome, Verdict, bound, close, equality, given, holds, worst
+from normscope.papers.claim import Claims, Measured, Outcome, Verdict, bound, close, given, holds, worst
 from normscope.papers.laboratory import layer_norm
 from normscope.papers.measure import confirm, confirm_bound, jacobian, jacobian_norm, norm, quotient
 from normscope.papers.tensors import EPS, gaussian, largest, numbers, ones, zeros
@@ -54,7 +54,7 @@ def _lemma_1() -> Outcome:
     confirm("the constant of torch's layer", batch_norm_running(gamma, gamma_var, EPS), scaled)
     printed = batch_norm_printed(var, 0.0)
     measured = {"true": true, "printed": printed, "true, torch BatchNorm1d with a scale": scaled}
-    return Outcome(equality(printed, true), measured, "a diagonal matrix has its largest entry as norm")
+    return holds(close(printed, true), measured, "a diagonal matrix has its largest entry as norm")
 
 
 @CLAIMS.add("001-L1'", "Section 3.1", batch_norm_running, batch_norm_batch_at)

@@ -21,7 +21,7 @@ from normscope.operators.normalizers.layer_norm import (
     layer_norm_on_floor,
     layer_norm_range,
 )
-from normscope.papers.claim import Claims, Measured, Outcome, close, equality, given, holds, refuted
+from normscope.papers.claim import Claims, Measured, Outcome, close, given, holds, refuted
 from normscope.papers.laboratory import certified, chain, layer_norm, layer_norm_at_zero, normalized, of_weight
 from normscope.papers.measure import Function, confirm, confirm_bound, gradient, jacobian_norm, norm, quotient
 from normscope.papers.tensors import EPS, gaussian, identity, numbers, ones
@@ -138,7 +138,7 @@ def _theorem_13_weights() -> Outcome:
     confirm("a ||h||, h = (1, -2, 2)", signed.constant.value, at)
     printed = theorem_13_printed(parts([3, 2, 1], [1.0, 5.0], 1, numbers(0, 0, 1), torch.float64)).value
     measured = {"true": true, "printed": printed, "largest quotient of 200 pairs": pairs}
-    return Outcome(equality(printed, true), measured, "h = (0, 0, 1), widths 3, 2, 1, a = 5")
+    return holds(close(printed, true), measured, "h = (0, 0, 1), widths 3, 2, 1, a = 5")
 
 
 @CLAIMS.add("001-T13(9)", "Theorem 13 (9)", total_input)
@@ -179,7 +179,7 @@ def _corollary_14_equality() -> Outcome:
     confirm_bound("sqrt(n) times the network's", corollary_14(stated, l1(6, reduction="sum")).value, true)
     printed = corollary_14_printed(stated).value
     measured = {"true, widths 3-4-5-6, a = 2, 3, ||x|| = 3": true, "printed": printed}
-    return Outcome(equality(printed, true), measured, "the l1 norm is sqrt(n)-Lipschitz in the l2 norm")
+    return holds(close(printed, true), measured, "the l1 norm is sqrt(n)-Lipschitz in the l2 norm")
 
 
 @CLAIMS.add("001-C14(10)", "Corollary 14 (10)", corollary_14, theorem_9)
