@@ -29,7 +29,7 @@ def norm(matrix: Tensor) -> float:
 def jacobian(function: Function, x: Tensor) -> Tensor:
     """Return the dense Jacobian at a point by autograd, as a matrix.
 
-    >>> jacobian(lambda x: 2 * x, numbers(1, 1)).tolist()
+    >>> jacobian(lambda x: 2 * x, torch.ones(2)).tolist()
     [[2.0, 0.0], [0.0, 2.0]]
     """
     with torch.enable_grad():
@@ -40,7 +40,7 @@ def jacobian(function: Function, x: Tensor) -> Tensor:
 def jacobian_norm(function: Function, x: Tensor) -> float:
     """Return the spectral norm of the Jacobian at a point.
 
-    >>> jacobian_norm(torch.relu, numbers(1, -1))
+    >>> jacobian_norm(torch.relu, torch.tensor([1.0, -1.0]))
     1.0
     """
     return norm(jacobian(function, x))
@@ -49,7 +49,7 @@ def jacobian_norm(function: Function, x: Tensor) -> float:
 def gradient(function: Function, x: Tensor) -> Tensor:
     """Return the gradient of a scalar function by autograd.
 
-    >>> gradient(lambda x: (x**2).sum(), numbers(3)).tolist()
+    >>> gradient(lambda x: (x**2).sum(), torch.tensor([3.0])).tolist()
     [6.0]
     """
     with torch.enable_grad():
@@ -61,7 +61,7 @@ def gradient(function: Function, x: Tensor) -> Tensor:
 def quotient(function: Function, a: Tensor, b: Tensor) -> float:
     """Return ``||f(a) - f(b)|| / ||a - b||``.
 
-    >>> quotient(lambda x: 3 * x, numbers(1), numbers(0))
+    >>> quotient(lambda x: 3 * x, torch.ones(1), torch.zeros(1))
     3.0
     """
     return float((function(a) - function(b)).detach().norm() / (a - b).norm())

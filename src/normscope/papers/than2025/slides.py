@@ -26,12 +26,7 @@ from normscope.papers.laboratory import certified, chain, layer_norm, layer_norm
 from normscope.papers.measure import confirm, confirm_bound, gradient, jacobian, jacobian_norm, norm
 from normscope.papers.tensors import EPS, gaussian, identity, numbers, ones, zeros
 from normscope.papers.than2025.claims.learning import DATASETS, DELTA, fixed_partition, partition_from_data
-from normscope.papers.than2025.complexity.iteration_counts import (
-    convex_lower,
-    convex_upper,
-    printed_lower_bounds,
-    slides_rates,
-)
+from normscope.papers.than2025.complexity import convex_lower, convex_upper, printed_lower_bounds, slides_rates
 
 CLAIMS = Claims("than2025slides")
 

@@ -25,14 +25,8 @@ from normscope.papers.claim import Claims, Measured, Outcome, close, given, hold
 from normscope.papers.laboratory import certified, chain, layer_norm, layer_norm_at_zero, normalized, of_weight
 from normscope.papers.measure import Function, confirm, confirm_bound, gradient, jacobian_norm, norm, quotient
 from normscope.papers.tensors import EPS, gaussian, identity, numbers, ones
-from normscope.papers.than2025.extremal.theorem_13_networks import (
-    gradients,
-    l1_loss,
-    parts,
-    theorem_13,
-    theorem_13_printed,
-    total_input,
-)
+from normscope.papers.than2025.extremal import gradients, l1_loss, theorem_13, theorem_13_printed
+from normscope.papers.than2025.extremal.theorem_13_networks import parts, total_input
 from normscope.papers.than2025.extremal.theorem_15_networks import theorem_15
 
 CLAIMS = Claims("than2025")
