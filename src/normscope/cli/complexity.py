@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import json as json_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
-import typer
+from typer import Argument, Option
 
 from normscope.cli import options
 from normscope.cli.analyze import Request, measured
-from normscope.cli.console import Stages, guarded, show
+from normscope.cli.console import Stages, finish, guarded
 from normscope.core.files import user_path
 
 if TYPE_CHECKING:
@@ -22,20 +21,18 @@ _MODEL = "A result.json written by analyze, or a model as for analyze, e.g. 'zoo
 
 @guarded
 def complexity(
-    model: Annotated[str, typer.Argument(metavar="MODEL", help=_MODEL, show_default=False)],
-    alpha: Annotated[
-        float, typer.Option(help="Target accuracy: norm of the gradient, or distance from a minimum.")
-    ] = 0.1,
-    delta: Annotated[float, typer.Option(help="Radius in Goldstein's definition of stationarity.")] = 0.1,
-    gap: Annotated[float, typer.Option(help="Initial loss minus its infimum.")] = 1.0,
-    radius: Annotated[float, typer.Option(help="Distance from the start to a minimizer, for convex losses.")] = 1.0,
-    signal: Annotated[float, typer.Option(help="Bound on the norm of the input of each layer.")] = 1.0,
-    loss: Annotated[str, typer.Option(help="Name of the loss, e.g. cross-entropy or l1.")] = "cross-entropy",
-    data: Annotated[str | None, typer.Option(help="Data for a model, as for analyze.")] = None,
+    model: Annotated[str, Argument(metavar="MODEL", help=_MODEL, show_default=False)],
+    alpha: Annotated[float, Option(help="Target accuracy: norm of the gradient, or distance from a minimum.")] = 0.1,
+    delta: Annotated[float, Option(help="Radius in Goldstein's definition of stationarity.")] = 0.1,
+    gap: Annotated[float, Option(help="Initial loss minus its infimum.")] = 1.0,
+    radius: Annotated[float, Option(help="Distance from the start to a minimizer, for convex losses.")] = 1.0,
+    signal: Annotated[float, Option(help="Bound on the norm of the input of each layer.")] = 1.0,
+    loss: Annotated[str, Option(help="Name of the loss, e.g. cross-entropy or l1.")] = "cross-entropy",
+    data: Annotated[str | None, Option(help="Data for a model, as for analyze.")] = None,
     data_root: options.DataRoot = None,
     limit: options.Limit = None,
     input: options.InputShape = None,
-    json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+    json: options.PlainJson = False,
 ) -> None:
     """Show how many iterations each layer of MODEL needs by the papers' corollaries, with and without its normalizers.
 
@@ -44,7 +41,7 @@ def complexity(
     """
     from normscope.lipschitz.loss import loss_constant
     from normscope.papers.than2025.complexity.iterations import Setting, iterations_of
-    from normscope.report.complexity import complexity_document, complexity_sections
+    from normscope.report.complexity import complexity_document
 
     setting = Setting(alpha, delta, gap, radius, signal)
     loss_constant(loss, 1)  # a name that is none is said before any work
@@ -54,10 +51,7 @@ def complexity(
     else:
         result, found = _analyzed(model, data, data_root, limit, input, quiet=json)
     iterations = iterations_of(result, found, loss, setting)
-    if json:
-        print(json_module.dumps(complexity_document(iterations), indent=1, allow_nan=False))
-        return
-    show(complexity_sections(iterations))
+    finish(iterations, json=json, document=complexity_document(iterations))
 
 
 def _read(path: Path) -> Result:
