@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from networks import points, seeded
 from normscope import analyze
-from normscope.analysis import capacity, end_to_end, layers
+from normscope.analysis import capacity, end_to_end, facts, layers
 from normscope.analysis.compare import compare
 from normscope.core.result import Result
 from normscope.report.html import report_html
@@ -110,10 +110,10 @@ def test_a_batch_norm_of_zeros_has_the_constant_zero() -> None:
 
 #: Steps of an analysis: where each is found, what is said when it fails, and the field that is then empty.
 STEPS = [
-    (capacity, "effect", "what normalizers change is left out", "effect"),
+    (facts, "effect", "what normalizers change is left out", "effect"),
     (capacity, "depth", "the table along depth is left out", "depth"),
-    (capacity, "statistics", "the statistics of the data is left out", "statistics"),
-    (capacity, "fold", "the tree of modules is left out", "blocks"),
+    (facts, "statistics", "the statistics of the data is left out", "statistics"),
+    (facts, "fold", "the tree of modules is left out", "blocks"),
     (end_to_end, "_stacked", "the bound on a stacked batch is left out", ""),
     (end_to_end, "_without", "the bound without normalizers is left out", ""),
     (end_to_end, "_search", "the lower bound is left out", ""),

@@ -25,10 +25,9 @@ from normscope.analysis.context import (
     walk_one,
 )
 from normscope.analysis.contradiction import uncontradicted, uncontradicted_row
-from normscope.analysis.depth_curve import depth
+from normscope.analysis.depth_curve import depth, gap
 from normscope.analysis.end_to_end import end_to_end
 from normscope.analysis.facts import gathered
-from normscope.analysis.gap import gap
 from normscope.analysis.layers import layers, normalizers
 from normscope.analysis.options import Options
 from normscope.core.depth_curve import Depth

@@ -171,22 +171,21 @@ def hot_channels(site: Site, seen: Seen | None) -> list[dict[str, Any]]:
     >>> hot_channels(site, None)
     [{'channel': 2, 'factor': 8.0, 'factor_over_median': 8.0}]
     """
-    factor = _factors(site, seen)
     variance = None if seen is None or seen.moments.count == 0 else seen.moments.variance.flatten().cpu()
-    columns = {"factor": factor, "variance": variance}
-    sizes = {t.numel() for t in columns.values() if t is not None}
-    if len(sizes) > 1:  # the data was seen along another axis than the scale acts on
-        columns["variance"] = None
-    rows: list[dict[str, Any]] = []
-    ratios = {key: _over_median(t) for key, t in columns.items() if t is not None and t.numel() > 1}
+    given = {"factor": _factors(site, seen), "variance": variance}
+    columns = {key: t for key, t in given.items() if t is not None}
+    if len({t.numel() for t in columns.values()}) > 1:  # the data was seen along another axis than the scale acts on
+        del columns["variance"]
+    ratios = {key: _over_median(t) for key, t in columns.items() if t.numel() > 1}
     if not ratios:
         return []
     heat = torch.stack(list(ratios.values())).amax(0)
+    rows: list[dict[str, Any]] = []
     for channel in heat.argsort(descending=True, stable=True)[:KEPT].tolist():
         if float(heat[channel]) > HOT:
             row: dict[str, Any] = {"channel": channel}
             for key, ratio in ratios.items():
-                row |= {key: float(columns[key][channel]), f"{key}_over_median": float(ratio[channel])}  # type: ignore[index]
+                row |= {key: float(columns[key][channel]), f"{key}_over_median": float(ratio[channel])}
             rows.append(row)
     return rows
 

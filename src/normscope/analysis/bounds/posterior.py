@@ -200,20 +200,17 @@ class _Noisy:
 
     def choose_level(self, x: Tensor, y: Tensor, source: torch.Generator) -> float:
         """Take the largest noise of the prior that costs few errors on its own samples."""
-        size = self.spread
-        few = torch.randint(len(x), (1024,), generator=source)
-        least, level = 0.0, LEVELS[-1]
-        for tried in (0.0, *LEVELS):
-            self.spread = {n: tried * s for n, s in size.items()}
+        size, few = self.spread, torch.randint(len(x), (1024,), generator=source)
+        level = allowed = 0.0
+        for level in (0.0, *LEVELS):
+            self.spread = {n: level * s for n, s in size.items()}
             with torch.no_grad():
                 wrong = [(self._scores(x[i], source).argmax(1) != y[i]).double().mean() for i in few.split(128)]
             error = float(torch.stack(wrong).mean())
-            if tried == 0:
-                least = error
-            elif error <= least + COST or tried == LEVELS[-1]:
-                level = tried
+            if level == 0:
+                allowed = error + COST
+            elif error <= allowed:
                 break
-        self.spread = {n: level * s for n, s in size.items()}
         return level
 
     def train(self, x: Tensor, y: Tensor, steps: int, source: torch.Generator) -> None:
