@@ -56,8 +56,7 @@ def around_data(work: Work, ceiling: Value | None) -> Around | None:
         return None
     timed = options.time != SECONDS
     asked = options.radius is not None or timed
-    cost = forward_cost(work.program) * (1 + sum(math.prod(b.shape) for b in work.program.blocks))
-    cost += AGAIN * overhead(work.program)
+    cost = _ball_cost(work.program)
     found = one_at_a_time(work, work.at_most(DRAWN_FROM))
     order = torch.randperm(len(found), generator=torch.Generator().manual_seed(options.seed))
     points = [found[i] for i in order.tolist()]
@@ -67,11 +66,21 @@ def around_data(work: Work, ceiling: Value | None) -> Around | None:
         return _at_points(work, points, ceiling, None if asked else max(1.0, 2 * cost / RATE))
     radii = _radii(options.radii or None, points)
     if not asked:  # by the size of the network, so that a seed gives the same result
-        each = len(radii) * (OVERHEAD * max(1, len(work.program.atoms)) + cost / RATE)
+        each = len(radii) * ball_seconds(work.program)
         affordable, needed = int(USUAL_SECONDS / each), points_needed(options.share, options.confidence)
         points = points[: max(1, needed if affordable < needed <= 2 * affordable else affordable)]
     balls, notes = _balls(work, points if timed else points[:POINTS], radii, options.time if timed else math.inf)
     return _stated(work, balls, radii, notes, ceiling)
+
+
+def _ball_cost(program: Program) -> float:
+    """Return the multiplications that a ball around a point takes, about."""
+    return forward_cost(program) * (1 + sum(math.prod(b.shape) for b in program.blocks)) + AGAIN * overhead(program)
+
+
+def ball_seconds(program: Program) -> float:
+    """Return the CPU time that a ball around a point takes, about."""
+    return OVERHEAD * max(1, len(program.atoms)) + _ball_cost(program) / RATE
 
 
 def _at_points(work: Work, points: list[list[Tensor]], ceiling: Value | None, seconds: float | None) -> Around | None:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from normscope.analysis.around import AGAIN, BALL_WORK, OVERHEAD, RATE
+from normscope.analysis.around import BALL_WORK, ball_seconds
 from normscope.analysis.bounds.chain import RefusedError
 from normscope.analysis.bounds.measured import Network
 from normscope.analysis.bounds.scores import Scores
@@ -15,7 +15,6 @@ from normscope.core.errors import InputError
 from normscope.generalization.margins import flat_cells, margins, ramp_loss
 from normscope.generalization.partition import Partition, grid, voronoi
 from normscope.graph.interpreter import run
-from normscope.lipschitz.cost import forward_cost, overhead
 from normscope.lipschitz.local.ball import on_balls
 from normscope.operators.program import Program
 
@@ -206,8 +205,7 @@ def _affordable(program: Program) -> tuple[float, int]:
     blocks = program.blocks
     if len(blocks) != 1 or blocks[0].kind != "input":
         return math.inf, 0
-    cost = forward_cost(program) * (1 + math.prod(blocks[0].shape)) + AGAIN * overhead(program)
-    each = OVERHEAD * max(1, len(program.atoms)) + cost / RATE
+    each = ball_seconds(program)
     return each, int(SECONDS / each)
 
 
