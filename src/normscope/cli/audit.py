@@ -70,8 +70,7 @@ def _bench(bound: str, draws: int, delta: float, seed: int, *, json: bool, quiet
     """Try to break a bound; exit with code 1 if it is broken."""
     with Stages(quiet=quiet, lines=not json) as stages:
         stages("loading the problems")
-        from normscope.generalization.bench.contestants import CONTESTANTS
-        from normscope.generalization.bench.run import try_bound
+        from normscope.generalization.bench.run import CONTESTANTS, try_bound
 
         found = None
         if bound != "list":

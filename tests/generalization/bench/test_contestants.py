@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 from normscope.generalization import clopper_pearson, g_paper, occam, than_phan_bound
-from normscope.generalization.bench.contestants import CONTESTANTS, FALSE
 from normscope.generalization.bench.problems import PROBLEMS
+from normscope.generalization.bench.run import CONTESTANTS, FALSE
 
 
 def test_bounds_of_a_draw() -> None:

@@ -8,9 +8,8 @@ import math
 import pytest
 
 from normscope.core.errors import InputError
-from normscope.generalization.bench.contestants import CONTESTANTS, FALSE
 from normscope.generalization.bench.problems import Draw
-from normscope.generalization.bench.run import try_bound
+from normscope.generalization.bench.run import CONTESTANTS, FALSE, try_bound
 
 
 @pytest.mark.turns(3)

@@ -1,10 +1,14 @@
-"""Test a bound on every problem many times, and whether it fails more often than it claims."""
+"""Test a bound on every problem many times, and whether it fails more often than it claims.
+
+Known by name are our bounds, bounds as they are printed, and two that are false.
+"""
 
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
+import torch
 from scipy.stats import binomtest
 
 from normscope.core.display import Shown
@@ -12,11 +16,159 @@ from normscope.core.errors import InputError
 from normscope.core.files import Saved
 from normscope.core.numbers import check_count, check_fraction
 from normscope.core.statement import statement
-from normscope.generalization.bench.contestants import CONTESTANTS, Bound, Contestant
-from normscope.generalization.bench.problems import PROBLEMS
+from normscope.core.value import Kind, Value
+from normscope.generalization.bench.problems import PROBLEMS, Cells, Draw
+from normscope.generalization.compression import by_surrogate, occam
+from normscope.generalization.held_out import clopper_pearson, held_out_local_term
+from normscope.generalization.margin_bounds import (
+    ChainLayer,
+    bartlett_bound,
+    golowich_bound,
+    neyshabur_bound,
+    row_norm_bound,
+)
+from normscope.generalization.pac_bayes import pac_bayes_bound, pac_bayes_kl, pac_bayes_lambda, pac_bayes_quadratic
+from normscope.generalization.printed_bounds import than_phan_bound
+from normscope.generalization.theorem_20 import g_paper, g_tight, g_total_variation
+from normscope.generalization.vc import vc_gap
 
 #: Probability with which a bound that keeps its promise is called broken, over all problems together.
 LEVEL = 1e-3
+#: Samples whose distances from unseen inputs are looked at.
+LOOKED = 500
+#: A bound on the risk of the model of a draw; NaN where it says nothing about such a model.
+Bound = Callable[[Draw, float], float]
+
+
+@dataclass(frozen=True)
+class Contestant:
+    """A bound with its name."""
+
+    name: str  #: how it is called
+    bound: Bound  #: what it computes
+    randomized: bool = False  #: whether it speaks about the randomized model of a draw
+
+
+def _held_out(draw: Draw, delta: float) -> float:
+    if not np.isin(draw.fresh, (0.0, 1.0)).all():
+        return math.nan
+    return clopper_pearson(int(draw.fresh.sum()), len(draw.fresh), delta).value
+
+
+def _local(cells: Cells) -> float:
+    """Return ``sum_i (m_i/m) min(1, L_i D_i)`` over occupied cells: no loss in [0, 1] moves by more than one."""
+    counts = cells.counts
+    terms = np.minimum(1.0, cells.constants * np.where(cells.constants > 0, cells.diameters, 1.0))
+    return float((counts * terms).sum() / counts.sum())
+
+
+def _theorem_20(draw: Draw, delta: float) -> float:
+    counts = draw.cells.counts
+    tight = g_tight(1.0, int((counts > 0).sum()), len(counts), draw.samples, delta / 2).value
+    variation = g_total_variation(1.0, len(counts), draw.samples, delta / 2).value
+    return draw.train_error + _local(draw.cells) + min(tight, variation)
+
+
+def _theorem_20_held_out(draw: Draw, delta: float) -> float:
+    """With distances from unseen inputs, by a random part of the sample (the first: samples come in random order)."""
+    counts = draw.cells.counts
+    u, there = draw.unseen or (draw.inputs[:0], draw.cells.index[:0])
+    some = draw.inputs[:LOOKED]
+    here = draw.cells.index[:LOOKED]
+    most = np.where(draw.cells.constants > 0, np.minimum(1.0, draw.cells.constants * draw.cells.diameters), 0.0)
+    apart = np.linalg.norm(some[:, None, :] - u[None, :, :], axis=2)
+    moves = np.minimum(draw.cells.constants[here][:, None] * apart, most[here][:, None])
+    v, a, b, m, r = (torch.from_numpy(t) for t in (moves, here, there, counts, most))
+    local = held_out_local_term(v, a, b, m, r, delta / 2).value
+    return draw.train_error + local + g_total_variation(1.0, len(counts), draw.samples, delta / 2).value
+
+
+def _printed(cells: Cells, draw: Draw, delta: float) -> float:
+    counts = cells.counts
+    return (
+        draw.train_error + _local(cells) + g_paper(1.0, int((counts > 0).sum()), len(counts), draw.samples, delta).value
+    )
+
+
+def _than_phan(draw: Draw, delta: float) -> float:
+    return draw.train_error + than_phan_bound(draw.cells.counts.tolist(), delta / 5, 100.0, 4 * delta / 5).value
+
+
+def _occam(draw: Draw, delta: float) -> float:
+    if draw.bits == math.inf or not np.isin(draw.losses, (0.0, 1.0)).all():
+        return math.nan
+    return occam(int(draw.losses.sum()), draw.samples, draw.bits, delta).value
+
+
+def _vc(draw: Draw, delta: float) -> float:
+    if draw.dimension == math.inf:
+        return math.nan
+    return draw.train_error + vc_gap(draw.dimension, draw.samples, delta).value
+
+
+def _margin(bound: Callable[..., Value], *, radius: bool = False) -> Bound:
+    def of_draw(draw: Draw, delta: float) -> float:
+        if draw.weights is None or (radius and draw.radius == math.inf):
+            return math.nan
+        layers = [ChainLayer.of(torch.tensor(np.stack([0 * draw.weights, draw.weights])))]
+        size = draw.radius if radius else float(np.linalg.norm(draw.inputs))
+        gammas = np.quantile(draw.margins[draw.margins > 0], (0.5, 0.9))
+        return min(
+            float((draw.margins <= g).mean()) + bound(layers, size, float(g), draw.samples, delta).value for g in gammas
+        )
+
+    return of_draw
+
+
+def _pac_bayes(form: Callable[[float, float, int, float], Value]) -> Bound:
+    def of_draw(draw: Draw, delta: float) -> float:
+        if draw.posterior is None:
+            return math.nan
+        loss, divergence, _ = draw.posterior
+        return form(loss, divergence, draw.samples, delta).value
+
+    return of_draw
+
+
+def _mcallester(loss: float, divergence: float, samples: int, delta: float) -> Value:
+    return Value.of(loss, Kind.CERTIFIED) + pac_bayes_bound(divergence, samples, delta)
+
+
+def _split(draw: Draw, delta: float) -> float:
+    return math.nan if draw.split is None else pac_bayes_kl(*draw.split, delta).value
+
+
+def _surrogate(draw: Draw, delta: float) -> float:
+    if draw.surrogate is None:
+        return math.nan
+    errors, bits, apart, inputs = draw.surrogate
+    return by_surrogate(occam(errors, draw.samples, bits, delta / 2), apart, inputs, delta / 2).value
+
+
+_ALL = (
+    Contestant("held-out", _held_out),
+    Contestant("theorem-20", _theorem_20),
+    Contestant("theorem-20-held-out", _theorem_20_held_out),
+    Contestant("theorem-20-printed", lambda draw, delta: _printed(draw.cells, draw, delta)),
+    Contestant("theorem-20-data-partition", lambda draw, delta: _printed(draw.after, draw, delta)),
+    Contestant("than-phan", _than_phan),
+    Contestant("occam", _occam),
+    Contestant("surrogate", _surrogate),
+    Contestant("vc", _vc),
+    Contestant("golowich", _margin(golowich_bound)),
+    Contestant("row-norms", _margin(row_norm_bound)),
+    Contestant("bartlett", _margin(bartlett_bound)),
+    Contestant("neyshabur", _margin(neyshabur_bound, radius=True)),
+    Contestant("pac-bayes-mcallester", _pac_bayes(_mcallester), randomized=True),
+    Contestant("pac-bayes-kl", _pac_bayes(pac_bayes_kl), randomized=True),
+    Contestant("pac-bayes-quadratic", _pac_bayes(pac_bayes_quadratic), randomized=True),
+    Contestant("pac-bayes-lambda", _pac_bayes(pac_bayes_lambda), randomized=True),
+    Contestant("pac-bayes-split", _split, randomized=True),
+)
+#: Bounds by name.
+CONTESTANTS = {c.name: c for c in _ALL}
+#: Those that are known to be false.
+FALSE = ("theorem-20-data-partition", "than-phan")
 
 
 @dataclass(frozen=True)
