@@ -51,6 +51,14 @@ class Partition:
             )
 
 
+def _inside(inputs: Tensor, low: Tensor, high: Tensor, what: str) -> Tensor:
+    """Return inputs as rows of numbers, after looking that they lie in a box."""
+    flat = inputs.reshape(len(inputs), -1).double()
+    if flat.shape[1] != len(low) or not bool(((flat >= low) & (flat <= high)).all()):
+        raise InputError(f"Expected inputs inside the box of the {what}, with one number per axis. Some are not.")
+    return flat
+
+
 def grid(low: Sequence[float], high: Sequence[float], counts: Sequence[int]) -> Partition:
     """Return the partition of a box into equal boxes; inputs outside the box are refused when they come.
 
@@ -76,9 +84,7 @@ def grid(low: Sequence[float], high: Sequence[float], counts: Sequence[int]) -> 
     strides = torch.tensor([math.prod(counts[j + 1 :]) for j in range(len(counts))])
 
     def assign(inputs: Tensor) -> Tensor:
-        flat = inputs.reshape(len(inputs), -1).double()
-        if flat.shape[1] != len(first) or not bool(((flat >= first) & (flat <= last)).all()):
-            raise InputError("Expected inputs inside the box of the grid, with one number per axis. Some are not.")
+        flat = _inside(inputs, first, last, "grid")
         place = torch.minimum(((flat - first) / sides).floor().long(), number - 1)
         return (place * strides).sum(1)
 
@@ -116,10 +122,7 @@ def voronoi(centres: Tensor, low: Sequence[float], high: Sequence[float], *, fro
     first, last = (torch.tensor(list(v), dtype=torch.float64) for v in (low, high))
 
     def assign(inputs: Tensor) -> Tensor:
-        flat = inputs.reshape(len(inputs), -1).double()
-        if flat.shape[1] != len(first) or not bool(((flat >= first) & (flat <= last)).all()):
-            raise InputError("Expected inputs inside the box of the cells, with one number per axis. Some are not.")
-        return torch.cdist(flat, points).argmin(1)
+        return torch.cdist(_inside(inputs, first, last, "cells"), points).argmin(1)
 
     name, diameter = f"cells of {len(points)} nearest centres", torch.linalg.vector_norm(last - first)[None]
     middle, radius = (first + last)[None] / 2, diameter / 2 * (1 + 1e-12)

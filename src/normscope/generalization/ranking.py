@@ -2,6 +2,7 @@
 
 import itertools
 import math
+from collections import Counter, defaultdict
 from collections.abc import Hashable, Mapping, Sequence
 
 from scipy.stats import kendalltau
@@ -76,18 +77,15 @@ def _information(
     measure: Sequence[float], gap: Sequence[float], settings: Sequence[Setting], names: tuple[str, ...]
 ) -> float:
     """Return the information about the order of gaps that the measure gives beyond some hyper-parameters."""
-    groups: dict[Hashable, dict[tuple[int, int], int]] = {}
+    groups: dict[Hashable, Counter[tuple[int, int]]] = defaultdict(Counter)
     for i, j in itertools.permutations(range(len(gap)), 2):
-        if gap[i] == gap[j]:
-            continue
-        values = tuple((settings[i][n], settings[j][n]) for n in names)
-        signs = (_sign(measure[i] - measure[j]), _sign(gap[i] - gap[j]))
-        cell = groups.setdefault(values, {})
-        cell[signs] = cell.get(signs, 0) + 1
-    whole = sum(sum(c.values()) for c in groups.values())
+        if gap[i] != gap[j]:
+            values = tuple((settings[i][n], settings[j][n]) for n in names)
+            groups[values][_sign(measure[i] - measure[j]), _sign(gap[i] - gap[j])] += 1
+    whole = sum(cell.total() for cell in groups.values())
     information = uncertainty = 0.0
     for cell in groups.values():
-        size = sum(cell.values())
+        size = cell.total()
         first, second = ({s: sum(n for k, n in cell.items() if k[a] == s) for s in (-1, 0, 1)} for a in (0, 1))
         for (a, b), n in cell.items():
             information += n / whole * math.log(n * size / (first[a] * second[b]))
