@@ -92,7 +92,7 @@ def end_to_end(work: Work, search: Callable[[], Search] | None = None) -> Whole:
     keep("variance_floor", on_floor)
     keep("without_normalizers", step("the bound without normalizers", lambda: _without(work), None))
     del out["without_normalizers_probabilistic"]  # it is for comparison only
-    domain = None if on_floor is None else on_floor.composition.domain
+    domain = Domain() if on_floor is None else on_floor.composition.domain
     work.say("lower bounds")
     attained = step("the lower bound", search or (lambda: _search(work, domain)), Search(None, None, None))
     if attained.failure:
@@ -125,7 +125,7 @@ def _bound(work: Work, domain: Domain, chains: Chains | None, other: Program | N
     """Return the bound of the network on a domain, or that of another program, which is there for comparison only."""
     thorough = other is None or not is_large(other)
     composition = work.composition(other or work.program, domain, work.norms, chains, distributed=thorough)
-    return Bound(*_values(composition, domain.name, work.mode if other is None else None), composition)
+    return Bound(*_values(composition, work.mode if other is None else None), composition)
 
 
 def everywhere_of(work: Work) -> str:
@@ -160,16 +160,16 @@ def _restricted(domain: str, condition: str) -> str:
     return f"inputs {condition}" if domain == ALL_INPUTS else f"{domain} and {condition}"
 
 
-def _values(composition: Composition, domain: str, mode: str | None) -> tuple[Value, Value | None]:
+def _values(composition: Composition, mode: str | None) -> tuple[Value, Value | None]:
     """Return the certified value of a composition, and the probabilistic one where it is smaller."""
     certified, probable, delta = composition.total()
     chained = composition.chains is not None and composition.chains.used
     statement = "normscope Proposition CHAIN-1" if chained else "normscope F10"
-    rest = {"domain": domain, "mode": mode, "statement": statement, "assumptions": ("exact real arithmetic",)}
-    value = Value(rounded_up(certified), Kind.CERTIFIED, **rest)  # type: ignore[arg-type]
+    domain, exact = composition.domain.name, ("exact real arithmetic",)
+    value = Value(rounded_up(certified), Kind.CERTIFIED, domain, mode, statement, exact)
     if delta == 0.0 or probable >= certified:
         return value, None
-    return value, Value(rounded_up(probable), Kind.PROBABILISTIC, delta=delta, **rest)  # type: ignore[arg-type]
+    return value, replace(value, log=rounded_up(probable), kind=Kind.PROBABILISTIC, delta=delta)
 
 
 def _floor(work: Work, chains: Chains | None) -> Value | None:
@@ -227,7 +227,7 @@ def _without(work: Work) -> Bound | None:
     return found
 
 
-def _search(work: Work, domain: Domain | None) -> Search:
+def _search(work: Work, domain: Domain) -> Search:
     """Search for inputs with a large Jacobian or quotient, among all of the data where that is cheap."""
     cost, outputs = forward_cost(work.program), sum(e.numel for _, e in work.program.outputs)
     norms = None
@@ -277,7 +277,7 @@ def _stacked(work: Work) -> tuple[Value | None, Value | None]:
     name = f"stacked batches of {batch[0].shape[0]} whose normalizer stds stay above those of the first batch"
     name += f" and {condition}" if condition else ""
     domain = Domain(name, seen.floors())
-    value, _ = _values(Composition(program, domain, work.norms), name, "batch")
+    value, _ = _values(Composition(program, domain, work.norms), "batch")
     found = search_inputs(captured, program, [batch], domain, points=1, ascent=0, seed=work.options.seed)
     return value, _lower(found.jacobian, name, "batch")
 
