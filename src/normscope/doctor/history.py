@@ -1,5 +1,6 @@
 """What a training run recorded, as the rules read it: numbers by name, step by step."""
 
+import itertools
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -24,12 +25,8 @@ class Track:
         >>> Track("a", (0, 10, 20), (5.0, 1.0, 7.0)).since(2.0)
         20
         """
-        first = None
-        for step, value in zip(reversed(self.steps), reversed(self.values), strict=True):
-            if not value >= limit:
-                break
-            first = step
-        return first
+        backwards = zip(reversed(self.steps), reversed(self.values), strict=True)
+        return min((step for step, _ in itertools.takewhile(lambda one: one[1] >= limit, backwards)), default=None)
 
 
 @dataclass(frozen=True)
@@ -53,9 +50,6 @@ class History:
 
     def first_broken(self, group: str) -> Track | None:
         """Return the first number of a group that is NaN or infinite, as a track of that one number."""
-        found = None
-        for track in self.tracks(group):
-            for step, value in zip(track.steps, track.values, strict=True):
-                if not math.isfinite(value) and (found is None or step < found.steps[0]):
-                    found = Track(track.place, (step,), (value,))
-        return found
+        numbers = ((t.place, *pair) for t in self.tracks(group) for pair in zip(t.steps, t.values, strict=True))
+        broken = [Track(place, (step,), (value,)) for place, step, value in numbers if not math.isfinite(value)]
+        return min(broken, key=lambda track: track.steps[0], default=None)
