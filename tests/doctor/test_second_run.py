@@ -40,10 +40,10 @@ def test_the_second_run_is_of_few_samples_and_finds_nothing_in_a_plain_network()
     assert subject.companions is not None
     assert len(subject.companions.alone[0]) == ALONE
     result = again(subject.captured, subject.companions, None)
-    assert result.apart is not None
-    assert result.apart.culprit() is None
-    assert result.beside is not None
-    assert result.beside.first() is None
+    assert result.companions is not None
+    assert result.companions.culprit() is None
+    assert result.wide is not None
+    assert result.wide.first() is None
 
 
 def test_the_model_in_another_precision_is_a_copy() -> None:
@@ -78,8 +78,8 @@ def test_a_wide_run_of_a_large_network_only_where_something_can_be_lost(monkeypa
     monkeypatch.setattr("normscope.doctor.second_run.LARGE", 1)
     for forward, told in ((lambda s, x: s.fc(x), False), (lambda s, x: s.fc(x) / (1 + s.fc(x).abs()), True)):
         subject = examine(Lambda(forward, fc=nn.Linear(6, 2)), noise(8, 6))
-        assert (subject.again.beside is not None) is told
-        assert subject.again.apart is not None
+        assert (subject.again.wide is not None) is told
+        assert subject.again.companions is not None
 
 
 @pytest.mark.turns(3)

@@ -77,27 +77,29 @@ def guarded(function: F) -> F:
         try:
             return function(*args, **kwargs)
         except NormscopeError as error:
-            _say(str(error))
+            _print_error(str(error))
             raise SystemExit(WRONG_USE) from None
         except OSError as error:
             if error.filename is None or error.errno not in _UNREACHABLE:
                 raise
-            _say(f"Cannot access {error.filename}: {error.strerror}. Use another path, or check its permissions.")
+            _print_error(
+                f"Cannot access {error.filename}: {error.strerror}. Use another path, or check its permissions."
+            )
             raise SystemExit(WRONG_USE) from None
         except (MemoryError, RuntimeError) as error:
             if not _is_memory(error):
                 raise
             first = (str(error).splitlines() or ["no memory left"])[0]
-            _say(f"Out of memory: {first}. Use a smaller --input, --limit or model.")
+            _print_error(f"Out of memory: {first}. Use a smaller --input, --limit or model.")
             raise SystemExit(WRONG_USE) from None
         except KeyboardInterrupt:
-            _say("stopped")
+            _print_error("stopped")
             raise SystemExit(STOPPED) from None
 
     return wrapper  # type: ignore[return-value]
 
 
-def _say(text: str) -> None:
+def _print_error(text: str) -> None:
     """Print a line on stderr, wrapped if that is a terminal."""
     lines = f"normscope: {visible(text, keep=_BREAKS)}".split("\n")
     if is_terminal(sys.stderr):
@@ -264,7 +266,7 @@ def show(sections: Sequence[Section]) -> None:
     """
     from normscope.report.table import plain_text
 
-    sections = [_spelled(section) for section in sections]
+    sections = [_without_control_characters(section) for section in sections]
     if not is_terminal(sys.stdout):
         print(plain_text(sections))
         return
@@ -328,7 +330,7 @@ def _fitted(natural: Sequence[int], least: Sequence[int], room: int) -> list[int
     return widths
 
 
-def _spelled(section: Section) -> Section:
+def _without_control_characters(section: Section) -> Section:
     """Return a section without control characters."""
     table = section.table
     if table is not None:

@@ -50,7 +50,7 @@ def report(
     if from_html is not None:
         if given:
             raise BadParameter("Results and --from-html cannot be used together.")
-        written = take_out(user_path(from_html), out)
+        written = extract(user_path(from_html), out)
     elif given:
         target = checked_file(out or Path(REPORT))
         shown, panels = read_results(given)
@@ -125,7 +125,7 @@ def _names(paths: Sequence[Path]) -> list[str]:
     return numbered(names, "{} {}")
 
 
-def take_out(page: Path, out: Path | None) -> list[Path]:
+def extract(page: Path, out: Path | None) -> list[Path]:
     """Write the results inside a report: one to a file, several to a folder of their own name each.
 
     By default these are result.json here, or this folder.

@@ -41,14 +41,14 @@ class Probe:
     def visit(self, node: Node, value: Any, values: Mapping[str, Any]) -> None:
         """Look at the value of a node, given those before it."""
         if self.fault is None and _floating(value):
-            self._judge(node, value, values)
+            self._note_fault(node, value, values)
         if name_of(node) == "div" and isinstance(node.args[1], Ref):
-            self._divide(node.name, values.get(node.args[1].name))
+            self._note_divisor(node.name, values.get(node.args[1].name))
         spread = logit_spread(node, values)
         if spread is not None:
             self.logits[node.name] = max(spread, self.logits.get(node.name, 0.0))
 
-    def _judge(self, node: Node, value: Tensor, values: Mapping[str, Any]) -> None:
+    def _note_fault(self, node: Node, value: Tensor, values: Mapping[str, Any]) -> None:
         """Note the first value that is not finite although what it reads is; NaN made of infinities that are meant."""
         if all_finite(value):
             self._finite.add(node.name)
@@ -65,7 +65,7 @@ class Probe:
         elif self.made is None and bool(value.isnan().any()) and not any(bool(values[n].isnan().any()) for n in read):
             self.made = replace(fault_of(node, values), kind="infinite", source=self.written)
 
-    def _divide(self, name: str, by: Any) -> None:
+    def _note_divisor(self, name: str, by: Any) -> None:
         """Note the size of what a quotient divides by."""
         if _floating(by) and 0 < by.numel() <= LARGEST:
             size = by.detach().abs().flatten().double()

@@ -135,22 +135,23 @@ def _differ(a: Tensor, b: Tensor) -> bool:
 class SecondRun:
     """Where samples that are alone give something else, and what the precision lost, as far as could be seen."""
 
-    apart: Companions | None = None
-    beside: WideRun | None = None
+    companions: Companions | None = None
+    wide: WideRun | None = None
 
 
 def again(captured: Captured, companions: Companions, batch: list[Tensor] | None) -> SecondRun:
     """Run some samples again: those of ``companions`` alone or, where they cannot be, a batch."""
-    apart = companions if companions.size else None
     inputs = companions.alone if companions.size else batch
     if inputs is None:
         return SecondRun()
     # A wide run must be worth its time: a large network of torch's own layers alone loses nothing.
     large = sum(t.numel() for t in captured.tensors.values()) >= LARGE
     wide = WideRun(captured.graph)
-    beside = wide if not large or wide.short or any(map(may_be_singular, captured.graph)) else None
-    visits = ([] if beside is None else [beside.visit]) + ([] if apart is None else [apart.visit_alone])
-    return SecondRun(apart, beside) if _runs(captured, inputs, visits) else SecondRun()
+    worth = not large or wide.short or any(map(may_be_singular, captured.graph))
+    visits = ([wide.visit] if worth else []) + ([companions.visit_alone] if companions.size else [])
+    if not _runs(captured, inputs, visits):
+        return SecondRun()
+    return SecondRun(companions if companions.size else None, wide if worth else None)
 
 
 def _runs(captured: Captured, inputs: list[Tensor], visits: Sequence[Callable[..., None]]) -> bool:
@@ -179,8 +180,8 @@ def in_precision(model: nn.Module, captured: Captured, dtype: torch.dtype) -> Ca
 
 def precision_run(captured: Captured, inputs: list[Tensor]) -> WideRun | None:
     """Return what the precision of a captured model loses on a few samples; nothing if they cannot be run."""
-    beside = WideRun(captured.graph)
+    wide = WideRun(captured.graph)
     few = inputs if captured.graph.batch != "dynamic" else [t[:ALONE] if t.ndim else t for t in inputs]
     dtypes = [t.dtype if t.is_floating_point() else None for t in captured.example]
     given = [as_floating(t.detach(), d) for t, d in zip(few, dtypes, strict=True)]
-    return beside if _runs(captured, given, [beside.visit]) else None
+    return wide if _runs(captured, given, [wide.visit]) else None

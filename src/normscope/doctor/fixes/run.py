@@ -37,7 +37,7 @@ KINDS: dict[str, Fix] = {
     "rotate": rotate_streams,
 }
 #: Those that are done only when they are asked for.
-ASKED = ("rotate",)
+ON_REQUEST = ("rotate",)
 #: Batches of the data, beside guessed inputs, on which the function is verified.
 BATCHES = 4
 ENDINGS = (".safetensors", ".pt")
@@ -130,7 +130,7 @@ def fix(
     Args:
         model: any PyTorch module in float32 or float64.
         data: inputs as for ``analyze``; the function is also verified on them.
-        only: names of the fixes to apply, of :data:`KINDS`; by default all but those of :data:`ASKED`.
+        only: names of the fixes to apply, of :data:`KINDS`; by default all but those of :data:`ON_REQUEST`.
         name: name of the model in the result.
         input_shape: shape of one input without batch axis, if there is no data and it cannot be guessed.
         limit: use at most this many samples of the data.
@@ -168,11 +168,11 @@ def fix(
         before = {k: v.detach() for k, v in model.state_dict().items() if isinstance(v, Tensor)}
         batches = _inputs(model, data, input_shape, seed)
         say("mending")
-        steps = [KINDS[kind] for kind in KINDS if kind in wanted or not (wanted or kind in ASKED)]
+        steps = [KINDS[kind] for kind in KINDS if kind in wanted or not (wanted or kind in ON_REQUEST)]
         draft = _verified(subject, before, steps, batches, say)
         off = difference(model, before, draft.state, batches)
     if not off.is_rounding:
-        raise InputError(f"The fixes would change the function: {_words(off)}. Nothing was returned.")
+        raise InputError(f"The fixes would change the function: {_described(off)}. Nothing was returned.")
     state = {key: tensor.clone() for key, tensor in draft.state.items()}
     title = name or type(model).__name__
     return FixResult(title, _consistent(draft.changes), tuple(draft.refusals), off.relative, off.samples, state)
@@ -210,11 +210,11 @@ def _verified(
             if off.is_rounding:
                 draft.apply(change)
             else:
-                draft.refusals.append(Refusal(change.kind, change.place, _words(off)))
+                draft.refusals.append(Refusal(change.kind, change.place, _described(off)))
     return draft
 
 
-def _words(off: Difference) -> str:
+def _described(off: Difference) -> str:
     """Return in words how far the outputs would move."""
     if off.relative > RELATIVE or off.variation is None:
         return f"the outputs would change by {off.relative:.2g} (relative)"

@@ -29,14 +29,14 @@ def look(rule: Rule, subject: Subject) -> Findings:
     yield from beyond
     if beyond or subject.broken:
         return
-    beside = None
+    wide = None
     if planned is None:
-        beside = subject.again.beside
+        wide = subject.again.wide
     elif subject.planned is not None:
-        beside = precision_run(subject.planned, subject.batch or subject.captured.example)
-    loss = None if beside is None else beside.first()
-    if beside is not None and loss is not None:
-        yield _finding(rule, beside.graph, loss)
+        wide = precision_run(subject.planned, subject.batch or subject.captured.example)
+    loss = None if wide is None else wide.first()
+    if wide is not None and loss is not None:
+        yield _finding(rule, wide.graph, loss)
 
 
 def _beyond(rule: Rule, subject: Subject, dtype: torch.dtype) -> Findings:

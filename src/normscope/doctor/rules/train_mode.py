@@ -52,7 +52,7 @@ def look(rule: Rule, subject: Subject) -> Findings:
                 severity=Severity.WARNING,
                 fix="take the mean of each sample: pass the axes, without the first",
             )
-    met = None if subject.again.apart is None else subject.again.apart.culprit()
+    met = None if subject.again.companions is None else subject.again.companions.culprit()
     if met is not None and met.owner not in reported:
         yield rule.finding(
             met.owner or met.name,
