@@ -11,15 +11,6 @@ SHARE = 0.05
 HALF = 0.5
 
 
-def share(variance: float, eps: float) -> float:
-    """Return ``eps / (variance + eps)``: how much of the denominator's square is the stabilizer.
-
-    >>> share(3.0, 1.0)
-    0.25
-    """
-    return eps / (variance + eps) if variance + eps > 0 else 0.0
-
-
 def _typical(subject: Subject, feed: Feed) -> tuple[float, Certainty, str] | None:
     """Return the variance a normalizer divides by: the median of running ones, or the least seen in data."""
     site = next((s for s in subject.sites() if s.node == feed.site.node), None)
@@ -40,7 +31,8 @@ def look(rule: Rule, subject: Subject) -> Findings:
         if typical is None or feed.layer.op is None:
             continue
         variance, certainty, where = typical
-        part = share(variance, feed.site.eps)
+        divisor = variance + feed.site.eps
+        part = feed.site.eps / divisor if divisor > 0 else 0.0
         if part < SHARE or not subject.structure.is_scale_invariant(feed):
             continue
         doubled = math.sqrt(4 * (variance + feed.site.eps) / (4 * variance + feed.site.eps))

@@ -1,7 +1,6 @@
 """NS202: normalization groups of one or two entries."""
 
-from normscope.doctor.rule import Certainty, Finding, Findings, Rule, Severity, Subject, place_of
-from normscope.operators.site import Site
+from normscope.doctor.rule import Certainty, Findings, Rule, Severity, Subject, place_of
 
 
 def look(rule: Rule, subject: Subject) -> Findings:
@@ -10,18 +9,16 @@ def look(rule: Rule, subject: Subject) -> Findings:
         spread = site.spread
         if spread is None or 0 in spread.axes or spread.size > 2 or (spread.size == 2 and not spread.centered):
             continue  # the groups of a batch are another rule's matter
-        yield _finding(rule, site, spread.size, centred=spread.centered)
-
-
-def _finding(rule: Rule, site: Site, size: int, *, centred: bool) -> Finding:
-    """Return the finding of one normalizer."""
-    if size == 1:
-        what = "its output is a constant, whatever its input" if centred else "only the sign of its input remains"
-    else:
-        what = "each group becomes (1, -1) or (-1, 1): only the order of its two entries remains"
-    text = f"{site.kind} has groups of {size} {'entry' if size == 1 else 'entries'}: {what} (eps aside)"
-    severity = Severity.ERROR if size == 1 else Severity.WARNING
-    return rule.finding(place_of(site), text, {"group_size": size, "eps": site.eps}, severity=severity)
+        if spread.size == 2:
+            size, severity = "2 entries", Severity.WARNING
+            what = "each group becomes (1, -1) or (-1, 1): only the order of its two entries remains"
+        else:
+            size, severity = "1 entry", Severity.ERROR
+            what = "only the sign of its input remains"
+            if spread.centered:
+                what = "its output is a constant, whatever its input"
+        text = f"{site.kind} has groups of {size}: {what} (eps aside)"
+        yield rule.finding(place_of(site), text, {"group_size": spread.size, "eps": site.eps}, severity=severity)
 
 
 RULE = Rule(

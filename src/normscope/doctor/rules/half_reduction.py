@@ -29,11 +29,6 @@ def widened(graph: Graph, site: Site) -> bool:
     return bool(reduced) and not any(dtype in _HALF for dtype in reduced)
 
 
-def reduces_in(graph: Graph, site: Site) -> str:
-    """Return the half precision in which a written-out normalizer reduces, or nothing."""
-    return next((dtype for dtype in _reduced(graph, site, _REDUCTIONS) if dtype in _HALF), "")
-
-
 def planned_graph(subject: Subject) -> Graph | None:
     """Return the graph in the precision that is planned, if it is another one and half."""
     if subject.dtype not in (torch.float16, torch.bfloat16):
@@ -49,7 +44,8 @@ def look(rule: Rule, subject: Subject) -> Findings:
     if graph is None:
         return
     for site in subject.sites():
-        dtype = reduces_in(graph, site) if site.written_out else ""
+        reduced = _reduced(graph, site, _REDUCTIONS) if site.written_out else []
+        dtype = next((dtype for dtype in reduced if dtype in _HALF), "")
         if dtype:
             short = dtype == "float16"
             yield rule.finding(

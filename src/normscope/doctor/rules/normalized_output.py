@@ -2,7 +2,7 @@
 
 from normscope.doctor.neighbours import LAYERS, before, behind
 from normscope.doctor.rule import Certainty, Findings, Rule, Subject, place_of
-from normscope.graph.ir import Graph, Ref
+from normscope.graph.ir import Ref
 from normscope.graph.recognise import name_of
 
 #: An output of more entries may be an embedding, which many networks normalize.
@@ -33,7 +33,8 @@ def look(rule: Rule, subject: Subject) -> Findings:
                 axis = 1 if site.kind == "batch_norm" else len(site.shape) - 1
                 plain = site.kind == "batch_norm" or len(site.shape) == 2
                 few = plain and site.kind in ("batch_norm", "layer_norm", "rms_norm") and site.shape[axis] <= FEW
-                if few and _of_a_layer(graph, site.source):
+                # Pooled features and residual sums are no outputs of a head.
+                if few and name_of(behind(graph, site.source, _PASSING)) in LAYERS:
                     yield rule.finding(
                         place_of(site),
                         f"{site.kind} is the last layer: it fixes the mean and variance of the {site.shape[axis]} "
@@ -43,11 +44,6 @@ def look(rule: Rule, subject: Subject) -> Findings:
                 break
             if name_of(node) not in _ENDINGS and node.op != "getitem":
                 break
-
-
-def _of_a_layer(graph: Graph, name: str) -> bool:
-    """Return whether a layer gives a tensor, views and dropout aside; pooled features and residual sums are none."""
-    return name_of(behind(graph, name, _PASSING)) in LAYERS
 
 
 RULE = Rule(
