@@ -120,7 +120,7 @@ def mlp(settings: Settings) -> Iterator[Item]:
     weights = [m.weight.detach() for m in model.modules() if isinstance(m, nn.Linear)]
     start = Clock.now()
     found = certify_form(chain(weights), seconds=settings.seconds)
-    value = math.inf if found is None else math.exp(found[0][0])
+    value = math.inf if found is None else math.exp(found[0])
     target = 470 if settings.hidden == Settings.hidden else None
     yield item("all inputs, proved", value, "<=", target, start.since().cpu, "60 CPU s allowed")
     product = math.prod(float(torch.linalg.matrix_norm(w.double(), 2)) for w in weights)
@@ -149,7 +149,7 @@ def sdp(settings: Settings) -> Iterator[Item]:
         start = Clock.now()
         found = certify_form(chain(weights), seconds=2.0)
         ours = start.since().cpu
-        value = math.inf if found is None else math.exp(found[0][0])
+        value = math.inf if found is None else math.exp(found[0])
         note = f"solver {optimum:.6g} in {theirs:.2g} CPU s; ours {value:.6g}"
         yield item(f"{name}: over the optimum of LipSDP-Neuron", value / optimum, "<=", 1.001, ours, note)
         yield item(f"{name}: our time over the solver's", ours / theirs, "<=", 0.1, ours)
@@ -319,7 +319,7 @@ def peers(settings: Settings) -> Iterator[Item]:
     weights = [m.weight.detach() for m in model if isinstance(m, nn.Linear)]
     start = Clock.now()
     found = certify_form(chain(weights), seconds=2.0)
-    ours = math.inf if found is None else math.exp(found[0][0])
+    ours = math.inf if found is None else math.exp(found[0])
     yield item("all inputs: ours", ours, "<=", None, start.since().cpu)
     for method in ("ECLipsE", "ECLipsE_Fast"):
         value, spent, why = tried(partial(eclipse, model, method))

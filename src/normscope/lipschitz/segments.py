@@ -381,7 +381,8 @@ def _convolution_in(chain: list[Expr]) -> tuple[Expr, Tensor | None, Tensor | No
             continue
         if op.kind != "diagonal":
             return None
-        scale = _channel_scale(op.data["scale"], above.shape, convolution.data["weight"].ndim - 2)
+        axis = len(above.shape) - convolution.data["weight"].ndim + 1
+        scale = channel_scale(op.data["scale"], above.shape, axis)
         if scale is None:
             return None
         before = scales[i > place]
@@ -389,11 +390,10 @@ def _convolution_in(chain: list[Expr]) -> tuple[Expr, Tensor | None, Tensor | No
     return expr, scales[0], scales[1], mode
 
 
-def _channel_scale(scale: Tensor, shape: tuple[int, ...], dims: int) -> Tensor | None:
-    """Return a factor that depends on the channel alone as a vector, or ``None``."""
+def channel_scale(scale: Tensor, shape: tuple[int, ...], axis: int) -> Tensor | None:
+    """Return a factor of a tensor that depends on the channel alone, along an axis, as a vector, or ``None``."""
     full = scale.to(torch.float64)
     full = full.reshape((1,) * (len(shape) - full.ndim) + tuple(full.shape))
-    axis = len(shape) - dims - 1
     if any(size != 1 for i, size in enumerate(full.shape) if i != axis):
         return None
     return full.flatten().expand(shape[axis]).clone()

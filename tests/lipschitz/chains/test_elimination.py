@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import itertools
 
+import pytest
 import torch
 
-from normscope.lipschitz.chains.elimination import eliminate
+from normscope.lipschitz.chains.elimination import eliminate, repaired
 from normscope.lipschitz.chains.form import Block, Form, Unit, chain
 
 #: Large enough multipliers of both units.
@@ -73,3 +74,29 @@ def test_several_sources_remain_as_one_matrix() -> None:
     assert rest is not None
     both = torch.cat([a.value, b.value], -1)
     torch.testing.assert_close(rest.sources, both.mT @ both)
+
+
+def _chain() -> tuple[Form, list[torch.Tensor]]:
+    weights = [_random(b, a, seed=a) for a, b in ((3, 5), (5, 4), (4, 2))]
+    return chain(weights), weights
+
+
+def test_multipliers_that_are_large_enough_stay() -> None:
+    """And leave what elimination leaves."""
+    form, _ = _chain()
+    given = [torch.full((5,), 300.0).double(), torch.full((4,), 30.0).double()]
+    rest, found = eliminate(form, given), repaired(form, given)
+    assert rest is not None
+    assert found is not None
+    assert all(torch.equal(a, b) for a, b in zip(found.multipliers, given, strict=True))
+    assert float(found.squares(torch.zeros(1))) == pytest.approx(float(torch.linalg.eigvalsh(rest.sources).max()))
+
+
+def test_small_ones_are_raised_until_they_bound() -> None:
+    """The result bounds the network with every activation open."""
+    form, weights = _chain()
+    found = repaired(form, [torch.ones(5).double(), 1e-3 * torch.ones(4).double()])
+    assert found is not None
+    assert eliminate(form, found.multipliers) is not None
+    norm = float(torch.linalg.matrix_norm(weights[2] @ weights[1] @ weights[0], 2))
+    assert float(found.squares(torch.zeros(1))) ** 0.5 >= norm

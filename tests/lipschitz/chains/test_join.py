@@ -89,7 +89,7 @@ def test_in_a_deep_network_only_short_chains_are_made() -> None:
         program = program_of(seeded(nn.Sequential(*(Block() for _ in range(blocks)))), points(2, 2))
         chains = Chains(program, seconds=0.4)
         Composition(program, Domain(), SegmentNorms(), chains).total()
-        units = [certificate.units for found in chains._found.values() for _, certificate in found]
+        units = [len(region.units) for found in chains._found.values() for region, _ in found]
         longest.append(max(units))
     assert longest[0] == 6
     assert longest[1] < 12

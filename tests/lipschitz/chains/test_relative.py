@@ -73,7 +73,7 @@ def test_every_shape_and_share_bounds_the_form() -> None:
         for _ in range(30):  # the power iteration goes on from where it was
             at = found(x)
         assert at is not None
-        rest = eliminate(form, at.multipliers)
+        rest = eliminate(form, at.rest.multipliers)
         assert rest is not None
         balance = float(found.balance(x))
         top = math.sqrt(float(torch.linalg.eigvalsh(rest.sources).max()))

@@ -7,7 +7,6 @@ import math
 import pytest
 import torch
 
-from normscope.core.errors import NonFiniteError
 from normscope.lipschitz.chains.elimination import eliminate
 from normscope.lipschitz.chains.form import chain
 from normscope.lipschitz.chains.start import start
@@ -50,5 +49,4 @@ def test_entries_are_scaled_by_powers_of_two_only() -> None:
 
 def test_a_form_beyond_the_float_range_is_refused() -> None:
     """Instead of infinities."""
-    with pytest.raises(NonFiniteError):
-        start(chain([torch.full((2, 2), 1e300, dtype=torch.float64)] * 3))
+    assert start(chain([torch.full((2, 2), 1e300, dtype=torch.float64)] * 3)) is None

@@ -3,20 +3,17 @@
 import math
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
-from normscope.core.errors import NonFiniteError
 from normscope.lipschitz.chains.dense import dense_form, fits
-from normscope.lipschitz.chains.elimination import eliminate
+from normscope.lipschitz.chains.elimination import Eliminated, eliminate, repaired
 from normscope.lipschitz.chains.form import Form
 from normscope.lipschitz.chains.newton import newton
 from normscope.lipschitz.chains.proof import prove
 from normscope.lipschitz.chains.region import Region
-from normscope.lipschitz.chains.relative import Candidate, descend
-from normscope.lipschitz.chains.repair import repaired
+from normscope.lipschitz.chains.relative import descend
 from normscope.lipschitz.chains.search import reduced, search
 from normscope.lipschitz.chains.start import Start, start
 from normscope.lipschitz.chains.torus import TorusRegion, torus_region
@@ -39,69 +36,56 @@ LONGEST_PROOF = 6.0
 SINGLE_FROM = 256
 
 
-@dataclass(frozen=True)
-class Certificate:
-    r"""What is proved of a region: :math:`|dT|^2 \le \sum_i c_i^2 |ds_i|^2` for its sources :math:`s_i`."""
-
-    logs: tuple[float, ...]  #: logarithms of the constants :math:`c_i`
-    method: str  #: how it was found: ``dense chain`` or ``torus chain``
-    units: int  #: entrywise functions the chain runs over
-    steps: int  #: evaluations of the search
-
-
 def certify(
     region: Region,
     source_logs: Sequence[float],
     *,
     seconds: float,
     progress: Callable[[str], None] = lambda text: None,
-) -> Certificate | None:
-    """Return a certificate of a region, or ``None`` where it is too large or nothing can be proved.
+) -> list[float] | None:
+    r"""Return what is proved of a region: logarithms of :math:`c_i` with :math:`|dT|^2 \le \sum_i c_i^2 |ds_i|^2`.
 
     Args:
-        region: the part of the network.
+        region: the part of the network, with sources :math:`s_i`.
         source_logs: logarithms of the constants of the sources, finite.
         seconds: about how long to search; the number of steps follows from it and the size, not from a clock.
         progress: called with a line of text.
+
+    Returns:
+        The logarithms; ``None`` where the region is too large or nothing can be proved.
     """
     if not region.units or any(map(math.isinf, source_logs)):
         return None
     top = max(source_logs)
     weights = tuple(math.exp(max(log - top, -30.0)) for log in source_logs)
     units = len(region.units)
-    said = f"tightening the bound over {units} activation{'s' if units > 1 else ''}"
+    message = f"tightening the bound over {units} activation{'s' if units > 1 else ''}"
     if fits(region):
         form = dense_form(region, weights)
-        progress(said)
-        found = None if form is None else certify_form(form, seconds=seconds)
-        return None if found is None else Certificate(tuple(found[0]), "dense chain", units, found[1])
+        progress(message)
+        return None if form is None else certify_form(form, seconds=seconds)
     torus = torus_region(region)
     if torus is None:
         return None
-    progress(said)
-    found = certify_torus(torus, weights, seconds=seconds, progress=progress)
-    return None if found is None else Certificate(tuple(found[0]), "torus chain", units, found[1])
+    progress(message)
+    return certify_torus(torus, weights, seconds=seconds, progress=progress)
 
 
 def certify_torus(
     torus: TorusRegion, weights: tuple[float, ...], *, seconds: float, progress: Callable[[str], None]
-) -> tuple[list[float], int] | None:
-    """Return logarithms of proved constants of a region on a torus, one per source, and the steps of the search.
+) -> list[float] | None:
+    """Return logarithms of proved constants of a region on a torus, one per source.
 
     Multipliers are searched for at the few frequencies that decide, in small regions then at all together, and proved
     at all. Where the proof alone would take much longer than the search may, nothing is returned.
     """
     frequencies = torus.frequencies()
     chosen = frequencies[:: max(1, len(frequencies) // FIRST_FREQUENCIES)]
-    began = time.process_time()
-    late = lambda: time.process_time() - began > PATIENCE * seconds + 1.0  # noqa: E731
+    late = _deadline(seconds)
     few = torus.form(chosen, weights)
     once = work_of(few) / SPEED * len(frequencies) / len(chosen)  # seconds for one look at all frequencies
-    if 2 * once > LONGEST_PROOF * seconds:
-        return None
-    try:
-        first = start(few)
-    except NonFiniteError:
+    first = start(few) if 2 * once <= LONGEST_PROOF * seconds else None
+    if first is None:
         return None
     everywhere = first.measured(torus.form(frequencies, weights)).converted(torch.complex64)
     candidates = descend(
@@ -116,15 +100,20 @@ def certify_torus(
     if candidates and steps >= LEAST_STEPS:
         polished = search(everywhere, candidates[0].multipliers, steps=steps, out_of_time=late)
         if polished is not None and polished.log < candidates[0].log:
-            made = candidates[0].steps + polished.steps
-            candidates.insert(0, Candidate(polished.log, polished.multipliers, polished.balance, made))
+            candidates.insert(0, polished)
     progress(f"proof at {len(frequencies)} frequencies")
     for found in candidates[:2]:
         room = [m * (1.0 + 1e-6) for m in found.multipliers]
         proved = _proved_on_torus(torus, first, weights, room, found.balance)
         if proved is not None:
-            return proved, max(c.steps for c in candidates)
+            return proved
     return None
+
+
+def _deadline(seconds: float) -> Callable[[], bool]:
+    """Return what tells whether a search has taken far longer than planned."""
+    end = time.process_time() + PATIENCE * seconds + 1.0
+    return lambda: time.process_time() > end
 
 
 def _proved_on_torus(
@@ -132,46 +121,56 @@ def _proved_on_torus(
 ) -> list[float] | None:
     """Return logarithms of the constants that multipliers, raised where need be, prove at all frequencies."""
     frequencies = torus.frequencies()
-    whole = repaired(first.measured(torus.form(frequencies, weights)), multipliers, balance)
-    if whole is None or not bool(whole[1].isfinite().all()) or not float(whole[1].max()) > 0.0:
+    rest = repaired(first.measured(torus.form(frequencies, weights)), multipliers)
+    constants = _constants(rest, balance)
+    if rest is None or constants is None:
         return None
-    constants = [math.sqrt(float(whole[1].max())) * math.exp(float(b)) for b in balance]
-    raised = list(constants)
+    raised = constants
     for frequency in frequencies:
-        proved = prove(first.measured(torus.form([frequency], weights)), whole[0], constants)
+        proved = prove(first.measured(torus.form([frequency], weights)), rest.multipliers, constants)
         if proved is None:
             return None
         raised = [max(a, b) for a, b in zip(raised, proved, strict=True)]
-    return [math.log(c) + unit + 1e-13 for c, unit in zip(raised, first.log_units, strict=True)]
+    return first.logs(raised)
 
 
-def certify_form(form: Form, *, seconds: float) -> tuple[list[float], int] | None:
-    """Return logarithms of proved constants of a form, one per source, and how many steps the search made.
+def _constants(rest: Eliminated | None, balance: Tensor) -> list[float] | None:
+    """Return the constants that remain, one per source, if nothing is rounded; ``None`` if they are no numbers."""
+    squares = None if rest is None else rest.squares(balance)
+    if squares is None or not bool(squares.isfinite().all()) or not float(squares.max()) > 0.0:
+        return None
+    return [math.sqrt(float(squares.max())) * math.exp(float(b)) for b in balance]
+
+
+def certify_form(form: Form, *, seconds: float) -> list[float] | None:
+    """Return logarithms of proved constants of a form, one per source.
 
     >>> from normscope.lipschitz.chains.form import chain
     >>> net = chain([torch.eye(2), torch.tensor([[1.0, -1.0]])])
-    >>> ((log,), _) = certify_form(net, seconds=1.0)
+    >>> (log,) = certify_form(net, seconds=1.0)
     >>> 1.41421356 < math.exp(log) < 1.4143
     True
     """
-    try:
-        first = start(form)
-    except NonFiniteError:
+    first = start(form)
+    if first is None:
         return None
     small = reduced(first.form)
-    steps = planned_steps(small, seconds)
-    began = time.process_time()
-    late = lambda: time.process_time() - began > PATIENCE * seconds + 1.0  # noqa: E731
     single = form.dtype == torch.float64 and max(small.sizes) >= SINGLE_FROM
     searched = (newton(small, first.multipliers) if seconds else None) or search(
-        small.converted(torch.float32) if single else small, first.multipliers, steps=steps, out_of_time=late
+        small.converted(torch.float32) if single else small,
+        first.multipliers,
+        steps=planned_steps(small, seconds),
+        out_of_time=_deadline(seconds),
     )
     choices = [] if searched is None else [(searched.multipliers, searched.balance)]
     plain = torch.zeros(form.first, dtype=torch.float64)
     for multipliers, balance in [*choices, (first.multipliers, plain)]:
-        proved = _proved(first, small, multipliers, balance)
-        if proved is not None:
-            return proved, 0 if searched is None else searched.steps
+        for room in (1.0, 1.0 + 1e-6, 1.0 + 1e-4):
+            given = [m.double() * room for m in multipliers]
+            constants = _constants(eliminate(small, given), balance)
+            proved = None if constants is None else prove(first.form, given, constants)
+            if proved is not None:
+                return first.logs(proved)
     return None
 
 
@@ -198,22 +197,3 @@ def work_of(form: Form) -> float:
         work += form.blocks * sizes[number] * (sizes[number] ** 2 + 3 * sizes[number] * width + 2 * width**2)
     work += 10 * form.blocks * sum(form.sources) ** 3
     return work * (4 if form.dtype.is_complex else 1)
-
-
-def _proved(first: Start, small: Form, multipliers: list[Tensor], balance: Tensor) -> list[float] | None:
-    """Return logarithms of the constants that multipliers prove, in the units of the network."""
-    for room in (1.0, 1.0 + 1e-6, 1.0 + 1e-4):
-        given = [m.double() * room for m in multipliers]
-        rest = eliminate(small, given)
-        if rest is None:
-            continue
-        each = torch.cat([b.expand(n) for b, n in zip(balance, small.sources, strict=True)])
-        units = (-each).exp()
-        square = float(torch.linalg.eigvalsh(units[:, None] * rest.sources * units).max())
-        if not math.isfinite(square) or square <= 0.0:
-            continue
-        constants = [math.sqrt(square) * math.exp(float(b)) for b in balance]
-        proved = prove(first.form, given, constants)
-        if proved is not None:
-            return [math.log(c) + unit + 1e-13 for c, unit in zip(proved, first.log_units, strict=True)]
-    return None

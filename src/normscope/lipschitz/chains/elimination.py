@@ -11,6 +11,7 @@ At the end one in the sources alone remains. Going forward again from its eigenv
 by the envelope theorem the gradient :math:`\partial / \partial \lambda_i = 2 (h_i - a z_i)(b z_i - h_i)`.
 """
 
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -19,6 +20,8 @@ from torch import Tensor
 from normscope.lipschitz.chains.form import Form, Unit
 
 Blocks = dict[tuple[int, int], Tensor]
+#: Half of how far twice the multipliers must lie above the form.
+ROOM = 0.505
 
 
 @dataclass(frozen=True, eq=False)
@@ -27,8 +30,23 @@ class Eliminated:
 
     form: Form  #: the form
     sources: Tensor  #: the quadratic form in all sources, one matrix per block
+    multipliers: list[Tensor]  #: of every unit
     factors: list[Tensor]  #: for every unit the Cholesky factor C of :math:`2 \Lambda - Q_{kk}`
     rows: list[dict[int, Tensor]]  #: for every unit :math:`C^{-1} B_j` by the number of what is read
+
+    def units(self, balance: Tensor) -> Tensor:
+        """Return for every entry of the sources the unit in which it is measured.
+
+        Args:
+            balance: logarithms of the constant allowed for each source, up to a common factor.
+        """
+        each = torch.cat([b.expand(n) for b, n in zip(balance, self.form.sources, strict=True)])
+        return (-each.to(self.sources.real.dtype)).exp()
+
+    def squares(self, balance: Tensor) -> Tensor:
+        """Return the largest eigenvalue of every block, the sources measured in their units."""
+        units = self.units(balance)
+        return torch.linalg.eigvalsh(units[:, None] * self.sources * units)[:, -1].double()
 
     def gradient(self, vectors: Tensor, weights: Tensor) -> list[Tensor]:
         r"""Return the derivatives of :math:`\sum w |\cdot|^2` over unit vectors of the sources, by the multipliers.
@@ -69,12 +87,12 @@ class Eliminated:
         return found
 
 
-def eliminate(form: Form, multipliers: list[Tensor]) -> Eliminated | None:
+def eliminate(form: Form, multipliers: Sequence[Tensor] | Callable[[int, Tensor], Tensor]) -> Eliminated | None:
     """Return what remains of a form in its sources, or ``None`` if the multipliers are too small to bound it.
 
     Args:
         form: the part of the network.
-        multipliers: of every unit.
+        multipliers: of every unit, or what chooses those of a unit, given its place and its block of the form.
 
     >>> from normscope.lipschitz.chains.form import chain
     >>> net = chain([torch.eye(2), 3 * torch.eye(2)])
@@ -82,18 +100,40 @@ def eliminate(form: Form, multipliers: list[Tensor]) -> Eliminated | None:
     >>> found.sources[0].tolist()  # the square of three, which is attained
     [[9.0, 0.0], [0.0, 9.0]]
     """
-    blocks = first_blocks(form)
-    factors: list[Tensor] = []
-    rows: list[dict[int, Tensor]] = []
+    blocks, real = first_blocks(form), form.dtype.to_real()
+    steps: list[tuple[Tensor, Tensor, dict[int, Tensor]]] = []
     for place in range(len(form.units) - 1, -1, -1):
-        unit = form.units[place]
-        found = without(blocks, place + form.first, unit, multipliers[place])
+        number = place + form.first
+        multiplier = multipliers(place, blocks[number, number]) if callable(multipliers) else multipliers[place]
+        found = without(blocks, number, form.units[place], multiplier.to(real))
         if found is None:
             return None
-        blocks, factor, row = found
-        factors.append(factor)
-        rows.append(row)
-    return Eliminated(form, joined(form, blocks), factors[::-1], rows[::-1])
+        blocks = found[0]
+        steps.append((multiplier, *found[1:]))
+    given, factors, rows = (list(part) for part in zip(*steps[::-1], strict=True)) if steps else ([], [], [])
+    return Eliminated(form, joined(form, blocks), given, factors, rows)
+
+
+def repaired(form: Form, multipliers: Sequence[Tensor]) -> Eliminated | None:
+    """Return what remains of a form with multipliers raised just as far as it needs them.
+
+    Args:
+        form: the part of the network, also at frequencies at which the multipliers were not searched.
+        multipliers: of every unit.
+
+    >>> from normscope.lipschitz.chains.form import chain
+    >>> net = chain([torch.eye(2), 3 * torch.eye(2)])
+    >>> rest = repaired(net, [torch.ones(2).double()])
+    >>> bool(2 * rest.multipliers[0][0] > 9.0), bool(rest.squares(torch.zeros(1)) >= 9.0)
+    (True, True)
+    """
+
+    def raised(place: int, own: Tensor) -> Tensor:
+        half = multipliers[place].rsqrt().to(form.dtype.to_real())
+        top = float(torch.linalg.eigvalsh(half[:, None] * own * half)[:, -1].max())
+        return multipliers[place] * max(1.0, ROOM * top)
+
+    return eliminate(form, raised)
 
 
 def first_blocks(form: Form) -> Blocks:

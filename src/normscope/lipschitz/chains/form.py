@@ -10,7 +10,7 @@ whatever else is true of them. All matrices may carry a leading axis: one block 
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import torch
@@ -83,23 +83,18 @@ class Form:
         """Return the dtype of the matrices."""
         return next(iter(self.target.values())).value.dtype
 
-    def chosen(self, places: Sequence[int]) -> Form:
-        """Return the form with some of its blocks, without errors: for a search."""
-
-        def cut(blocks: Mapping[int, Block]) -> dict[int, Block]:
-            return {j: Block(block.value[list(places)]) for j, block in blocks.items()}
-
-        units = tuple(Unit(cut(u.inputs), u.low, u.high) for u in self.units)
-        return Form(self.sources, units, cut(self.target), self.weights)
-
-    def converted(self, dtype: torch.dtype) -> Form:
-        """Return the form in another precision, without errors: for a search."""
+    def mapped(self, function: Callable[[Tensor], Tensor]) -> Form:
+        """Return the form with a function of every matrix, without errors: for a search."""
 
         def turned(blocks: Mapping[int, Block]) -> dict[int, Block]:
-            return {j: Block(block.value.to(dtype)) for j, block in blocks.items()}
+            return {j: Block(function(block.value)) for j, block in blocks.items()}
 
         units = tuple(Unit(turned(u.inputs), u.low, u.high) for u in self.units)
         return Form(self.sources, units, turned(self.target), self.weights)
+
+    def converted(self, dtype: torch.dtype) -> Form:
+        """Return the form in another precision, without errors: for a search."""
+        return self.mapped(lambda matrices: matrices.to(dtype))
 
 
 def chain(

@@ -3,7 +3,7 @@
 import math
 from collections.abc import Callable, Sequence
 
-from normscope.lipschitz.chains.certificate import SPEED, Certificate, certify
+from normscope.lipschitz.chains.certificate import SPEED, certify
 from normscope.lipschitz.chains.dense import dense_form, fits
 from normscope.lipschitz.chains.floor import STARTS, pattern_floor
 from normscope.lipschitz.chains.max_pool import is_maximum, without_maxima
@@ -44,7 +44,7 @@ class Chains:
         self.seconds = seconds / (len(inner) + max(1, len(program.outputs)))
         self._left = LONGEST_OF_ALL * seconds
         self._maxima = sum(map(is_maximum, program.atoms))
-        self._found: dict[int, list[tuple[Region, Certificate]]] = {}
+        self._found: dict[int, list[tuple[Region, list[float]]]] = {}
 
     @property
     def used(self) -> bool:
@@ -57,14 +57,14 @@ class Chains:
         :math:`|dT|^2 \le \sum_i c_i^2 |ds_i|^2`, and each source :math:`s_i` has its constant on the domain.
         """
         found = None
-        for region, certificate in self.certificates(target, context):
-            lips = [context.lipschitz(s).scaled(log) for s, log in zip(region.sources, certificate.logs, strict=True)]
+        for region, logs in self.certificates(target, context):
+            lips = [context.lipschitz(s).scaled(log) for s, log in zip(region.sources, logs, strict=True)]
             one = lips[0].root_sum_square(*lips[1:])
             found = one if found is None else found.minimum(one)
         return found
 
-    def certificates(self, target: Expr, context: Context) -> list[tuple[Region, Certificate]]:
-        """Return the regions that end at a tensor and what is proved of them; the context weighs their sources.
+    def certificates(self, target: Expr, context: Context) -> list[tuple[Region, list[float]]]:
+        """Return the regions that end at a tensor and their certificates; the context weighs their sources.
 
         There is one that begins at max-pools, and where it is small another one that runs through them.
         """

@@ -13,9 +13,9 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from normscope.lipschitz.chains.elimination import Eliminated, first_blocks, joined, without
+from normscope.lipschitz.chains.elimination import Eliminated, eliminate
 from normscope.lipschitz.chains.form import Form
-from normscope.lipschitz.chains.search import smoothed
+from normscope.lipschitz.chains.search import Found, smoothed
 from normscope.lipschitz.chains.start import LEAST
 
 #: Turns of the power iteration for the first look at a unit, and for each later one.
@@ -35,7 +35,6 @@ class Evaluation:
     """The constant at one point of the search."""
 
     log: float  #: logarithm of the constant
-    multipliers: list[Tensor]  #: of every unit
     critical: list[int]  #: for every unit the block in which it needs its multipliers, then the worst blocks at the end
     rest: Eliminated  #: what remains of the form
     #: for every unit the largest eigenvalue, the eigenvector, and one over the root of the shape
@@ -76,36 +75,28 @@ class Relative:
 
     def __call__(self, x: Tensor) -> Evaluation | None:
         """Return the constant, or ``None`` where an eigenvalue was taken for too small and nothing is bounded."""
-        form, real = self.form, self.form.dtype.to_real()
         *shapes, logits, balance = x.split(self._sizes)
-        blocks = first_blocks(form)
-        factors, rows, multipliers, critical, gains = [], [], [], [], []
-        for place in range(len(form.units) - 1, -1, -1):
-            number, unit = place + form.first, form.units[place]
-            half = (-shapes[place] / 2).exp().to(real)
-            values, vectors = self._top(half[:, None] * blocks[number, number] * half, number)
+        critical, gains = [], []
+
+        def chosen(place: int, own: Tensor) -> Tensor:
+            half = (-shapes[place] / 2).exp().to(own.real.dtype)
+            values, vectors = self._top(half[:, None] * own * half, place)
             worst = int(values.argmax())
             needed = max(float(values[worst]), LEAST)
-            share = torch.nn.functional.logsigmoid(logits[place])
-            given = (shapes[place] + math.log(needed / 2) - share).exp()
-            step = without(blocks, number, unit, given.to(real))
-            if step is None:
-                return None
-            blocks = step[0]
-            factors.append(step[1])
-            rows.append(step[2])
-            multipliers.append(given)
             critical.append(worst)
             gains.append((needed, vectors[worst], half))
-        rest = Eliminated(form, joined(form, blocks), factors[::-1], rows[::-1])
-        units = torch.cat([(-b).exp().expand(n) for b, n in zip(balance, form.sources, strict=True)]).to(real)
-        tops = torch.linalg.eigvalsh(units[:, None] * rest.sources * units)[:, -1].double()
+            return (shapes[place] + math.log(needed / 2) - torch.nn.functional.logsigmoid(logits[place])).exp()
+
+        rest = eliminate(self.form, chosen)
+        if rest is None:
+            return None
+        tops = rest.squares(balance)
         if not bool(tops.isfinite().all()) or not float(tops.max()) > 0.0:
             return None
         spread = float((2 * (balance + self.weights.log())).logsumexp(0))
         critical = [*critical[::-1], *tops.argsort(descending=True)[:WORST].tolist()]
         log = (math.log(float(tops.max())) + spread) / 2
-        return Evaluation(log, multipliers[::-1], critical, rest, gains[::-1])
+        return Evaluation(log, critical, rest, gains[::-1])
 
     def gradient(self, x: Tensor, at: Evaluation, power: float) -> Tensor | None:
         """Return the gradient of the smoothed constant by the point.
@@ -118,7 +109,7 @@ class Relative:
         found = smoothed(at.rest, balance, self.weights, power)
         if found is None:
             return None
-        slopes = [g.double() * m for g, m in zip(found.by_multiplier, at.multipliers, strict=True)]
+        slopes = [g.double() * m for g, m in zip(found.by_multiplier, at.rest.multipliers, strict=True)]
         by_shape, by_logit = [], []
         for place in range(len(form.units)):
             total = float(slopes[place].sum())
@@ -127,7 +118,7 @@ class Relative:
             by_logit.append(-total * torch.sigmoid(-logits[place]))
             start = {place + form.first: half[:, None] * vector}
             for j, slope in at.rest.behind(place, at.critical[place], start).items():
-                slopes[j] = slopes[j] + (total / needed) * slope.double() * at.multipliers[j]
+                slopes[j] = slopes[j] + (total / needed) * slope.double() * at.rest.multipliers[j]
         return torch.cat([*by_shape, torch.stack(by_logit), found.by_balance]) / 2
 
     def _top(self, matrices: Tensor, key: int) -> tuple[Tensor, Tensor]:
@@ -146,16 +137,6 @@ class Relative:
         return (vectors.mH @ (matrices @ vectors)).real.flatten(), vectors
 
 
-@dataclass(frozen=True, eq=False)
-class Candidate:
-    """Multipliers of a form with all its blocks, what they give if nothing is rounded, and how many steps were made."""
-
-    log: float
-    multipliers: list[Tensor]
-    balance: Tensor
-    steps: int
-
-
 def descend(
     form: Form,
     multipliers: list[Tensor],
@@ -164,7 +145,7 @@ def descend(
     most_steps: int,
     out_of_time: Callable[[], bool] = lambda: False,
     progress: Callable[[str], None] = lambda text: None,
-) -> list[Candidate]:
+) -> list[Found]:
     """Return multipliers for all blocks of a form, the best first, found at the few blocks that decide.
 
     After every round all blocks are looked at. The next one searches those in which some unit needs its multipliers, or
@@ -181,17 +162,17 @@ def descend(
     whole = Relative(form)
     x = whole.first(multipliers)
     descent = torch.optim.Adam([x], lr=LONGEST_STEP)
-    found: list[Candidate] = []
+    found: list[Found] = []
     chosen, spent, steps, done = list(range(form.blocks)), 0, 0, 0.0
     while True:
         at, spent = whole(x), spent + form.blocks
         if at is None:
             x.copy_(whole.with_more_room(x))
         else:
-            found.append(Candidate(at.log, at.multipliers, whole.balance(x).clone(), steps))
+            found.append(Found(at.rest.multipliers, whole.balance(x).clone(), at.log, steps))
             chosen = sorted({*at.critical})
             progress(f"{at.log:.4f} at all frequencies after {steps} steps; {len(chosen)} of {form.blocks} decide")
-        few = Relative(form.chosen(chosen))
+        few = Relative(form.mapped(lambda matrices, chosen=chosen: matrices[chosen]))  # type: ignore[misc]
         for number in range(ROUND):
             done = max((spent + form.blocks) / max(1, evaluations), steps / most_steps)
             if done >= 1.0 or out_of_time():

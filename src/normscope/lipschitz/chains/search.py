@@ -56,14 +56,11 @@ class Objective:
         """Return the logarithms of the constant and of the smoothed one, and the gradient of the latter."""
         self.evaluations += 1
         logs, balance = self.split(x)
-        real = self.form.dtype.to_real()
-        rest = eliminate(self.form, [part.exp().to(real) for part in logs])
-        if rest is None:
+        rest = eliminate(self.form, [part.exp() for part in logs])
+        found = None if rest is None else smoothed(rest, balance, self.weights, power)
+        if rest is None or found is None:
             return None
-        found = smoothed(rest, balance, self.weights, power)
-        if found is None:
-            return None
-        slopes = (g.double() * part.exp() for g, part in zip(found.by_multiplier, logs, strict=True))
+        slopes = (g.double() * m for g, m in zip(found.by_multiplier, rest.multipliers, strict=True))
         return found.log, found.smooth, torch.cat([*slopes, found.by_balance]) / 2
 
 
@@ -79,9 +76,8 @@ class Smoothed:
 
 def smoothed(rest: Eliminated, balance: Tensor, weights: Tensor, power: float) -> Smoothed | None:
     """Return the smoothed constant of what remains of a form, or ``None`` if that is no number."""
-    real = rest.form.dtype.to_real()
-    each = torch.cat([b.expand(n) for b, n in zip(balance, rest.form.sources, strict=True)]).to(real)
-    units = (-each).exp()
+    units = rest.units(balance)
+    real = units.dtype
     values, vectors = torch.linalg.eigh(units[:, None] * rest.sources * units)
     values = values.double()
     top = float(values.max())

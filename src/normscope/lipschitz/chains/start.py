@@ -12,7 +12,6 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
-from normscope.core.errors import NonFiniteError
 from normscope.lipschitz.chains.elimination import first_blocks, joined, without
 from normscope.lipschitz.chains.form import Block, Form
 
@@ -36,22 +35,26 @@ class Start:
         """Return another form of the same parts, at other frequencies, in the same units."""
         return _in_units(form, self.scales)
 
+    def logs(self, constants: list[float]) -> list[float]:
+        """Return logarithms of constants of the form, in the units of the network and rounded up."""
+        return [math.log(c) + unit + 1e-13 for c, unit in zip(constants, self.log_units, strict=True)]
 
-def start(form: Form) -> Start:
-    """Return first multipliers and the form in their units.
+
+def start(form: Form) -> Start | None:
+    """Return first multipliers and the form in their units, or ``None`` if it is beyond the range of floats.
 
     Args:
         form: the part of the network.
-
-    Raises:
-        NonFiniteError: if the form is beyond the float range.
 
     >>> from normscope.lipschitz.chains.form import chain
     >>> first = start(chain([1e100 * torch.eye(2).double(), 1e-30 * torch.eye(2).double()]))
     >>> round(math.log10(first.square) / 2 + first.log_units[0] / math.log(10))
     70
     """
-    logs, log_square = _backwards(form)
+    found = _backwards(form)
+    if found is None:
+        return None
+    logs, log_square = found
     roots = [_power_of_two(given / 2) for given in logs]
     unit_log = float(_power_of_two(torch.tensor(log_square / 2, dtype=torch.float64)))
     sources = [torch.full((n,), unit_log - _power_of_two(_log(w)).item(), dtype=torch.float64) for n, w in
@@ -72,16 +75,16 @@ def _in_units(form: Form, scales: list[Tensor]) -> Form:
     return Form(form.sources, units, _scaled(form.target, scales, None), weights)
 
 
-def _backwards(form: Form) -> tuple[list[Tensor], float]:
-    """Return the logarithms of the multipliers of every unit, and of the largest eigenvalue that remains."""
+def _backwards(form: Form) -> tuple[list[Tensor], float] | None:
+    """Return the logarithms of the multipliers of every unit, and of the largest eigenvalue that remains, if finite."""
     blocks = first_blocks(form)
     log = 0.0
     found: list[Tensor] = []
     for place in range(len(form.units) - 1, -1, -1):
         number, unit = place + form.first, form.units[place]
         size = float(blocks[number, number].diagonal(dim1=1, dim2=2).real.mean())
-        if not math.isfinite(size) or size <= 0.0:
-            raise NonFiniteError("The matrices of this part of the network leave the range of floating-point numbers.")
+        if not 0.0 < size < math.inf:
+            return None
         blocks = {key: block / size for key, block in blocks.items()}
         log += math.log(size)
         own = blocks[number, number]
@@ -93,16 +96,13 @@ def _backwards(form: Form) -> tuple[list[Tensor], float]:
         found.append(multiplier.log() + log)
         step = without(blocks, number, unit, multiplier)
         if step is None:
-            raise NonFiniteError("The matrices of this part of the network leave the range of floating-point numbers.")
+            return None
         blocks = step[0]
     rest = joined(form, blocks)
-    units = torch.cat(
-        [torch.full((n,), w, dtype=torch.float64) for n, w in zip(form.sources, form.weights, strict=True)]
-    )
+    weights = torch.tensor(form.weights, dtype=torch.float64)
+    units = weights.repeat_interleave(torch.tensor(form.sources))
     top = float(torch.linalg.eigvalsh(units[:, None] * rest * units)[:, -1].max())
-    if not math.isfinite(top) or top <= 0.0:
-        raise NonFiniteError("The matrices of this part of the network leave the range of floating-point numbers.")
-    return found[::-1], math.log(top) + log
+    return (found[::-1], math.log(top) + log) if 0.0 < top < math.inf else None
 
 
 def _log(x: float) -> Tensor:

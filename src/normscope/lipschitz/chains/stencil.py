@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
 
+from normscope.lipschitz.segments import channel_scale
 from normscope.operators.expression import Expr, LinearOp, reached
 
 Offset = tuple[int, int]
@@ -94,7 +95,7 @@ def _one(op: LinearOp, e: Expr, below: dict[int, Stencil]) -> dict[int, Stencil]
     if not is_image(source):
         return None
     if op.kind == "diagonal":
-        scale = _by_channel(op.data["scale"], e.shape)
+        scale = channel_scale(op.data["scale"], e.shape, 1)
         return None if scale is None else {key: s.after(scale, 10) for key, s in below.items()}
     if op.kind == "convolution":
         return _convolved(op, below)
@@ -103,22 +104,9 @@ def _one(op: LinearOp, e: Expr, below: dict[int, Stencil]) -> dict[int, Stencil]
         if chosen is None:
             return None
         (down, right), matrix = chosen
-        return {
-            key: Stencil(
-                (down * s.stride[0], right * s.stride[1]), {d: matrix @ a for d, a in s.taps.items()}, s.roundings
-            )
-            for key, s in below.items()
-        }
+        turned = {key: s.after(matrix, 0) for key, s in below.items()}
+        return {key: replace(s, stride=(down * s.stride[0], right * s.stride[1])) for key, s in turned.items()}
     return None
-
-
-def _by_channel(scale: Tensor, shape: tuple[int, ...]) -> Tensor | None:
-    """Return factors that depend on the channel alone as a vector."""
-    full = scale.to(torch.float64)
-    full = full.reshape((1,) * (len(shape) - full.ndim) + tuple(full.shape))
-    if any(size != 1 for axis, size in enumerate(full.shape) if axis != 1):
-        return None
-    return full.flatten().expand(shape[1])
 
 
 def _is_diagonal(matrix: Tensor) -> bool:
@@ -134,9 +122,7 @@ def _convolved(op: LinearOp, below: dict[int, Stencil]) -> dict[int, Stencil] | 
     if weight.ndim != 4 or data["transposed"]:
         return None
     weight = _ungrouped(weight, int(data["groups"]))
-    if not all(s.is_pointwise for s in below.values()):
-        return None
-    if not all(_is_diagonal(s.taps[0, 0]) for s in below.values()):
+    if not all(s.is_pointwise and _is_diagonal(s.taps[0, 0]) for s in below.values()):
         return None  # a matrix over channels first: its products with the kernel would be rounded sums
     starts = [pad[0] for pad in data["padding"]]
     found = {}

@@ -12,6 +12,7 @@ from normscope.lipschitz.local.point import Nominal
 from normscope.lipschitz.local.steps import Steps, apply
 from normscope.lipschitz.local.twofold import precise_values
 from normscope.lipschitz.local.walk import Walk
+from normscope.lipschitz.segments import channel_scale
 from normscope.operators.convolution import convolved_stack
 from normscope.operators.expression import Expr, operands
 from normscope.operators.program import Program
@@ -96,13 +97,12 @@ def folded(order: list[Expr]) -> dict[int, Folded | None]:
         inner = expr.inputs[0]
         if inner.op is None or inner.op.kind != "convolution" or readers[inner.id] > 1 or inner.shape != expr.shape:
             continue
-        data, scale = inner.op.data, expr.op.data["scale"].to(torch.float64)
-        dims = data["weight"].ndim - 2
-        if data["transposed"] or len(expr.shape) != dims + 2 or scale.ndim > dims + 2:
+        data = inner.op.data
+        rank = data["weight"].ndim
+        if data["transposed"] or len(expr.shape) != rank:
             continue
-        scale = scale.reshape((1,) * (dims + 2 - scale.ndim) + tuple(scale.shape))
-        if any(size != 1 for axis, size in enumerate(scale.shape) if axis != 1):
-            continue
-        weight = data["weight"].to(torch.float64) * scale.reshape(-1, *(1,) * (dims + 1))
-        found[expr.id], found[inner.id] = (data, weight), None
+        scale = channel_scale(expr.op.data["scale"], expr.shape, 1)
+        if scale is not None:
+            weight = data["weight"].to(torch.float64) * scale.reshape(-1, *(1,) * (rank - 1))
+            found[expr.id], found[inner.id] = (data, weight), None
     return found
