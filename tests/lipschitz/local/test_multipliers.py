@@ -89,10 +89,9 @@ def test_a_search_ends_near_a_long_one_and_refining_it_comes_nearer(dtype: type)
     form = _form(1)
     form = Form(*(a.astype(dtype) if isinstance(a, np.ndarray) else a for a in vars(form).values()))
     first = np.full(M, 60.0, dtype=dtype)
-    (T, level), tried = search(form, first, 40)
-    (_, finer), _ = search(form, T, 40, refine=True)
-    least = search(form, first, 2_000)[0][1]
-    assert tried == 40
+    T, level = search(form, first, 40)
+    _, finer = search(form, T, 40, refine=True)
+    least = search(form, first, 2_000)[1]
     assert T.dtype == dtype
     assert least * (1 - 1e-5) <= finer <= level * (1 + 1e-6)
     assert level < 1.02 * least < form.peak(first, 0.02).value

@@ -59,31 +59,6 @@ def test_a_relu_that_barely_crosses_has_a_small_secant_and_a_full_tangent() -> N
     assert float(found.remainder[1]) == pytest.approx(0.1, rel=1e-9)
 
 
-@pytest.mark.parametrize("name", ["relu", "leaky_relu"])
-def test_functions_with_one_kink_have_the_same_sectors_by_their_own_rule(
-    name: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """As the rule for all piecewise linear functions has them, or smaller where an end almost is at the kink."""
-    scalar = _scalar(name)
-    z = torch.cat([points(500), 1e-13 * points(100, seed=1), torch.zeros(20).double()])
-    low, high = -points(620, seed=2).abs(), points(620, seed=3).abs()
-    low[::7], high[::5] = 0.0, 0.0
-    low[::11], high[::13] = -z[::11].abs(), z[::13].abs()  # exactly at the kink
-    for error in (0.0, 1e-14, 0.1):
-        assert scalar._bend is not None
-        quick = scalar.sectors(z, error, low, high)
-        with monkeypatch.context() as patch:
-            patch.setattr(Scalar, "_bend", None)
-            usual = _scalar(name).sectors(z, error, low, high)
-        assert torch.equal(quick.nominal, usual.nominal)
-        for kind in ("tangent", "secant", "remainder"):
-            (a, b), (c, d) = getattr(quick, kind), getattr(usual, kind)
-            inside = torch.minimum(a - c, d - b)
-            assert float(inside.min()) >= -1e-15
-            same = (a == c) & (b == d)
-            assert bool(same.all()) if kind == "tangent" else float(same.double().mean()) > 0.5
-
-
 def test_a_kink_within_the_error_of_the_point_has_all_slopes() -> None:
     g = _scalar("relu")
     found = g.sectors(torch.full((1,), 1e-9, dtype=torch.float64), 1e-8, *2 * [torch.zeros(1, dtype=torch.float64)])

@@ -20,8 +20,6 @@ WORTHWHILE = 0.03
 FILL = 0.3
 #: Sides up to which all eigenvalues are computed, and products with a vector for the largest one otherwise.
 SMALL, POWER = 300, 20
-#: Units up to which zeros are multiplied too: so few that leaving them out takes longer.
-DENSE = 200
 
 
 def padded(rows: Tensor, columns: int) -> Tensor:
@@ -98,12 +96,9 @@ class Ellipsoid:
         if not len(self):
             return Centred(raw, error, self._across(raw))
         weighted = raw[:, self.inputs :] * self.centre
-        if len(self) <= DENSE:
-            found = torch.addmm(raw, weighted, self.rows)
-        else:
-            found = raw.clone()
-            for i, j in self.blocks:  # the rows of a block are zero from its own entries on
-                found[:, : self.inputs + i] += weighted[:, i:j] @ self.rows[i:j, : self.inputs + i]
+        found = raw.clone()
+        for i, j in self.blocks:  # the rows of a block are zero from its own entries on
+            found[:, : self.inputs + i] += weighted[:, i:j] @ self.rows[i:j, : self.inputs + i]
         return Centred(found, self._centred_error(weighted, error), self._across(found))
 
     def _centred_error(self, weighted: Tensor, error: float) -> float:
@@ -155,8 +150,6 @@ class Ellipsoid:
 
     def _onward(self, w: Tensor) -> Tensor:
         """Return what remainders, as columns, add to the inputs of all units: each reads those before it alone."""
-        if len(self) <= DENSE:
-            return self.rows[:, self.inputs :] @ w
         found = w.new_zeros(len(self), w.shape[1])
         for i, j in self.blocks[1:]:
             found[i:j] = self.rows[i:j, self.inputs : self.inputs + i] @ w[:i]
@@ -164,8 +157,6 @@ class Ellipsoid:
 
     def _back(self, q: Tensor) -> Tensor:
         """Return the adjoint of :meth:`_onward`."""
-        if len(self) <= DENSE:
-            return self.rows[:, self.inputs :].T @ q
         found = q.new_zeros(len(self), q.shape[1])
         for i, j in self.blocks[1:]:
             found[:i] += self.rows[i:j, self.inputs : self.inputs + i].T @ q[i:j]
@@ -271,9 +262,8 @@ class Ellipsoid:
     def refactored(self, t: Tensor) -> bool:
         """Take other shares if the form stays definite, and tell whether it does."""
         after = self.rows[:, self.inputs :]
-        small = len(self) <= DENSE
-        R = torch.addmm(self.gram, after * t, after.T) if small else self.gram.clone()
-        for place, (i, j) in enumerate([] if small else self.blocks):
+        R = self.gram.clone()
+        for place, (i, j) in enumerate(self.blocks):
             weighed = after[i:j, :i] * t[:i]
             for k, m in self.blocks[1 : place + 1]:
                 part = weighed[:, :k] @ after[k:m, :k].T

@@ -24,13 +24,12 @@ from normscope.lipschitz.local.lean import Folded, Lean, convolve
 from normscope.lipschitz.local.moving import Rows, UnboundedError
 from normscope.lipschitz.local.point import Nominal
 from normscope.lipschitz.local.slopes import Sectors
-from normscope.lipschitz.local.steps import WEIGHT_ROUNDINGS, Step, Steps, apply, size_of
+from normscope.lipschitz.local.steps import WEIGHT_ROUNDINGS, Step, apply, size_of
 from normscope.lipschitz.local.twofold import precise_values
 from normscope.lipschitz.local.walk import Opened, Walk
 from normscope.operators.convolution import apply_convolution, stack_roundings
 from normscope.operators.expression import Expr
 from normscope.operators.nonlinear import Input
-from normscope.operators.program import Program
 
 #: The error of rows, relative to them, above which they are made again backwards.
 PRECISE = 2.0**-36
@@ -67,15 +66,11 @@ class Enclosed(Lean):
     """A walk of a piecewise linear network whose rounding is bounded.
 
     Args:
-        program: the network.
-        steps: bounds of its linear operations.
-        point: the value of every block of its input.
-        radius: of the ball.
-        **settings: as of :class:`Walk`.
+        *given, **settings: as of :class:`Walk`.
     """
 
-    def __init__(self, program: Program, steps: Steps, point: Any, radius: float, **settings: Any) -> None:
-        super().__init__(program, steps, point, radius, **settings)
+    def __init__(self, *given: Any, **settings: Any) -> None:
+        super().__init__(*given, **settings)
         self.errors: dict[int, Errors] = {}  # of the rows of each expression
         self.fresh: dict[int, Errors] = {}  # the part made after the last atoms
         self.sizes: dict[int, Errors] = {}  # Frobenius norms of the rows themselves

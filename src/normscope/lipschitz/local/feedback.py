@@ -17,7 +17,7 @@ from normscope.linalg.matrix_rounding import gamma
 from normscope.lipschitz.local import multipliers
 from normscope.lipschitz.local.ellipsoid import largest
 from normscope.lipschitz.local.first_layer import FirstLayer, first_guess, is_large
-from normscope.lipschitz.local.multipliers import SMOOTH, Array, Form
+from normscope.lipschitz.local.multipliers import SMOOTH, Form
 
 #: First relative distance between the bound that the search found and the one that is proved.
 SLACK = 1e-9
@@ -118,37 +118,25 @@ class Feedback:
         """Return the system in float32, for a search."""
         names = ("A", "G", "B", "N", "centre", "radius")
         found = replace(self, **{name: getattr(self, name).float() for name in names})
-        side = self.side
-        found.__dict__["side"] = _Side(side.gram.float(), side.size, side.B.float(), side.N.float())
+        found.__dict__["gram"] = self.gram.float()
         return found
 
     @cached_property
-    def form(self) -> Form:
-        """Return the form of the transposed system."""
-        side = self.side
-        gram, B, N, centre, radius = map(_array, (side.gram, side.B, side.N, self.centre, self.radius))
-        return Form(gram, side.size, B, N, centre, radius)
+    def gram(self) -> Tensor:
+        """Return the Gram matrix over the inputs: all that is needed of A and B in the transposed system."""
+        joint = torch.cat([self.A, self.B])
+        return joint @ joint.T
 
     @cached_property
-    def side(self) -> _Side:
-        """Return the transposed system, of which only Gram matrices over the inputs are needed."""
-        joint = torch.cat([self.A, self.B])
-        return _Side(joint @ joint.T, self.A.shape[0], self.G.T.contiguous(), self.N.T.contiguous())
-
-
-@dataclass(frozen=True)
-class _Side:
-    """``p = A y + G w``, ``q = B y + N w`` with only the Gram matrix of ``[A G]``: y is the small side."""
-
-    gram: Tensor
-    size: int
-    B: Tensor
-    N: Tensor
+    def form(self) -> Form:
+        """Return the form of the transposed system, whose inputs, the outputs y here, are the small side."""
+        gram, *rest = (t.contiguous().numpy() for t in (self.gram, self.G.T, self.N.T, self.centre, self.radius))
+        return Form(gram, self.A.shape[0], *rest)
 
     @cached_property
     def squares(self) -> Tensor:
-        """Return the squares of the entries of ``[B N]``."""
-        return torch.cat([self.B, self.N], 1).square_()
+        """Return the squares of what each unit reads in the transposed system, of outputs and of other units."""
+        return torch.cat([self.G.T, self.N.T], 1).square_()
 
 
 @dataclass(frozen=True)
@@ -157,12 +145,10 @@ class Bound:
 
     Attributes:
         value: the bound; infinite if nothing was proved.
-        steps: how many multipliers were tried.
         multipliers: those it was proved with, one per unit.
     """
 
     value: float
-    steps: int = 0
     multipliers: Tensor | None = None
 
 
@@ -217,41 +203,45 @@ def _gain(feedback: Feedback, steps: int) -> Bound:
     """Return a bound with one multiplier for each unit."""
     if not feedback.units:
         T = feedback.A.new_zeros(0)
-        return Bound(proved(feedback, T, _norm(feedback.A)), 0, T)
+        norm = float(torch.linalg.matrix_norm(feedback.A, 2)) if feedback.A.numel() else 0.0
+        return Bound(proved(feedback, T, norm), T)
     single = feedback.units >= SINGLE_FROM
     steps = steps * MORE_STEPS if feedback.units <= FEW else steps
-    found, tried = search(feedback.single() if single else feedback, steps)
-    if found is not None and single and _holds(feedback, found[0].double(), found[1] * (1 + SINGLE_SLACK)):
-        return Bound(found[1] * (1 + SINGLE_SLACK) * (1 + 2.0**-50), tried, found[0].double())
-    best = _confirmed(feedback, found[0].double()) if found is not None else None
-    if best is None and single:
-        found, tried = search(feedback, steps)
-        best = _confirmed(feedback, found[0]) if found is not None else None
-    return Bound(math.inf, tried) if best is None else replace(best, steps=tried)
+    if single:
+        found = search(feedback.single(), steps)
+        if found is not None:
+            T, level = found[0].double(), found[1] * (1 + SINGLE_SLACK)
+            if _holds(feedback, T, level):
+                return Bound(level * (1 + 2.0**-50), T)
+            best = _confirmed(feedback, T)
+            if math.isfinite(best.value):
+                return best
+    found = search(feedback, steps)
+    return Bound(math.inf) if found is None else _confirmed(feedback, found[0])
 
 
-def _confirmed(feedback: Feedback, T: Tensor) -> Bound | None:
-    """Return what multipliers prove, raised a little where rounding asks for it, if they prove anything."""
+def _confirmed(feedback: Feedback, T: Tensor) -> Bound:
+    """Return what multipliers prove, raised a little where rounding asks for it."""
     for room in (0.0, 1e-4, 1e-2, 0.3):
         # Units that are fed by others are raised more: what they add to those stays below.
         raised = T * (1 + room) ** torch.linspace(0.0, 1.0, len(T), dtype=T.dtype)
         peak = feedback.form.peak(raised.numpy(), SMOOTH)
         value = math.inf if peak is None else proved(feedback, raised, peak.value)
         if math.isfinite(value):
-            return Bound(value, multipliers=raised)
-    return None
+            return Bound(value, raised)
+    return Bound(math.inf)
 
 
-def search(feedback: Feedback, steps: int) -> tuple[tuple[Tensor, float] | None, int]:
-    """Return multipliers (one per unit) and the bound they give, not proved yet, and the number of steps taken."""
-    found, tried = multipliers.search(feedback.form, first_multipliers(feedback).numpy(), steps)
+def search(feedback: Feedback, steps: int) -> tuple[Tensor, float] | None:
+    """Return multipliers (one per unit) and the bound they give, not proved yet."""
+    found = multipliers.search(feedback.form, first_multipliers(feedback).numpy(), steps)
     if found is None:
-        return None, tried
+        return None
     part = next((part for most, part in REFINED if feedback.units <= most), 0.0)
     if int(part * steps) and found[0].dtype == np.float64:
-        finer, more = multipliers.search(feedback.form, found[0], int(part * steps), refine=True)
-        found, tried = found if finer is None else min(found, finer, key=lambda pair: pair[1]), tried + more
-    return (torch.from_numpy(found[0]), found[1]), tried
+        finer = multipliers.search(feedback.form, found[0], int(part * steps), refine=True)
+        found = min(found, finer or found, key=lambda pair: pair[1])
+    return torch.from_numpy(found[0]), found[1]
 
 
 def _solved(whole: Tensor, columns: Tensor) -> Tensor:
@@ -266,7 +256,7 @@ def first_multipliers(feedback: Feedback) -> Tensor:
     """Return multipliers, one per unit, for which the form is definite: block by block, the first ones first."""
     f = feedback
     whole = torch.eye(f.units, dtype=f.N.dtype) - f.N * f.centre  # each unit reads those before it alone
-    Q = f.side.gram[f.side.size :, f.side.size :]
+    Q = f.gram[f.A.shape[0] :, f.A.shape[0] :]
     for _ in range(2):  # what all units read of the input, with the middles of the slopes
         Q = _solved(whole, Q.T)
     Mw = _solved(whole, f.N)
@@ -340,11 +330,10 @@ def _holds(feedback: Feedback, T: Tensor, L: float) -> bool:
 
 def _perturbation(f: Feedback, T: Tensor, L: float) -> float:
     """Return a bound on the norm of what rounding and the error of the matrices do to the scaled form."""
-    side = f.side
-    c, m = side.size, len(T)
+    c, m = f.A.shape[0], len(T)
     scale = torch.cat([T.new_full((c,), L), T.sqrt()])
-    joint = float((side.gram.diagonal().clamp_min(0) / scale.square()).sum().sqrt())  # |[A G] D^-1|_F
-    read = side.squares @ scale.square().reciprocal()
+    joint = float((f.gram.diagonal().clamp_min(0) / scale.square()).sum().sqrt())  # |[A G] D^-1|_F
+    read = f.squares @ scale.square().reciprocal()
     slopes = float((((f.centre.abs() + f.radius).square() * T) @ read).sqrt())  # of the weighted [B N] D^-1
     size = joint**2 + 2 * slopes + slopes**2
     rounding = gamma(max(f.A.shape[0], f.A.shape[1]) + m + 16) * size + 8 * gamma(8) * math.sqrt(c + m)
@@ -380,13 +369,3 @@ def _moved(f: Feedback, scale: Tensor, weight: Tensor | None) -> float:
 
 def _largest(values: Tensor) -> float:
     return float(values.max()) if len(values) else 0.0
-
-
-def _norm(matrix: Tensor) -> float:
-    """Return an estimate of the spectral norm."""
-    return float(torch.linalg.matrix_norm(matrix, 2)) if matrix.numel() else 0.0
-
-
-def _array(tensor: Tensor) -> Array:
-    """Return a tensor as an array that shares its memory."""
-    return tensor.contiguous().numpy()

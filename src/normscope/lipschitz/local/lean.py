@@ -9,13 +9,12 @@ from torch import Tensor
 
 from normscope.lipschitz.local.moving import Rows, deep
 from normscope.lipschitz.local.point import Nominal
-from normscope.lipschitz.local.steps import Steps, apply
+from normscope.lipschitz.local.steps import apply
 from normscope.lipschitz.local.twofold import precise_values
 from normscope.lipschitz.local.walk import Walk
 from normscope.lipschitz.segments import channel_scale
 from normscope.operators.convolution import convolved_stack
 from normscope.operators.expression import Expr, operands
-from normscope.operators.program import Program
 
 #: A convolution and the weight it has together with the scale behind it.
 Folded = tuple[dict[str, Any], Tensor]
@@ -25,17 +24,13 @@ class Lean(Walk):
     """A walk of a piecewise linear network; what rounding did to the rows is for others to say.
 
     Args:
-        program: the network.
-        steps: bounds of its linear operations.
-        point: the value of every block of its input.
-        radius: of the ball.
-        **settings: as of :class:`Walk`.
+        *given, **settings: as of :class:`Walk`.
     """
 
     negligible = 0.0
 
-    def __init__(self, program: Program, steps: Steps, point: Any, radius: float, **settings: Any) -> None:
-        super().__init__(program, steps, point, radius, **settings)
+    def __init__(self, *given: Any, **settings: Any) -> None:
+        super().__init__(*given, **settings)
         self.sources = None
         self.folded = folded(self.order())
 

@@ -149,8 +149,8 @@ def _factor(form: Array) -> Tensor | None:
 
 
 @quiet
-def search(form: Form, first: Array, steps: int, *, refine: bool = False) -> tuple[tuple[Array, float] | None, int]:
-    """Return multipliers (one per unit) and the bound they give, not proved yet, and the number of steps taken.
+def search(form: Form, first: Array, steps: int, *, refine: bool = False) -> tuple[Array, float] | None:
+    """Return multipliers (one per unit) and the bound they give, not proved yet.
 
     Args:
         form: of the system.
@@ -163,12 +163,11 @@ def search(form: Form, first: Array, steps: int, *, refine: bool = False) -> tup
     level, damping = math.inf, 0.9
     momentum, squares = np.zeros_like(log), np.zeros_like(log)
     fixed, rate = (0, FINE_RATE) if refine else (max(1, (2 * steps) // 5), RATE)
-    adam, tried = 0, 0
+    adam = 0
     rise, tiny = 4 * np.linspace(0.0, 1.0, len(log), dtype=log.dtype), float(np.finfo(log.dtype).tiny)
     for step in range(steps):
         if step == fixed and best is not None:
             log = np.log(best)
-        tried = step + 1
         log = np.maximum(log, log.max() - SPREAD)
         T = np.exp(log)
         late = min(1.0, 3 * (1 - step / steps))  # falls to zero over the last third
@@ -196,4 +195,4 @@ def search(form: Form, first: Array, steps: int, *, refine: bool = False) -> tup
             squares = 0.95 * squares + 0.05 * slope**2
             moved = rate * damping * late**2
             log = log - moved * (momentum / (1 - 0.8**adam)) / (np.sqrt(squares / (1 - 0.95**adam)) + 1e-8)
-    return (None if best is None else (best, level)), tried
+    return None if best is None else (best, level)

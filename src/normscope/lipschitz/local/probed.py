@@ -25,12 +25,11 @@ from normscope.lipschitz.local.feedback import Feedback
 from normscope.lipschitz.local.lean import Lean
 from normscope.lipschitz.local.moving import Rows, UnboundedError
 from normscope.lipschitz.local.slopes import Sectors
-from normscope.lipschitz.local.steps import Steps, size_of
+from normscope.lipschitz.local.steps import size_of
 from normscope.lipschitz.local.twofold import Flow, passed
 from normscope.lipschitz.local.walk import CHUNK, Opened
 from normscope.operators.expression import Expr
 from normscope.operators.nonlinear import Input
-from normscope.operators.program import Program
 
 #: Probes, and how many times larger than the largest of them the error may be.
 PROBES, FACTOR = 24, 10.0
@@ -55,15 +54,11 @@ class Probed(Lean):
     """A walk of a piecewise linear network whose rows are verified by probes.
 
     Args:
-        program: the network.
-        steps: bounds of its linear operations.
-        point: the value of every block of its input.
-        radius: of the ball.
-        **settings: as of :class:`Walk`.
+        *given, **settings: as of :class:`Walk`.
     """
 
-    def __init__(self, program: Program, steps: Steps, point: Any, radius: float, **settings: Any) -> None:
-        super().__init__(program, steps, point, radius, **settings)
+    def __init__(self, *given: Any, **settings: Any) -> None:
+        super().__init__(*given, **settings)
         self.flows: dict[int, Flow] = {}
         self.errors: dict[int, float] = {}
         self.checks = 0

@@ -20,9 +20,7 @@ from torch import Tensor
 from normscope.core.statement import statement
 from normscope.lipschitz.local.enclosed import Enclosed
 from normscope.lipschitz.local.first_layer import is_large
-from normscope.lipschitz.local.steps import Steps
 from normscope.lipschitz.local.walk import column_squares
-from normscope.operators.program import Program
 
 #: Gaussian combinations, and by how much their norms are raised.
 COUNT, RAISED = 400, 1.4
@@ -43,15 +41,11 @@ class Sketched(Enclosed):
     """A walk of a piecewise linear network whose tangents along the input are sketched, rounding bounded.
 
     Args:
-        program: the network.
-        steps: bounds of its linear operations.
-        point: the value of every block of its input.
-        radius: of the ball.
-        **settings: as of :class:`Walk`.
+        *given, **settings: as of :class:`Walk`.
     """
 
-    def __init__(self, program: Program, steps: Steps, point: Any, radius: float, **settings: Any) -> None:
-        super().__init__(program, steps, point, radius, **settings)
+    def __init__(self, *given: Any, **settings: Any) -> None:
+        super().__init__(*given, **settings)
         self.along = min(COUNT, self.inputs)
         self._sketch: Tensor | None = None
         if self.along < self.inputs:

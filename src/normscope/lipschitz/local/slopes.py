@@ -7,7 +7,6 @@ import itertools
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 import torch
@@ -24,7 +23,6 @@ from normscope.operators.scalar.interval import Interval
 #: More than the value or the derivative of a scalar function can lose in float64, relative to its size or to one.
 ROUNDING = 2.0**-46
 Pair = tuple[Tensor, Tensor]
-Array = np.ndarray[Any, Any]
 
 
 @dataclass(frozen=True)
@@ -49,7 +47,7 @@ class Sectors:
         return Sectors(self.nominal.flatten(), *pairs)
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(eq=False)
 class Scalar:
     """A function of one variable, applied to every entry.
 
@@ -88,7 +86,8 @@ class Scalar:
         """Return the relative rounding of derivatives: none where all pieces are straight with exact slopes."""
         if self.inexact:
             return self.inexact + ROUNDING
-        exact = all(piece.straight and len(set(piece.at(1, 0.0))) == 1 for piece in self.curve.pieces)
+        pieces = self.curve.pieces
+        exact = pieces and all(piece.straight and len(set(piece.at(1, 0.0))) == 1 for piece in pieces)
         return 0.0 if exact else ROUNDING
 
     @functools.cached_property
@@ -101,19 +100,8 @@ class Scalar:
         kinks = [p.high for p in pieces[:-1]]
         return torch.tensor(kinks, dtype=torch.float64), torch.tensor(slopes, dtype=torch.float64)
 
-    @functools.cached_property
-    def _bend(self) -> tuple[float, float] | None:
-        """Return the slopes below and above zero of a function of two straight pieces that meet there, like ReLU."""
-        if self._steps is None or self._steps[0].tolist() != [0.0] or len(self.marks) != 1:
-            return None
-        below, above = self._steps[1].tolist()
-        return below, above
-
     def tangents(self, low: Tensor, high: Tensor) -> Pair:
         """Return the least and the largest g' on intervals."""
-        if self._bend is not None:
-            ends = _bent_tangents(self._bend, low.numpy(), high.numpy())
-            return torch.from_numpy(ends[0]), torch.from_numpy(ends[1])
         left, right = self.derivative(low), self.derivative(high)
         least, most = torch.minimum(left, right), torch.maximum(left, right)
         least, most = least - self.room * (1 + least.abs()), most + self.room * (1 + most.abs())
@@ -147,8 +135,6 @@ class Scalar:
             low: least deviation, not positive.
             high: largest deviation, not negative.
         """
-        if self._bend is not None:
-            return _bent_sectors(self._bend, z.numpy(), error, low.numpy(), high.numpy())
         whole = self.tangents(z + low - error, z + high + error)
         here = self.tangents(z - error, z + error)
         nominal = torch.minimum(torch.maximum(self.derivative(z), here[0]), here[1])
@@ -188,17 +174,12 @@ class Monotone(Scalar):
 
     def __init__(self, function: Callable[[Tensor], Tensor], above: float = -math.inf) -> None:
         super().__init__(function, Curve(()))
-        object.__setattr__(self, "above", above)
-
-    @functools.cached_property
-    def room(self) -> float:
-        """Return the rounding of values and derivatives."""
-        return ROUNDING
+        self.above = above
 
     def tangents(self, low: Tensor, high: Tensor) -> Pair:
         """Return the least and the largest g' on intervals."""
         least, most = super().tangents(low, high)
-        outside = low <= self.above  # type: ignore[attr-defined]
+        outside = low <= self.above
         return least.masked_fill(outside, -math.inf), most.masked_fill(outside, math.inf)
 
     def turns(self, low: Tensor, high: Tensor) -> Tensor:
@@ -211,22 +192,17 @@ class FormulaScalar(Scalar):
 
     def __init__(self, formula: Formula) -> None:
         super().__init__(self._values, Curve(()))
-        object.__setattr__(self, "formula", formula)
+        self.formula = formula
 
     def _jets(self, low: Tensor, high: Tensor, order: int) -> Pair:
         box = Interval(low.numpy().reshape(-1), high.numpy().reshape(-1))
         with np.errstate(all="ignore"):  # masked entries are infinite: what is not a number there stays unknown
-            jet = self.formula.jets(box)[order]  # type: ignore[attr-defined]
+            jet = self.formula.jets(box)[order]
             ends = [end + 0.0 * box.low for end in (jet.low, jet.high)]
         return tuple(torch.from_numpy(end).reshape(low.shape) for end in ends)  # type: ignore[return-value]
 
     def _values(self, z: Tensor) -> Tensor:
         return sum(self._jets(z, z, 0)) / 2  # type: ignore[return-value]
-
-    @functools.cached_property
-    def room(self) -> float:
-        """Return the rounding of values and derivatives."""
-        return ROUNDING
 
     def derivative(self, z: Tensor) -> Tensor:
         """Return g' at every entry."""
@@ -263,31 +239,3 @@ def _meets(low: Tensor, high: Tensor, point: float) -> Tensor:
     """Tell which intervals hold a point, or come so near that rounding may have moved it out."""
     reach = 1e-12 * (1 + abs(point))
     return (low - reach <= point) & (point <= high + reach)
-
-
-@np.errstate(all="ignore")
-def _bent_tangents(bend: tuple[float, float], low: Array, high: Array) -> tuple[Array, Array]:
-    """Return what :meth:`Scalar.tangents` does for slopes that change at zero alone."""
-    below, above = high < -1e-12, low > 1e-12  # neither where an end is not a number
-    either, side = ~(below | above), np.where(below, *bend)
-    return np.where(either, min(bend), side), np.where(either, max(bend), side)
-
-
-@np.errstate(all="ignore")
-def _bent_sectors(bend: tuple[float, float], z: Array, error: float, low: Array, high: Array) -> Sectors:
-    """Return what :meth:`Scalar.sectors` does for slopes that change at zero alone: always monotone ones."""
-    d = np.stack([low, high])
-    ends = z + d
-    whole, here = _bent_tangents(bend, ends[0] - error, ends[1] + error), _bent_tangents(bend, z - error, z + error)
-    nominal = np.where(z <= 0.0, *bend)
-    steepest = np.maximum(np.abs(whole[0]), np.abs(whole[1]))
-    slope = (np.where(ends <= 0.0, *bend) * ends - nominal * z) / d
-    noise = steepest * (2.0**-50 * (np.abs(z) + np.abs(d)) + 2 * error) / np.abs(d)
-    unknown = ~np.isfinite(slope + noise)  # of a way of no length
-    least = np.where(unknown, whole[0], np.maximum(np.minimum(slope - noise, here[0]), whole[0])) - nominal
-    most = np.where(unknown, whole[1], np.minimum(np.maximum(slope + noise, here[1]), whole[1])) - nominal
-    products = least * d, most * d
-    lowest = np.minimum(np.minimum(*products).min(0), 0.0)
-    highest = np.maximum(np.maximum(*products).max(0), 0.0)
-    pairs = (whole[0] - nominal, whole[1] - nominal), (least.min(0), most.max(0)), (lowest, highest)
-    return Sectors(torch.from_numpy(nominal), *((torch.from_numpy(a), torch.from_numpy(b)) for a, b in pairs))

@@ -149,15 +149,11 @@ class Telescope(Walk):
     """A walk that carries how every tensor moves with the input and with every atom, scaled by what it varies.
 
     Args:
-        program: the network.
-        steps: bounds of its linear operations.
-        point: the value of every block of its input.
-        radius: of the ball.
-        **settings: as of :class:`Walk`.
+        *given, **settings: as of :class:`Walk`.
     """
 
-    def __init__(self, program: Any, steps: Any, point: Any, radius: float, **settings: Any) -> None:
-        super().__init__(program, steps, point, radius, **settings)
+    def __init__(self, *given: Any, **settings: Any) -> None:
+        super().__init__(*given, **settings)
         self.sources = None
         self.atoms: list[Source] = []
         self.algebra = WholeAlgebra(self)
