@@ -24,7 +24,7 @@ from normscope.lipschitz.local.lean import Folded, Lean, convolve
 from normscope.lipschitz.local.moving import Rows, UnboundedError
 from normscope.lipschitz.local.point import Nominal
 from normscope.lipschitz.local.slopes import Sectors
-from normscope.lipschitz.local.steps import WEIGHT_ROUNDINGS, Step, apply, size_of
+from normscope.lipschitz.local.steps import WEIGHT_ROUNDINGS, Step, apply, size_of, source_of
 from normscope.lipschitz.local.twofold import precise_values
 from normscope.lipschitz.local.walk import Opened, Walk
 from normscope.operators.convolution import apply_convolution, stack_roundings
@@ -77,7 +77,7 @@ class Enclosed(Lean):
         self.slopes: dict[int, Tensor] = {}
         self.left_out: dict[int, float] = {}
         self.opened: dict[int, tuple[int, Tensor]] = {}
-        self._now: Expr | None = None
+        self._now: Expr  # the atom that is passed
         self._made = Errors()
 
     def _values(self, order: list[Expr]) -> dict[int, Nominal]:
@@ -109,10 +109,7 @@ class Enclosed(Lean):
             fresh = fresh.plus(self.fresh[i], step.norm).plus(self.sizes[i], own)
             error = error.plus(self.errors[i], step.norm).plus(self.sizes[i], own)
         if len(expr.atoms) == 1 and not whole:
-            source = expr
-            while source.op is not None:
-                source = next(i for i in source.inputs if i.atoms)
-            through = fresh.plus(self.errors[source.id], self.steps.reach(source, expr))
+            through = fresh.plus(self.errors[source_of(expr).id], self.steps.reach(expr))
             error = Errors(min(error.inputs, through.inputs), min(error.units, through.units))
         self.fresh[expr.id], self.errors[expr.id] = fresh, error
         skipped = not whole and expr.id in self.folded and self.folded[expr.id] is None
@@ -146,12 +143,7 @@ class Enclosed(Lean):
         return Step(mass, mass, roundings + 2 + WEIGHT_ROUNDINGS + self.steps.of(expr).roundings)
 
     def _atom(self, expr: Expr) -> Rows:
-        if isinstance(expr.atom, Input):
-            found = super()._atom(expr)
-            self.errors[expr.id] = self.fresh[expr.id] = Errors()
-            self.sizes[expr.id] = self._sized(found.rows)
-            return found
-        self._now = expr
+        self._now, self._made = expr, Errors()
         found = super()._atom(expr)
         self.errors[expr.id], self.fresh[expr.id] = self._made, Errors()
         self.sizes[expr.id] = self._sized(found.rows)
@@ -163,8 +155,6 @@ class Enclosed(Lean):
         Raises:
             UnboundedError: if that is not small beside the rows.
         """
-        if self._now is None:
-            raise ValueError("no atom is passed")
         (below,) = self._now.atom.inputs
         made = self.errors[below.id]
         pad = 2 * made.inputs + made.units * float(self.units.weight.norm())
@@ -173,8 +163,6 @@ class Enclosed(Lean):
         return pad
 
     def _raw(self, x: Rows, entries: Tensor) -> tuple[Tensor, float]:
-        if self._now is None:
-            raise ValueError("no atom is passed")
         raw, error = super()._raw(x, entries)
         (below,) = self._now.atom.inputs
         if self._is_precise(error, raw) or not len(entries):
@@ -196,8 +184,6 @@ class Enclosed(Lean):
         return error <= PRECISE * size_of([rows])
 
     def _closed(self, x: Rows, sectors: Sectors, opened: Opened, sizes: Tensor) -> Rows:
-        if self._now is None:
-            raise ValueError("no atom is passed")
         width = sectors.tangent[1] - sectors.tangent[0]
         width[opened.entries] = 0.0
         # Entries whose computed tangents vanish may change their slope too: what they do is an error.

@@ -102,6 +102,9 @@ class Scalar:
 
     def tangents(self, low: Tensor, high: Tensor) -> Pair:
         """Return the least and the largest g' on intervals."""
+        if self._steps is not None:  # an end that is not a number may lie anywhere
+            low = low.nan_to_num(-math.inf, math.inf, -math.inf)
+            high = high.nan_to_num(math.inf, math.inf, -math.inf)
         left, right = self.derivative(low), self.derivative(high)
         least, most = torch.minimum(left, right), torch.maximum(left, right)
         least, most = least - self.room * (1 + least.abs()), most + self.room * (1 + most.abs())

@@ -71,8 +71,6 @@ class Steps:
 
     def __init__(self, norms: SegmentNorms) -> None:
         self.norms = norms
-        self._known: dict[int, Step] = {}
-        self._segments: dict[int, Segment | None] = {}
         self._once: dict[tuple[str, int], Any] = {}
         self.probing = False  # once norms were multiplied in vain
 
@@ -92,12 +90,11 @@ class Steps:
 
     def of(self, expr: Expr) -> Step:
         """Return the bounds of an operation on one operand, or of a sum or concatenation (norm one in each)."""
-        if expr.id not in self._known:
-            self._known[expr.id] = self._measured(expr)
-        return self._known[expr.id]
+        return self.once("step", expr, lambda: self._measured(expr))
 
-    def reach(self, source: Expr, expr: Expr) -> float:
-        """Return a bound on the norm of the linear map from an atom."""
+    def reach(self, expr: Expr) -> float:
+        """Return a bound on the norm of the linear map to an expression from the one atom it depends on."""
+        source = source_of(expr)
         return self.once("reach", expr, lambda: self._reach(source, expr, forming_error(source, expr)))
 
     def _reach(self, source: Expr, expr: Expr, forming: Forming) -> float:
@@ -105,16 +102,12 @@ class Steps:
 
     def segment(self, expr: Expr) -> Segment | None:
         """Return what lies between an expression and the one atom it depends on as a matrix, if that is small."""
-        if expr.id not in self._segments:
-            self._segments[expr.id] = self._formed(expr)
-        return self._segments[expr.id]
+        return self.once("segment", expr, lambda: self._formed(expr))
 
     def _formed(self, expr: Expr) -> Segment | None:
         if expr.op is None or len(expr.atoms) != 1:
             return None
-        source = expr
-        while source.op is not None:
-            source = next(i for i in source.inputs if i.atoms)
+        source = source_of(expr)
         if source.numel * expr.numel > LARGEST_SEGMENT or any(not e.inputs for e in between(source, expr)):
             return None
         mapping = LinearMap.from_function(evaluate(source, expr), source.shape, expr.shape, dtype=torch.float64)
@@ -143,6 +136,13 @@ class Steps:
         if expr.op.kind in WEIGHTLESS:
             return Step(norm, mass, roundings)
         return Step(norm + gamma(WEIGHT_ROUNDINGS) * mass, mass, roundings + WEIGHT_ROUNDINGS)
+
+
+def source_of(expr: Expr) -> Expr:
+    """Return the one atom that an expression depends on."""
+    while expr.op is not None:
+        expr = next(i for i in expr.inputs if i.atoms)
+    return expr
 
 
 def _weight_error(source: Expr, expr: Expr, forming: Forming) -> float:

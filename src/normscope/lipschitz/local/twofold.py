@@ -96,10 +96,7 @@ def passed(expr: Expr, steps: Steps, below: list[Flow], *, sources: dict[int, fl
     error = step.norm * sum(f.error for f in below) + own
     if len(expr.atoms) == 1:
         (key,) = expr.atoms
-        source = expr
-        while source.op is not None:
-            source = next(i for i in source.inputs if i.atoms)
-        error = min(error, fresh + steps.reach(source, expr) * sources.get(key, 0.0))
+        error = min(error, fresh + steps.reach(expr) * sources.get(key, 0.0))
     return Flow(pair, error, fresh)
 
 
