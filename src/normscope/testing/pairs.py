@@ -91,9 +91,9 @@ def dense_norms(y: Tensor, x: Tensor) -> Tensor:
     return torch.where(finite, norms, math.nan)
 
 
-def along(x: Tensor, direction: Tensor, sizes: Tensor | None = None) -> tuple[Tensor, Tensor]:
+def along(x: Tensor, direction: Tensor) -> tuple[Tensor, Tensor]:
     """Return pairs around points along their directions, of every length in :data:`STEPS`."""
-    size = x.norm(dim=1, keepdim=True) if sizes is None else sizes
+    size = x.norm(dim=1, keepdim=True)
     step = [s * torch.where(size > 0, size, 1.0) * direction for s in STEPS]
     return torch.cat([x - d for d in step]), torch.cat([x + d for d in step])
 

@@ -124,21 +124,7 @@ def _captured(model: nn.Module, inputs: list[Tensor], front_end: str) -> Capture
     """Capture the model by one front end."""
     if front_end == "export":
         return capture(model, ModelInputs(tuple(inputs)))
-
-    class Flat(nn.Module):
-        """The model with a tuple as its result."""
-
-        def __init__(self) -> None:
-            super().__init__()
-            self.model = model
-
-        def forward(self, *tensors: Tensor) -> tuple[Tensor, ...]:
-            """Run the model."""
-            return (self.model(*tensors),)
-
-    flat = Flat()
-    flat.training = False
-    graph, tensors = record_graph(flat, tuple(inputs))
+    graph, tensors = record_graph(model, tuple(inputs))
     return Captured(graph, tensors, inputs, [str(i) for i in range(len(inputs))])
 
 

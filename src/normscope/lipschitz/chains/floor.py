@@ -16,21 +16,19 @@ STARTS, SWEEPS = 12, 40
 
 
 @statement("normscope", "Pattern floor", holds="slopes between a and b, chosen freely; one block")
-def pattern_floor(form: Form, *, starts: int = STARTS, sweeps: int = SWEEPS, seed: int = 0) -> float:
+def pattern_floor(form: Form, *, starts: int = STARTS) -> float:
     """Return the largest norm found over patterns of slopes: no bound of this kind is smaller.
 
     Args:
         form: the part of the network, one real block, one source.
         starts: patterns to start from: all steep, then random ones.
-        sweeps: the most sweeps from each.
-        seed: of the random patterns.
 
     >>> from normscope.lipschitz.chains.form import chain
     >>> net = chain([torch.eye(2), torch.tensor([[1.0, -1.0]])])
     >>> round(pattern_floor(net), 4)
     1.4142
     """
-    generator = torch.Generator().manual_seed(seed)
+    generator = torch.Generator().manual_seed(0)
     best = 0.0
     for index in range(starts):
         slopes = []
@@ -38,7 +36,7 @@ def pattern_floor(form: Form, *, starts: int = STARTS, sweeps: int = SWEEPS, see
             high = torch.rand(unit.size, generator=generator, dtype=torch.float64) < (2.0 if index == 0 else 0.5)
             slopes.append(unit.low + (unit.high - unit.low) * high.double())
         last = 0.0
-        for _ in range(sweeps):
+        for _ in range(SWEEPS):
             left, value, right = _leading(form, slopes)
             best = max(best, value)
             if value <= last * (1.0 + 1e-6):

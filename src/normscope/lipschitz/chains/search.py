@@ -102,7 +102,6 @@ def search(
     *,
     steps: int,
     out_of_time: Callable[[], bool] = lambda: False,
-    powers: tuple[tuple[float, float], ...] = POWERS,
 ) -> Found | None:
     """Return the best multipliers that a number of evaluations finds, or ``None`` if the first ones bound nothing.
 
@@ -111,7 +110,6 @@ def search(
         multipliers: to begin with.
         steps: evaluations of the constant and its gradient.
         out_of_time: asked before every evaluation.
-        powers: the powers p and the share of the steps each gets.
 
     >>> from normscope.lipschitz.chains.form import chain
     >>> net = chain([torch.eye(2), torch.tensor([[1.0, -1.0]])])
@@ -131,7 +129,7 @@ def search(
         if log < best:
             best, at = log, point
 
-    for power, share in powers:
+    for power, share in POWERS:
         done += share
         x = _descend(objective, x, power, round(done * steps), note, out_of_time)
     logs, balance = objective.split(at)

@@ -21,7 +21,7 @@ from normscope.lipschitz.local.slopes import scalar_of
 from normscope.lipschitz.local.steps import Steps
 from normscope.lipschitz.local.telescope import Telescope
 from normscope.lipschitz.local.twofold import is_deep, is_piecewise_linear
-from normscope.lipschitz.local.walk import LIMIT, ROUNDS, Walk
+from normscope.lipschitz.local.walk import Walk
 from normscope.operators.attention import Attention
 from normscope.operators.expression import Expr
 from normscope.operators.matrix import MatrixProduct
@@ -79,8 +79,6 @@ def on_balls(
     point: Sequence[Tensor],
     radii: Sequence[float],
     *,
-    limit: int = LIMIT,
-    rounds: int = ROUNDS,
     tries: int = TRIES,
     work: float = math.inf,
     sketched: bool = False,
@@ -93,8 +91,6 @@ def on_balls(
         point: the value of every block of the input.
         radii: of the balls, the smallest first; zero asks for the Jacobian at the point, both sides of every kink
             included. Beyond one without a constant there is none.
-        limit: most entries whose slope may change.
-        rounds: of tuning the ranges.
         tries: most multipliers to try.
         work: most multiplications for one ball; what is left after the walk decides how many multipliers are tried.
         sketched: whether tangents of deep piecewise linear networks may be sketched: quicker, and each constant holds
@@ -104,8 +100,7 @@ def on_balls(
         InputError: if a radius is negative, infinite or not a number, or the point is not finite.
     """
     balls: list[Ball] = []
-    settings = {"limit": limit, "rounds": rounds, "work": work}
-    ways = _Ways(program, steps, point, tries, settings, sketched=sketched)
+    ways = _Ways(program, steps, point, tries, work, sketched=sketched)
     for radius in radii:
         start = time.process_time()
         if balls and balls[-1].why:
@@ -124,7 +119,7 @@ class _Ways:
         steps: bounds of its linear operations.
         point: the value of every block of its input.
         tries: most multipliers to try.
-        settings: of a walk.
+        work: most multiplications for one ball.
         sketched: whether tangents may be sketched.
     """
 
@@ -134,11 +129,11 @@ class _Ways:
         steps: Steps,
         point: Sequence[Tensor],
         tries: int,
-        settings: dict[str, Any],
+        work: float,
         *,
         sketched: bool = False,
     ) -> None:
-        self.given, self.tries, self.settings = (program, steps, point), tries, settings
+        self.given, self.tries, self.work = (program, steps, point), tries, work
         self.make: type[Walk] = Walk
         self.nominal: dict[type, dict[int, Nominal]] = {}
         if is_piecewise_linear(program):
@@ -177,12 +172,11 @@ class _Ways:
         self.make = Probed
 
     def _walked(self, make: type[Walk], radius: float) -> Ball:
-        work = self.settings["work"]
-        walk = make(*self.given, radius, nominal=self.nominal.get(make), **self.settings)
+        walk = make(*self.given, radius, nominal=self.nominal.get(make), work=self.work)
         units, bound, why = 0, math.inf, ""
         try:
             system = walk.run()
-            affordable = max(LEAST_TRIES, (work - walk.spent) / system.work) if system.work else self.tries
+            affordable = max(LEAST_TRIES, (self.work - walk.spent) / system.work) if system.work else self.tries
             units, bound = system.units, gain(system, steps=int(min(self.tries, affordable))).value
             why = "" if math.isfinite(bound) else "no multipliers were found"
         except RoundingError:
@@ -195,7 +189,7 @@ class _Ways:
         return Ball(radius, bound, units, _margin(walk), why, delta=walk.delta)
 
     def _by_variation(self, radius: float) -> Ball:
-        walk = Telescope(*self.given, radius, nominal=self.nominal.get(Telescope), **self.settings)
+        walk = Telescope(*self.given, radius, nominal=self.nominal.get(Telescope), work=self.work)
         try:
             bound, why = walk.constant(), ""
         except UnboundedError as error:

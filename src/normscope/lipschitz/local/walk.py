@@ -26,7 +26,7 @@ from normscope.operators.program import Program
 NEGLIGIBLE = 1e-13
 #: The same at the point itself, where rounding alone moves smooth functions.
 NEGLIGIBLE_AT_POINT = 1e-10
-#: Most entries whose slope may change, by default.
+#: Most entries whose slope may change.
 LIMIT = 5_000
 #: Most numbers that say how all atoms move one of them, for errors to be carried on exactly.
 LARGEST_CARRIED = 2**20
@@ -91,8 +91,6 @@ class Walk:
         steps: bounds of its linear operations.
         point: the value of every block of its input.
         radius: of the ball, in the l2 norm over all blocks.
-        limit: most entries whose slope may change.
-        rounds: of tuning the ellipsoid, for each nonlinear operation.
         nominal: the values at the point, from a walk on another ball around it.
         work: most multiplications.
 
@@ -109,15 +107,12 @@ class Walk:
         point: Sequence[Tensor],
         radius: float,
         *,
-        limit: int = LIMIT,
-        rounds: int = ROUNDS,
         nominal: dict[int, Nominal] | None = None,
         work: float = math.inf,
     ) -> None:
         if not (math.isfinite(radius) and radius >= 0):
             raise InputError(f"Expected a finite radius >= 0, got {radius}.")
         self.program, self.steps, self.radius = program, steps, float(radius)
-        self.limit, self.rounds = limit, rounds
         self.work, self.spent = work, 0.0
         self.negligible = self.negligible if radius or not self.negligible else NEGLIGIBLE_AT_POINT
         self.point = [p.detach().to(torch.float64) for p in point]
@@ -256,8 +251,8 @@ class Walk:
             at_open = z.flatten()[open_]
             least, most = scalar.tangents(at_open + low[open_] - at.error, at_open + high[open_] + at.error)
             open_ = open_[(most - least) * sizes[open_] > floor]
-        if len(self.units) + len(open_) > 4 * self.limit:
-            raise UnboundedError(f"the slopes of more than {self.limit} units may change on the ball")
+        if len(self.units) + len(open_) > 4 * LIMIT:
+            raise UnboundedError(f"the slopes of more than {LIMIT} units may change on the ball")
         raw, error = self._raw(x, open_)
         centred: Centred | None = None
         if len(open_) and self.radius > 0:
@@ -288,7 +283,7 @@ class Walk:
         self._grow(raw)
         wide, count = self.inputs + len(self.units), len(self.ellipsoid)
         once = count * (count * count + 2 * wide * len(raw))
-        rounds = self.rounds if once <= LONGEST_ROUND else 0
+        rounds = ROUNDS if once <= LONGEST_ROUND else 0
         self.spend((min(rounds, 1) + 1) * once)  # more rounds where they gain much, which is rare
         centred = self.ellipsoid.centred(raw, error)
         return self.ellipsoid.tuned(centred, rounds), centred
@@ -338,8 +333,8 @@ class Walk:
         """Return the atom's rows: nominal slopes, new generators for the open entries, noted as units."""
         open_ = opened.entries
         flat, before, u = x.rows.flatten(1), len(self.units), len(open_)
-        if before + u > self.limit:
-            raise UnboundedError(f"the slopes of more than {self.limit} units may change on the ball")
+        if before + u > LIMIT:
+            raise UnboundedError(f"the slopes of more than {LIMIT} units may change on the ball")
         width = sectors.tangent[1] - sectors.tangent[0]
         width[open_] = 0.0  # the others are left out, and what they may do is an error of the rows
         left_out = float(width.max()) if len(width) else 0.0
