@@ -34,9 +34,8 @@ class TorusRegion:
     cells: int  #: cells of the coarsest grid per axis
     phases: tuple[int, ...]  #: places per cell and axis of every source and unit, by its number
     units: tuple[dict[int, Stencil], ...]  #: the stencils of every unit by the number of what it reads
-    #: the matrix over channels that the target applies to the sum over all places, by number
-    readout: dict[int, Tensor]
-    readout_error: dict[int, Tensor]  #: how far an entry of it may be off
+    #: the matrix over channels that the target applies to the sum over all places, and its error, by number
+    readout: dict[int, tuple[Tensor, Tensor]]
 
     def frequencies(self) -> list[tuple[int, int]]:
         """Return one of each conjugate pair of frequencies of the grid of cells."""
@@ -53,14 +52,12 @@ class TorusRegion:
             inputs = {j: self._symbol(s, self.phases[k + first], frequencies) for j, s in read.items()}
             units.append(Unit(inputs, *self.region.units[k].atom.sector))
         target = {}
-        for j, matrix in self.readout.items():
+        for j, (matrix, each) in self.readout.items():
             count = self.phases[j] ** 2
             value = torch.zeros(len(frequencies), len(matrix), matrix.shape[1] * count, dtype=torch.complex128)
             wide = matrix.repeat_interleave(count, 1) * self.cells
-            for place, frequency in enumerate(frequencies):
-                if frequency == (0, 0):
-                    value[place] = wide.to(torch.complex128)
-            error = self.readout_error[j].repeat_interleave(count, 1) * self.cells
+            value[torch.tensor([frequency == (0, 0) for frequency in frequencies])] = wide.to(torch.complex128)
+            error = each.repeat_interleave(count, 1) * self.cells
             target[j] = Block(value, error + 2.0**-50 * wide.abs())
         sizes = tuple(a.shape[1] * self.phases[i] ** 2 for i, a in enumerate(atoms[:first]))
         return Form(sizes, tuple(units), target, weights)
@@ -114,11 +111,7 @@ def torus_region(region: Region) -> TorusRegion | None:
     if max(a.shape[1] * p * p for a, p in zip(atoms, phases, strict=True)) > LARGEST_SIDE:
         return None
     readout = _readout(region)
-    if readout is None:
-        return None
-    values = {numbers[key]: matrix for key, (matrix, _) in readout.items()}
-    errors = {numbers[key]: error for key, (_, error) in readout.items()}
-    return TorusRegion(region, cells, phases, tuple(units), values, errors)
+    return None if readout is None else TorusRegion(region, cells, phases, tuple(units), readout)
 
 
 def _cells(stencil: Stencil, size: int, end: int, phases: int) -> int:
@@ -132,12 +125,10 @@ def _cells(stencil: Stencil, size: int, end: int, phases: int) -> int:
 
 
 def _readout(region: Region) -> dict[int, tuple[Tensor, Tensor]] | None:
-    """Return the matrices a target applies to the sum over all places of each atom, and the error of their entries."""
+    """Return what a target applies to the sum over all places of each atom, by its number, and the errors of it."""
     found = {}
-    atoms = {a.id: a for a in (*region.sources, *region.units)}
-    for key in region.target.atoms:
-        atom = atoms.get(key)
-        if atom is None:
+    for number, atom in enumerate((*region.sources, *region.units)):
+        if atom.id not in region.target.atoms:
             continue
         if len(region.target.atoms) != 1 or region.target.numel * atom.numel > LARGEST_READOUT:
             return None
@@ -151,5 +142,5 @@ def _readout(region: Region) -> dict[int, tuple[Tensor, Tensor]] | None:
             error = error + block.error.reshape(matrix.shape).amax(2)
         if float(error.max()) > 1e-9 * float(mean.abs().max()):
             return None
-        found[key] = (mean, error)
+        found[number] = (mean, error)
     return found
