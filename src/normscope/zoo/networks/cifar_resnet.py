@@ -4,8 +4,9 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
+from normscope.zoo.networks.layers import convolution
 from normscope.zoo.networks.normalizers import normalizer, weighted
-from normscope.zoo.networks.resnet import convolution
+from normscope.zoo.networks.resnet import BasicBlock
 
 
 class PadShortcut(nn.Module):
@@ -25,21 +26,13 @@ class PadShortcut(nn.Module):
         return F.pad(x[:, :, ::2, ::2], (0, 0, 0, 0, self.before, self.after))
 
 
-class Block(nn.Module):
+class Block(BasicBlock):
     """Two 3x3 convolutions, each with its normalizer, around a shortcut: ``relu(x' + N(W relu(N(V x))))``."""
 
-    def __init__(self, inputs: int, outputs: int, stride: int, norm: str) -> None:
-        super().__init__()
-        self.conv1 = convolution(inputs, outputs, 3, stride, norm)
-        self.bn1 = normalizer(norm, outputs, 2)
-        self.conv2 = convolution(outputs, outputs, 3, 1, norm)
-        self.bn2 = normalizer(norm, outputs, 2)
-        self.shortcut = nn.Identity() if stride == 1 and inputs == outputs else PadShortcut(inputs, outputs)
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        """Return the block's output."""
-        y = F.relu(self.bn1(self.conv1(x)))
-        return F.relu(self.bn2(self.conv2(y)) + self.shortcut(x))
+    @staticmethod
+    def shortcut(inputs: int, outputs: int, stride: int, norm: str) -> nn.Module | None:
+        """Return the shortcut without parameters, or None where the identity does."""
+        return None if stride == 1 and inputs == outputs else PadShortcut(inputs, outputs)
 
 
 class CifarResNet(nn.Module):

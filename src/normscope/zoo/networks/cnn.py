@@ -1,17 +1,15 @@
 """A plain convolutional network, and the same with weight and with spectral normalization."""
 
-import torch
 from torch import nn
 
+from normscope.zoo.networks.layers import ImageClassifier
 from normscope.zoo.networks.normalizers import normalizer, weighted
 
 
-class CNN(nn.Module):
+class CNN(ImageClassifier):
     """Three convolutions (3x3, then two of stride 2), each with normalizer and ReLU, average pool, linear layer."""
 
     def __init__(self, norm: str, classes: int, channels: int, image_size: int, width: int) -> None:
-        super().__init__()
-        self.input_shape = (channels, image_size, image_size)
         layers: list[nn.Module] = []
         inputs = channels
         for index in range(3):
@@ -19,12 +17,8 @@ class CNN(nn.Module):
             convolution = nn.Conv2d(inputs, outputs, 3, stride=1 if index == 0 else 2, padding=1)
             layers += [weighted(convolution, norm), normalizer(norm, outputs, 2), nn.ReLU()]
             inputs = outputs
-        self.features = nn.Sequential(*layers)
-        self.head = weighted(nn.Linear(inputs, classes), norm)
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        """Map images (N, C, H, W) to logits (N, classes)."""
-        return self.head(self.features(x).mean(dim=(2, 3)))
+        head = weighted(nn.Linear(inputs, classes), norm)
+        super().__init__((channels, image_size, image_size), layers, head=head)
 
 
 def cnn(norm: str = "bn", classes: int = 10, channels: int = 3, image_size: int = 32, width: int = 32) -> CNN:

@@ -5,6 +5,7 @@ from collections.abc import Sequence
 import torch
 from torch import nn
 
+from normscope.zoo.networks.layers import ImageClassifier
 from normscope.zoo.networks.normalizers import token_normalizer
 
 EPS = 1e-6
@@ -71,29 +72,22 @@ class Block(nn.Module):
         return x + y.permute(0, 3, 1, 2)
 
 
-class ConvNeXt(nn.Module):
+class ConvNeXt(ImageClassifier):
     """4x4 patches, four stages of blocks with 2x2 reductions between them, average pool, normalizer, linear layer."""
 
     def __init__(
         self, blocks: Sequence[int], channels: Sequence[int], norm: str, classes: int, image_size: int, response: bool
     ) -> None:
-        super().__init__()
         if image_size % 32:
             raise ValueError(f"Expected image_size to be a multiple of 32, got {image_size}.")
-        self.input_shape = (3, image_size, image_size)
         layers: list[nn.Module] = [nn.Conv2d(3, channels[0], 4, stride=4), ChannelNorm(norm, channels[0])]
         for stage, count in enumerate(blocks):
             if stage > 0:
                 layers.append(ChannelNorm(norm, channels[stage - 1]))
                 layers.append(nn.Conv2d(channels[stage - 1], channels[stage], 2, stride=2))
             layers.extend(Block(channels[stage], norm, response) for _ in range(count))
-        self.features = nn.Sequential(*layers)
-        self.norm = token_normalizer(norm, channels[-1], EPS)
-        self.head = nn.Linear(channels[-1], classes)
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        """Map images (N, 3, H, W) to logits (N, classes)."""
-        return self.head(self.norm(self.features(x).mean(dim=(2, 3))))
+        last, head = token_normalizer(norm, channels[-1], EPS), nn.Linear(channels[-1], classes)
+        super().__init__((3, image_size, image_size), layers, norm=last, head=head)
 
 
 def convnext_tiny(norm: str = "ln", classes: int = 1000, image_size: int = 224, width: int = 96) -> ConvNeXt:

@@ -6,8 +6,8 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
+from normscope.zoo.networks.layers import ImageClassifier, convolution
 from normscope.zoo.networks.normalizers import normalizer, weighted
-from normscope.zoo.networks.resnet import convolution
 
 
 class DenseLayer(nn.Module):
@@ -26,7 +26,7 @@ class DenseLayer(nn.Module):
         return torch.cat([x, self.conv2(F.relu(self.norm2(y)))], dim=1)
 
 
-class DenseNet(nn.Module):
+class DenseNet(ImageClassifier):
     """DenseNet, small by default; blocks (6, 12, 24, 16) and growth 32 at 224 pixels are DenseNet-121.
 
     Stem, dense blocks with a halving of channels and resolution between them, average pool, linear layer.
@@ -52,9 +52,7 @@ class DenseNet(nn.Module):
         growth: int = 12,
         stem: int | None = None,
     ) -> None:
-        super().__init__()
         small = image_size <= 64
-        self.input_shape = (3, image_size, image_size)
         channels = 2 * growth if stem is None else stem
         layers: list[nn.Module] = [convolution(3, channels, 3 if small else 7, 1 if small else 2, norm)]
         if not small:
@@ -67,9 +65,5 @@ class DenseNet(nn.Module):
             if index + 1 < len(blocks):
                 layers += [convolution(channels, channels // 2, 1, 1, norm), nn.AvgPool2d(2)]
                 channels //= 2
-        self.features = nn.Sequential(*layers)
-        self.classifier = weighted(nn.Linear(channels, classes), norm)
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        """Map images (N, 3, H, W) to logits (N, classes)."""
-        return self.classifier(self.features(x).mean(dim=(2, 3)))
+        classifier = weighted(nn.Linear(channels, classes), norm)
+        super().__init__((3, image_size, image_size), layers, classifier=classifier)

@@ -5,9 +5,9 @@ import math
 import torch
 from torch import nn
 
+from normscope.zoo.networks.layers import ImageClassifier, unit
 from normscope.zoo.networks.mobilenet import round_channels
-from normscope.zoo.networks.normalizers import normalizer, weighted
-from normscope.zoo.networks.resnet import convolution
+from normscope.zoo.networks.normalizers import weighted
 
 #: Per stage of B0: expansion, channels, blocks, stride, kernel size.
 STAGES = (
@@ -35,10 +35,6 @@ class SqueezeExcitation(nn.Module):
         return x * torch.sigmoid(self.expand(squeezed))
 
 
-def _unit(inputs: int, outputs: int, size: int, norm: str, stride: int = 1, groups: int = 1) -> list[nn.Module]:
-    return [convolution(inputs, outputs, size, stride, norm, groups), normalizer(norm, outputs, 2)]
-
-
 class MBConv(nn.Module):
     """Widen, filter each channel, gate, project back without activation, add the input if it fits."""
 
@@ -46,10 +42,10 @@ class MBConv(nn.Module):
         super().__init__()
         hidden = inputs * expansion
         self.residual = stride == 1 and inputs == outputs
-        layers: list[nn.Module] = [] if expansion == 1 else [*_unit(inputs, hidden, 1, norm), nn.SiLU()]
-        layers += [*_unit(hidden, hidden, size, norm, stride, hidden), nn.SiLU()]
+        layers = [] if expansion == 1 else unit(inputs, hidden, 1, norm, nn.SiLU)
+        layers += unit(hidden, hidden, size, norm, nn.SiLU, stride=stride, groups=hidden)
         layers.append(SqueezeExcitation(hidden, max(1, inputs // 4), norm))
-        layers += _unit(hidden, outputs, 1, norm)
+        layers += unit(hidden, outputs, 1, norm)
         self.layers = nn.Sequential(*layers)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
@@ -57,29 +53,22 @@ class MBConv(nn.Module):
         return x + self.layers(x) if self.residual else self.layers(x)
 
 
-class EfficientNet(nn.Module):
+class EfficientNet(ImageClassifier):
     """Stem, seven stages of gated blocks, 1x1 convolution, average pool, linear layer."""
 
     def __init__(self, norm: str, classes: int, image_size: int, width: float, depth: float) -> None:
-        super().__init__()
-        self.input_shape = (3, image_size, image_size)
         channels = round_channels(32 * width)
-        layers: list[nn.Module] = [*_unit(3, channels, 3, norm, 2), nn.SiLU()]
+        layers = unit(3, channels, 3, norm, nn.SiLU, stride=2)
         for expansion, base, blocks, first_stride, size in STAGES:
             outputs = round_channels(base * width)
             for position in range(math.ceil(blocks * depth)):
                 stride = first_stride if position == 0 else 1
-                block = MBConv(channels, outputs, expansion=expansion, size=size, stride=stride, norm=norm)
-                layers.append(block)
+                layers.append(MBConv(channels, outputs, expansion=expansion, size=size, stride=stride, norm=norm))
                 channels = outputs
         last = round_channels(1280 * width)
-        self.features = nn.Sequential(*layers, *_unit(channels, last, 1, norm), nn.SiLU())
-        self.dropout = nn.Dropout(0.2)
-        self.classifier = weighted(nn.Linear(last, classes), norm)
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        """Map images (N, 3, H, W) to logits (N, classes)."""
-        return self.classifier(self.dropout(self.features(x).mean(dim=(2, 3))))
+        layers += unit(channels, last, 1, norm, nn.SiLU)
+        classifier = weighted(nn.Linear(last, classes), norm)
+        super().__init__((3, image_size, image_size), layers, dropout=nn.Dropout(0.2), classifier=classifier)
 
 
 def efficientnet_b0(

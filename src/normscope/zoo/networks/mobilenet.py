@@ -3,8 +3,8 @@
 import torch
 from torch import nn
 
-from normscope.zoo.networks.normalizers import normalizer, weighted
-from normscope.zoo.networks.resnet import convolution
+from normscope.zoo.networks.layers import ImageClassifier, unit
+from normscope.zoo.networks.normalizers import weighted
 
 #: Per stage: expansion, channels, blocks, stride.
 STAGES = ((1, 16, 1, 1), (6, 24, 2, 2), (6, 32, 3, 2), (6, 64, 4, 2), (6, 96, 3, 1), (6, 160, 3, 2), (6, 320, 1, 1))
@@ -20,14 +20,6 @@ def round_channels(channels: float, divisor: int = 8) -> int:
     return rounded + divisor if rounded < 0.9 * channels else rounded
 
 
-def convolution_unit(
-    inputs: int, outputs: int, size: int, norm: str, *, stride: int = 1, groups: int = 1, activation: bool = True
-) -> nn.Sequential:
-    """Return convolution, normalizer and, if asked for, ReLU6."""
-    layers = [convolution(inputs, outputs, size, stride, norm, groups), normalizer(norm, outputs, 2)]
-    return nn.Sequential(*layers, *([nn.ReLU6()] if activation else []))
-
-
 class InvertedResidual(nn.Module):
     """Widen by a 1x1 convolution, filter each channel, project back without activation, add the input if it fits."""
 
@@ -35,17 +27,17 @@ class InvertedResidual(nn.Module):
         super().__init__()
         hidden = inputs * expansion
         self.residual = stride == 1 and inputs == outputs
-        layers = [] if expansion == 1 else [convolution_unit(inputs, hidden, 1, norm)]
-        layers.append(convolution_unit(hidden, hidden, 3, norm, stride=stride, groups=hidden))
-        layers.append(convolution_unit(hidden, outputs, 1, norm, activation=False))
-        self.layers = nn.Sequential(*layers)
+        units = [] if expansion == 1 else [unit(inputs, hidden, 1, norm, nn.ReLU6)]
+        units.append(unit(hidden, hidden, 3, norm, nn.ReLU6, stride=stride, groups=hidden))
+        units.append(unit(hidden, outputs, 1, norm))
+        self.layers = nn.Sequential(*(nn.Sequential(*layers) for layers in units))
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         """Return the block's output."""
         return x + self.layers(x) if self.residual else self.layers(x)
 
 
-class MobileNetV2(nn.Module):
+class MobileNetV2(ImageClassifier):
     """MobileNetV2: 3,504,872 parameters with 1000 classes.
 
     Stem, seven stages of inverted residual blocks, 1x1 convolution, average pool, linear layer.
@@ -61,11 +53,10 @@ class MobileNetV2(nn.Module):
     """
 
     def __init__(self, norm: str = "bn", classes: int = 1000, image_size: int = 224, width: float = 1.0) -> None:
-        super().__init__()
         small = image_size <= 64
-        self.input_shape = (3, image_size, image_size)
         channels = round_channels(32 * width)
-        blocks: list[nn.Module] = [convolution_unit(3, channels, 3, norm, stride=1 if small else 2)]
+        stem = unit(3, channels, 3, norm, nn.ReLU6, stride=1 if small else 2)
+        blocks: list[nn.Module] = [nn.Sequential(*stem)]
         for expansion, base, count, first_stride in STAGES:
             outputs = round_channels(base * width)
             for position in range(count):
@@ -74,11 +65,6 @@ class MobileNetV2(nn.Module):
                 blocks.append(InvertedResidual(channels, outputs, stride, expansion, norm))
                 channels = outputs
         last = round_channels(1280 * max(1.0, width))
-        blocks.append(convolution_unit(channels, last, 1, norm))
-        self.features = nn.Sequential(*blocks)
-        self.dropout = nn.Dropout(0.2)
-        self.classifier = weighted(nn.Linear(last, classes), norm)
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        """Map images (N, 3, H, W) to logits (N, classes)."""
-        return self.classifier(self.dropout(self.features(x).mean(dim=(2, 3))))
+        blocks.append(nn.Sequential(*unit(channels, last, 1, norm, nn.ReLU6)))
+        classifier = weighted(nn.Linear(last, classes), norm)
+        super().__init__((3, image_size, image_size), blocks, dropout=nn.Dropout(0.2), classifier=classifier)

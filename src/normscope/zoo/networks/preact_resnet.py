@@ -4,8 +4,8 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
+from normscope.zoo.networks.layers import convolution
 from normscope.zoo.networks.normalizers import normalizer, weighted
-from normscope.zoo.networks.resnet import convolution
 
 
 class PreactivationBlock(nn.Module):

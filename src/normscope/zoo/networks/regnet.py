@@ -2,11 +2,11 @@
 
 from collections.abc import Sequence
 
-import torch
 from torch import nn
 
-from normscope.zoo.networks.normalizers import normalizer, weighted
-from normscope.zoo.networks.resnet import Bottleneck, convolution
+from normscope.zoo.networks.layers import ImageClassifier, unit
+from normscope.zoo.networks.normalizers import weighted
+from normscope.zoo.networks.resnet import Bottleneck
 
 
 class GroupedBlock(Bottleneck):
@@ -15,7 +15,7 @@ class GroupedBlock(Bottleneck):
     expansion = 1
 
 
-class RegNet(nn.Module):
+class RegNet(ImageClassifier):
     """Network of grouped convolutions, small by default.
 
     Stem, stages of grouped blocks that each halve the resolution, average pool, linear layer. Widths
@@ -42,20 +42,13 @@ class RegNet(nn.Module):
         blocks: Sequence[int] = (1, 1, 4),
         group: int = 8,
     ) -> None:
-        super().__init__()
         if any(width % group for width in widths):
             raise ValueError(f"Expected every width to be a multiple of group={group}, got widths={list(widths)}.")
-        self.input_shape = (3, image_size, image_size)
         channels = 32
-        layers: list[nn.Module] = [convolution(3, channels, 3, 1 if image_size <= 64 else 2, norm)]
-        layers += [normalizer(norm, channels, 2), nn.ReLU()]
+        layers = unit(3, channels, 3, norm, nn.ReLU, stride=1 if image_size <= 64 else 2)
         for width, count in zip(widths, blocks, strict=True):
             for position in range(count):
                 layers.append(GroupedBlock(channels, width, 2 if position == 0 else 1, norm, width // group))
                 channels = width
-        self.features = nn.Sequential(*layers)
-        self.head = weighted(nn.Linear(channels, classes), norm)
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        """Map images (N, 3, H, W) to logits (N, classes)."""
-        return self.head(self.features(x).mean(dim=(2, 3)))
+        head = weighted(nn.Linear(channels, classes), norm)
+        super().__init__((3, image_size, image_size), layers, head=head)

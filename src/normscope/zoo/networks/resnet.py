@@ -6,30 +6,22 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
+from normscope.zoo.networks.layers import convolution, unit
 from normscope.zoo.networks.normalizers import normalizer, weighted
-
-
-def convolution(inputs: int, outputs: int, size: int, stride: int, norm: str, groups: int = 1) -> nn.Conv2d:
-    """Return a square convolution that keeps the resolution up to ``stride``, without bias.
-
-    >>> convolution(3, 8, 3, 2, "none")
-    Conv2d(3, 8, kernel_size=(3, 3), stride=(2, 2), padding=(1, 1), bias=False)
-    """
-    layer = nn.Conv2d(inputs, outputs, size, stride=stride, padding=size // 2, groups=groups, bias=False)
-    return weighted(layer, norm)
 
 
 def projection(inputs: int, outputs: int, stride: int, norm: str) -> nn.Module | None:
     """Return the shortcut that fits ``inputs`` to ``outputs`` channels, or None where the identity does."""
     if stride == 1 and inputs == outputs:
         return None
-    return nn.Sequential(convolution(inputs, outputs, 1, stride, norm), normalizer(norm, outputs, 2))
+    return nn.Sequential(*unit(inputs, outputs, 1, norm, stride=stride))
 
 
 class BasicBlock(nn.Module):
     """Two 3x3 convolutions with a shortcut around them."""
 
     expansion = 1
+    shortcut = staticmethod(projection)
 
     def __init__(self, inputs: int, planes: int, stride: int, norm: str) -> None:
         super().__init__()
@@ -37,7 +29,7 @@ class BasicBlock(nn.Module):
         self.bn1 = normalizer(norm, planes, 2)
         self.conv2 = convolution(planes, planes, 3, 1, norm)
         self.bn2 = normalizer(norm, planes, 2)
-        self.downsample = projection(inputs, planes, stride, norm)
+        self.downsample = self.shortcut(inputs, planes, stride, norm)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         """Return the block's output."""

@@ -4,16 +4,13 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
-from normscope.zoo.networks.normalizers import normalizer, weighted
-from normscope.zoo.networks.resnet import convolution
+from normscope.zoo.networks.layers import unit
+from normscope.zoo.networks.normalizers import weighted
 
 
 def _double(inputs: int, outputs: int, norm: str) -> nn.Sequential:
     """Return convolution, normalizer and ReLU, twice."""
-    layers: list[nn.Module] = []
-    for channels in (inputs, outputs):
-        layers += [convolution(channels, outputs, 3, 1, norm), normalizer(norm, outputs, 2), nn.ReLU()]
-    return nn.Sequential(*layers)
+    return nn.Sequential(*unit(inputs, outputs, 3, norm, nn.ReLU), *unit(outputs, outputs, 3, norm, nn.ReLU))
 
 
 class UNet(nn.Module):
