@@ -121,7 +121,7 @@ def test_a_row_has_a_position_and_a_name() -> None:
 def test_a_wrong_name_suggests_the_right_one() -> None:
     with pytest.raises(KeyError, match=r"No row named 'stem.conv2'. Did you mean stem.conv1?"):
         ROWS["stem.conv2"]
-    with pytest.raises(KeyError, match=r"No row named 'zzz'\. Known rows: stem\.conv1, fc\."):
+    with pytest.raises(KeyError, match=r"No row named 'zzz'\. Known names: stem\.conv1, fc\."):
         ROWS["zzz"]
-    with pytest.raises(KeyError, match=r"Known rows: none\."):
+    with pytest.raises(KeyError, match=r"Known names: none\."):
         Rows(())["zzz"]

@@ -129,8 +129,6 @@ def analyze(
                 first(look)
             say("capturing the graph")
             known = None if prepared is None else prepared.captured
-            if known is not None and known.kept_run is not None:
-                known.kept_run.clear()  # what follows runs on other inputs and needs the memory
             captured = captured_on(model, data, input_shape, device, limit, known=known)
             say(announced(tensors, "This analysis", held_before, captured.graph))
             result = _analyze(captured, name, options, say, model, data, limit)

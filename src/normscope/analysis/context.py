@@ -117,7 +117,7 @@ def captured_on(
     example = guess_inputs(model, shape, batch=2) if data is None else next(iter(iterate(data, model)))
     if first_look:
         example = first_samples(example, 2)
-    captured = capture(model, example, elsewhere=not first_look, known=known)
+    captured = capture(model, example, elsewhere=not first_look)
     size = example.batch if limit is None else min(limit, example.batch)
     return captured.first_samples(max(size, 1)).on(device)
 
@@ -137,8 +137,7 @@ def walk_coupled(
         if coupled is None:
             coupled = _STATISTICS if options.mode == "batch" else where_samples_meet(captured)
         inputs = captured.example if coupled else captured.at_batch(1)
-        known = {} if without else captured.known_at(inputs)
-        program = build_program(captured.graph, captured.tensors, inputs, without_normalizers=without, known=known)
+        program = build_program(captured.graph, captured.tensors, inputs, without_normalizers=without)
         if not coupled and uses_batch_statistics(program):
             coupled = _STATISTICS
             program = build_program(captured.graph, captured.tensors, captured.example, without_normalizers=without)

@@ -1,6 +1,7 @@
 """Errors a user can cause, one small class per mistake: what was expected, what was found, what to do."""
 
-from collections.abc import Callable, Iterator, Sequence
+import difflib
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, TypeVar
 
@@ -18,6 +19,17 @@ def listed(names: Sequence[str], most: int = LISTED) -> str:
     """
     more = len(names) - most
     return ", ".join(names[:most]) + (f" and {more} more" if more > 0 else "")
+
+
+def suggestion(name: str, known: Iterable[str], cutoff: float = 0.6, most: int = LISTED) -> str:
+    """Return a hint for a name that is not known: the nearest ones, or if none is near, which there are.
+
+    >>> suggestion("resnet19", ["resnet18", "vgg11"]), suggestion("x", ["b", "a"])
+    ('Did you mean resnet18?', 'Known names: b, a.')
+    """
+    names = list(known)
+    near = difflib.get_close_matches(name, names, n=3, cutoff=cutoff)
+    return f"Did you mean {' or '.join(near)}?" if near else f"Known names: {listed(names, most) or 'none'}."
 
 
 class NormscopeError(Exception):

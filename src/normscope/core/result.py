@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import math
 from dataclasses import dataclass, field
 from typing import Any, Protocol, SupportsIndex, TypeVar, overload
@@ -10,7 +9,7 @@ from typing import Any, Protocol, SupportsIndex, TypeVar, overload
 from normscope.core.around import Around
 from normscope.core.depth_curve import Depth
 from normscope.core.display import Shown, frame
-from normscope.core.errors import listed
+from normscope.core.errors import suggestion
 from normscope.core.files import Stored
 from normscope.core.finding import Finding
 from normscope.core.gap import Gap
@@ -53,10 +52,7 @@ class Rows(tuple[R, ...]):
         for row in self:
             if row.name == key:
                 return row
-        names = [row.name for row in self]
-        near = difflib.get_close_matches(key, names, n=3)
-        hint = f"Did you mean {' or '.join(near)}?" if near else f"Known rows: {listed(names) or 'none'}."
-        raise KeyError(f"No row named {key!r}. {hint}")
+        raise KeyError(f"No row named {key!r}. {suggestion(key, (row.name for row in self))}")
 
 
 @dataclass(frozen=True)

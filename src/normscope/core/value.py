@@ -8,7 +8,7 @@ up, lower bounds down. Logarithm and exponential are taken to err by less than o
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from enum import Enum
 from fractions import Fraction
@@ -254,17 +254,26 @@ def json_number(x: float) -> float | str:
     return x if math.isfinite(x) else ("inf" if x > 0 else "-inf")
 
 
-def _combine(values: tuple[Value, ...], log: float) -> Value:
-    """Return the combination of values at ``log``, with the weakest guarantee of all."""
-    delta = exact_sum((v.delta for v in values), math.inf)
+def _combined(values: Iterable[Value], log: Callable[[list[float], float], float], empty: float) -> Value:
+    """Return a combination of values with the weakest guarantee of all.
+
+    Args:
+        values: what is combined.
+        log: from the logarithms of the values, and where to round, to that of the combination.
+        empty: the logarithm of the combination of no values, which is certified.
+    """
+    items = tuple(values)
+    if not items:
+        return Value(empty, Kind.CERTIFIED)
+    kind = weakest(v.kind for v in items)
     return Value(
-        log=log,
-        kind=weakest(v.kind for v in values),
-        domain=_joined(" & ", (v.domain for v in values if v.domain != ALL_INPUTS)) or ALL_INPUTS,
-        mode=_joined(" & ", (v.mode for v in values if v.mode is not None)) or None,
-        statement=_joined(" * ", (v.statement for v in values)),
-        assumptions=tuple(dict.fromkeys(a for v in values for a in v.assumptions)),
-        delta=min(1.0, delta),
+        log=log([v.log for v in items], safe_side(kind)),
+        kind=kind,
+        domain=_joined(" & ", (v.domain for v in items if v.domain != ALL_INPUTS)) or ALL_INPUTS,
+        mode=_joined(" & ", (v.mode for v in items if v.mode is not None)) or None,
+        statement=_joined(" * ", (v.statement for v in items)),
+        assumptions=tuple(dict.fromkeys(a for v in items for a in v.assumptions)),
+        delta=min(1.0, exact_sum((v.delta for v in items), math.inf)),
     )
 
 
@@ -273,42 +282,27 @@ def _joined(sign: str, texts: Iterable[str]) -> str:
     return sign.join(dict.fromkeys(part for text in texts for part in text.split(sign) if part))
 
 
-def _side(values: tuple[Value, ...]) -> float:
-    """Return where a combination of values must be rounded."""
-    return safe_side(weakest(v.kind for v in values))
-
-
 def product(values: Iterable[Value]) -> Value:
     """Return the product of values; the empty product is a certified one.
 
     Zero times "no bound" is "no bound", so that nothing unknown is hidden.
     """
-    items = tuple(values)
-    if not items:
-        return Value(0.0, Kind.CERTIFIED)
-    return _combine(items, exact_sum((v.log for v in items), _side(items)))
+    return _combined(values, exact_sum, 0.0)
 
 
 def total(values: Iterable[Value]) -> Value:
     """Return the sum of values; the empty sum is a certified zero."""
-    items = tuple(values)
-    if not items:
-        return Value(-math.inf, Kind.CERTIFIED)
-    return _combine(items, log_sum((v.log for v in items), _side(items)))
+    return _combined(values, log_sum, -math.inf)
 
 
 def root_sum_square(values: Iterable[Value]) -> Value:
     """Return ``sqrt(sum v_i^2)``: the constant of a concatenation of functions of one input."""
-    items = tuple(values)
-    if not items:
-        return Value(-math.inf, Kind.CERTIFIED)
-    return _combine(items, log_sum((2 * v.log for v in items), _side(items)) / 2)
+    return _combined(values, lambda logs, side: log_sum((2 * log for log in logs), side) / 2, -math.inf)
 
 
 def largest(values: Iterable[Value]) -> Value:
     """Return the maximum of values, the constant of a block-diagonal map."""
-    items = tuple(values)
-    return _combine(items, max(v.log for v in items)) if items else Value(-math.inf, Kind.CERTIFIED)
+    return _combined(values, lambda logs, side: max(logs), -math.inf)
 
 
 def best(values: Iterable[Value]) -> Value:

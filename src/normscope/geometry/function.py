@@ -41,7 +41,7 @@ def without_stabilizers(graph: Graph) -> Graph:
     0.0
     """
     added = written_out(graph)
-    return replace(graph, nodes=tuple(_unstabilized(node, added) for node in graph), _index={})
+    return replace(graph, nodes=tuple(_unstabilized(node, added) for node in graph))
 
 
 def written_out(graph: Graph) -> dict[str, float]:

@@ -22,7 +22,6 @@ from normscope.graph.guard import untouched
 from normscope.graph.inputs import ModelInputs
 from normscope.graph.interpreter import as_floating, run
 from normscope.graph.ir import Graph, Node, Ref, map_refs
-from normscope.graph.kept_run import KeptRun
 from normscope.graph.recorder import record_graph, with_unknown_outputs
 from normscope.graph.signature import signature_of
 from normscope.graph.statefulness import MODES, RepeatedRuns, evaluating, refuse_quantized
@@ -53,21 +52,15 @@ class Captured:
         tensors: parameters, buffers and constants by name.
         example: one tensor per input node, the batch axis first.
         input_names: a name for each input.
-        kept_run: the run at which the graph was compared with the model, of a first look; what is replaced has none.
     """
 
     graph: Graph
     tensors: dict[str, Tensor]
     example: list[Tensor]
     input_names: list[str]
-    kept_run: KeptRun | None = field(default=None, init=False, repr=False)
     _in_precision: WeakValueDictionary[torch.dtype, Tensors] = field(
         default_factory=WeakValueDictionary, init=False, repr=False
     )
-
-    def known_at(self, inputs: Sequence[Any]) -> Mapping[str, Tensor]:
-        """Return what nodes that read weights give on some inputs, as far as that is known."""
-        return {} if self.kept_run is None else self.kept_run.at(inputs)
 
     def tensors_as(self, dtype: torch.dtype | None) -> Tensors:
         """Return the tensors without gradients, floating ones in a precision if one is given.
@@ -95,9 +88,7 @@ class Captured:
 
     def first_samples(self, size: int) -> Captured:
         """Return the same with fewer samples in its example."""
-        fewer = replace(self, example=self.at_batch(size))
-        object.__setattr__(fewer, "kept_run", self.kept_run)
-        return fewer
+        return replace(self, example=self.at_batch(size))
 
     def at_batch(self, size: int) -> list[Tensor]:
         """Return the example cut to a batch size (as captured, if the graph has a fixed batch)."""
@@ -205,14 +196,12 @@ def capture(
         runs.require_function(example)
         if known is not None and _holds(runs, known, example, ran):
             return replace(known, example=_doubled(example) or example)
-        graph, tensors, example, kept = _first_that_works(runs, example, ran, elsewhere=elsewhere)
+        graph, tensors, example = _first_that_works(runs, example, ran, elsewhere=elsewhere)
         graph = _with_stabilizers(replace(_renamed(graph), output_names=tuple(runs.flat.names)))
         tensors = {_strip(name): tensor for name, tensor in tensors.items()}
         _require_finite_buffers(graph, tensors)
         tensors = {k: v.clone() if v.is_inference() else v for k, v in tensors.items()}
-    captured = Captured(_with_input_names(graph, names), tensors, example, names)
-    object.__setattr__(captured, "kept_run", kept)
-    return captured
+    return Captured(_with_input_names(graph, names), tensors, example, names)
 
 
 @contextlib.contextmanager
@@ -271,7 +260,7 @@ def _holds(runs: RepeatedRuns, known: Captured, example: list[Tensor], ran: _Ran
 
 def _first_that_works(
     runs: RepeatedRuns, example: list[Tensor], ran: _Ran, *, elsewhere: bool
-) -> tuple[Graph, dict[str, Tensor], list[Tensor], KeptRun | None]:
+) -> tuple[Graph, dict[str, Tensor], list[Tensor]]:
     """Try export with a free batch size, export as is, then the recorder; the graph must reproduce the model.
 
     Tables that a model makes on its first call export cannot make: it is run on one sample before.
@@ -296,7 +285,7 @@ def _first_that_works(
                 else:
                     with sdpa_kernel(_ANY_ATTENTION):  # the graph is the same, and sooner there
                         graph, tensors = export_graph(runs.flat, tuple(given), dynamic=dynamic)
-            kept = _verify(runs, graph, tensors, given, ran, dynamic=dynamic, whole=elsewhere)
+            _verify(runs, graph, tensors, given, ran, dynamic=dynamic, whole=elsewhere)
             if elsewhere and not _holds_elsewhere(runs, graph, tensors, given):
                 if not how.endswith("dispatch"):
                     raise CaptureError("The captured graph does not reproduce the model on other inputs.")
@@ -304,7 +293,7 @@ def _first_that_works(
         except Exception as error:  # any failure of a front end means: try the next one
             failures.append(f"{how}: {type(error).__name__}: {str(error).splitlines()[0] if str(error) else ''}")
             continue
-        return graph, tensors, given, kept
+        return graph, tensors, given
     runs.refuse_difference(example)
     raise CaptureError("The model could not be captured as a graph:\n  " + "\n  ".join(failures))
 
@@ -333,11 +322,10 @@ def _verify(
     *,
     dynamic: bool,
     whole: bool,
-) -> KeptRun | None:
+) -> None:
     """Check that the graph gives what the model gives: where it ran before; if on the whole, in batches of other sizes.
 
-    Then also where gradients are recorded and in inference mode: a forward may read either. If not on the whole, the
-    run of the graph is returned.
+    Then also where gradients are recorded and in inference mode: a forward may read either.
     """
     tried = [(ran.inputs if dynamic and not whole else given, MODES[0])]
     if dynamic and whole:
@@ -349,15 +337,13 @@ def _verify(
     if whole:
         one = _first(given) if dynamic else given
         tried += [(one, mode) for mode in MODES[1:]]
-    kept = None if whole else KeptRun(graph, tried[0][0])
     ours: dict[int, Sequence[Tensor]] = {}  # the graph gives the same in every mode
     for inputs, mode in tried:
         theirs = ran.outputs if mode is MODES[0] and inputs is ran.inputs else runs.run(inputs, mode=mode)
         if id(inputs) not in ours:
-            ours[id(inputs)] = run(graph, tensors, inputs, None if kept is None else kept.visit)
+            ours[id(inputs)] = run(graph, tensors, inputs)
         if not _alike(ours[id(inputs)], theirs):
             raise CaptureError("The captured graph does not reproduce the model.")
-    return kept
 
 
 def _alike(ours: Sequence[Tensor], theirs: Sequence[Tensor]) -> bool:
@@ -423,7 +409,7 @@ def _with_stabilizers(graph: Graph) -> Graph:
 
     Half precision is computed in float32. Without this, the same graph run in float64 would be another function.
     """
-    return replace(graph, nodes=tuple(_stabilized(n) for n in graph.nodes), _index={})
+    return replace(graph, nodes=tuple(_stabilized(n) for n in graph.nodes))
 
 
 def _stabilized(node: Node) -> Node:
@@ -459,7 +445,7 @@ def _with_input_names(graph: Graph, names: list[str]) -> Graph:
         args, kwargs = map_refs((node.args, node.kwargs), lambda ref: Ref(new.get(ref.name, ref.name)), into=tuple)
         return replace(node, name=new.get(node.name, node.name), args=args, kwargs=kwargs)
 
-    return replace(graph, nodes=tuple(named(node) for node in graph.nodes), _index={})
+    return replace(graph, nodes=tuple(named(node) for node in graph.nodes))
 
 
 def _strip(name: str) -> str:

@@ -4,16 +4,15 @@ Files may be larger than memory: safetensors and zip-format .pt files are mapped
 as it is walked, so that little more than the largest tensor is resident.
 """
 
+import contextlib
 import itertools
 import json
 import os
 import re
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from enum import Enum
 from pathlib import Path
-from typing import Any
 
 import torch
 
@@ -122,7 +121,7 @@ class TensorEntry:
 Getter = Callable[[str], torch.Tensor]
 
 
-@contextmanager
+@contextlib.contextmanager
 def _safetensors(path: Path) -> Iterator[tuple[list[str], Getter]]:
     from safetensors import SafetensorError, safe_open
 
@@ -144,14 +143,15 @@ def _safetensors(path: Path) -> Iterator[tuple[list[str], Getter]]:
         yield list(file.keys()), get
 
 
-@contextmanager
+@contextlib.contextmanager
 def _pickled(path: Path) -> Iterator[tuple[list[str], Getter]]:
     tensors = tensors_by_name(safe_load(path, _KIND), str(path))
     refuse_unlike_numbers(tensors, str(path))
     yield list(tensors), tensors.__getitem__
 
 
-def _opened(path: Path) -> Any:
+def opened(path: Path) -> contextlib.AbstractContextManager[tuple[list[str], Getter]]:
+    """Return a context with the names of the tensors in one file, and a function that reads a tensor by its name."""
     return _safetensors(path) if is_safetensors(path) else _pickled(path)
 
 
@@ -229,7 +229,7 @@ def read_header(path: str | Path) -> list[TensorEntry]:
     """
     entries: list[TensorEntry] = []
     for file, expected in _files(user_path(path)).items():
-        with _opened(file) as (names, get):
+        with opened(file) as (names, get):
             absent = sorted(set(expected or ()) - set(names))
             if absent:
                 raise WeightsError(
@@ -276,6 +276,6 @@ def iterate_tensors(path: str | Path) -> Iterator[tuple[TensorEntry, torch.Tenso
         mapped = is_safetensors(file) or is_mappable(file)
         size = max(WINDOW, *(entry.nbytes for entry in entries)) if mapped else sum(entry.nbytes for entry in entries)
         for run in _windows(entries, size):
-            with _opened(file) as (_, get):
+            with opened(file) as (_, get):
                 for entry in run:
                     yield entry, get(entry.name)

@@ -23,18 +23,6 @@ COPY_LIMIT = 128 * 2**20
 _INTEGERS = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
 
 
-def untouched(model: nn.Module, *tensors: Tensor, parameters: bool = True) -> StateGuard:
-    """Return a context in which ``model`` may be run; afterwards it, ``tensors`` and the process are as before.
-
-    >>> norm = nn.BatchNorm1d(3)
-    >>> with untouched(norm):
-    ...     _ = norm.train()(torch.ones(4, 3))
-    >>> norm.running_mean.tolist(), int(norm.num_batches_tracked)
-    ([0.0, 0.0, 0.0], 0)
-    """
-    return StateGuard(model, *tensors, parameters=parameters)
-
-
 @contextlib.contextmanager
 def ordinary() -> Iterator[None]:
     """Compute as if the caller had set nothing: gradients are recorded, and new tensors have values.
@@ -70,6 +58,12 @@ class StateGuard:
     Raises:
         StateChangedError: on entry if the model has uninitialized (lazy) parameters, which running it would replace;
             on exit if a parameter was overwritten in place. Models up to :data:`COPY_LIMIT` are restored even then.
+
+    >>> norm = nn.BatchNorm1d(3)
+    >>> with untouched(norm):
+    ...     _ = norm.train()(torch.ones(4, 3))
+    >>> norm.running_mean.tolist(), int(norm.num_batches_tracked)
+    ([0.0, 0.0, 0.0], 0)
     """
 
     def __init__(self, model: nn.Module, *tensors: Tensor, parameters: bool = True) -> None:
@@ -156,6 +150,10 @@ class StateGuard:
         restore_flags(self._flags)
         restore_rng(self._rng)
         return changed
+
+
+#: A context in which a model may be run; afterwards it, further tensors that are given and the process are as before.
+untouched = StateGuard
 
 
 def same_bits(a: Tensor, b: Tensor) -> bool:

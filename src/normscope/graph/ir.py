@@ -3,7 +3,7 @@
 import functools
 import math
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 #: Operations that carry data into a graph or out of it, rather than compute.
@@ -84,10 +84,10 @@ class Graph:
     batch: str = "dynamic"
     output_names: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
-    _index: dict[str, int] = field(default_factory=dict, compare=False, repr=False)
 
-    def __post_init__(self) -> None:
-        self._index.update({node.name: i for i, node in enumerate(self.nodes)})
+    @functools.cached_property
+    def _index(self) -> dict[str, int]:
+        return {node.name: i for i, node in enumerate(self.nodes)}
 
     def __iter__(self) -> Iterator[Node]:
         return iter(self.nodes)

@@ -13,7 +13,7 @@ def with_batch_statistics(graph: Graph) -> Graph:
 
     No running statistics are read, so none can be moved.
     """
-    return replace(graph, nodes=tuple(_batch_mode(node) for node in graph.nodes), _index={})
+    return replace(graph, nodes=tuple(_batch_mode(node) for node in graph.nodes))
 
 
 def _batch_mode(node: Node) -> Node:
@@ -45,7 +45,7 @@ def with_statistics(graph: Graph, targets: Mapping[str, tuple[str, str]]) -> Gra
             args = (*node.args[:3], *(Ref(t) for t in targets[node.name]), *node.args[5:])
             node = replace(node, args=args)
         nodes.append(node)
-    return replace(graph, nodes=tuple(nodes), _index={})
+    return replace(graph, nodes=tuple(nodes))
 
 
 def has_batch_norm(graph: Graph) -> bool:

@@ -87,7 +87,7 @@ def record_graph(model: nn.Module, inputs: tuple[Any, ...]) -> tuple[Graph, dict
         graph = with_unknown_outputs(graph)
         found.append(REPLAY_NOTE)
     batch = next((str(t.shape[0]) for t in inputs if isinstance(t, Tensor) and t.ndim), "0")
-    return replace(graph, batch=batch, notes=tuple(found), _index={}), tensors
+    return replace(graph, batch=batch, notes=tuple(found)), tensors
 
 
 @dataclass(frozen=True)
@@ -419,7 +419,7 @@ def with_unknown_outputs(graph: Graph) -> Graph:
         unknown = {"name": f"{name}_unknown", "op": UNKNOWN, "args": (Ref(name), *sources), "kwargs": (), "target": ""}
         nodes.append(replace(graph[name], **unknown))  # type: ignore[arg-type]
     renamed = replace(end, args=tuple(Ref(f"{ref.name}_unknown") for ref in end.args))
-    return replace(graph, nodes=(*nodes, renamed), _index={})
+    return replace(graph, nodes=(*nodes, renamed))
 
 
 def _reproduces(graph: Graph, state: dict[str, Tensor], inputs: tuple[Any, ...], outputs: list[Tensor]) -> bool:

@@ -9,6 +9,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.utils._pytree import tree_leaves, tree_map_only
 
 from normscope.graph.capture import Captured
 from normscope.graph.interpreter import as_floating, call
@@ -180,7 +181,7 @@ class _Walk:
         if node.op == "getitem":  # of several values each may belong to samples or not
             several = held[node.args[0].name]
             return several if isinstance(several, _Mixed) else several[node.args[1]]
-        leaves = list(_leaves(read.values()))
+        leaves = tree_leaves(read)
         mixed = next((leaf for leaf in leaves if isinstance(leaf, _Mixed)), None)
         if mixed is not None or _cuts(node, read):
             return mixed or _Mixed(node)
@@ -189,8 +190,8 @@ class _Walk:
         if signature in self._seen:
             like = self._seen[signature]
             return self._fresh(like.together, like.layout)  # type: ignore[arg-type]
-        together = self._call(node, {name: _pick(h, None) for name, h in read.items()})
-        alone = [self._call(node, {name: _pick(h, i) for name, h in read.items()}) for i in range(self.count)]
+        together = self._call(node, _each(read, lambda held: held.together))
+        alone = [self._call(node, _each(read, lambda held: held.alone[i])) for i in range(self.count)]  # noqa: B023
         if layouts and not node.op.startswith(_SHAPE_ONLY):
             held_now = self._hold(node, together, alone, layouts)
             if signature is not None and isinstance(held_now, _Held) and held_now.layout is not None:
@@ -204,13 +205,12 @@ class _Walk:
             return _Mixed(node)  # something like n // 32, which the sizes tried do not show
         return _Held(together, alone, None, sizes)
 
-    def _at_sizes(self, node: Node, read: Mapping[str, Any]) -> dict[int, Any]:
+    def _at_sizes(self, node: Node, read: dict[str, Any]) -> dict[int, Any]:
         """Return what a node gives at other sizes of the batch, where that can be computed."""
         found: dict[int, Any] = {}
         for size in PROBES:
             with contextlib.suppress(*_FAILURES):
-                values = {name: _nested(h, lambda held: held.at(size, self.count)) for name, h in read.items()}  # noqa: B023
-                found[size] = self._call(node, values)
+                found[size] = self._call(node, _each(read, lambda held: held.at(size, self.count)))  # noqa: B023
         return found
 
     def _call(self, node: Node, values: dict[str, Any]) -> Any:
@@ -313,23 +313,9 @@ def _cuts(node: Node, read: Mapping[str, Any]) -> bool:
     return not (start in (None, 0) and whole and step == 1)
 
 
-def _leaves(values: Any) -> Iterator[_Held | _Mixed]:
-    """Yield the held values in nested lists."""
-    for value in values:
-        if isinstance(value, _Held | _Mixed):
-            yield value
-        else:
-            yield from _leaves(value)
-
-
-def _pick(value: Any, sample: int | None) -> Any:
-    """Return nested lists of held values as one sample has them, or the batch."""
-    return _nested(value, lambda held: held.together if sample is None else held.alone[sample])
-
-
-def _nested(value: Any, read: Callable[[_Held], Any]) -> Any:
-    """Return nested lists of held values, each read."""
-    return read(value) if isinstance(value, _Held) else [_nested(item, read) for item in value]
+def _each(read: dict[str, Any], value: Callable[[_Held], Any]) -> dict[str, Any]:
+    """Return what a node reads, also in nested lists, with a value for everything held."""
+    return tree_map_only(_Held, value, read)
 
 
 def _is_small(value: Any) -> bool:

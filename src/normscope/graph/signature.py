@@ -34,7 +34,6 @@ class Signature:
     Attributes:
         required: names of the positional parameters without default.
         named: names of the parameters without default that can only be given by name.
-        positional: names of all positional parameters.
         keywords: names that may be given as keywords.
         any_positional: whether there is ``*args``.
         any_keyword: whether there is ``**kwargs``.
@@ -42,7 +41,6 @@ class Signature:
 
     required: tuple[str, ...]
     named: tuple[str, ...]
-    positional: tuple[str, ...]
     keywords: tuple[str, ...]
     any_positional: bool
     any_keyword: bool
@@ -73,13 +71,12 @@ def signature_of(model: nn.Module) -> Signature:
     try:
         parameters = list(inspect.signature(bare(model).forward).parameters.values())
     except (TypeError, ValueError):
-        return Signature((), (), (), (), True, True)
+        return Signature((), (), (), True, True)
     kinds = inspect.Parameter
     positional = [p for p in parameters if p.kind in (kinds.POSITIONAL_ONLY, kinds.POSITIONAL_OR_KEYWORD)]
     return Signature(
         required=tuple(p.name for p in positional if p.default is kinds.empty),
         named=tuple(p.name for p in parameters if p.kind is kinds.KEYWORD_ONLY and p.default is kinds.empty),
-        positional=tuple(p.name for p in positional),
         keywords=tuple(p.name for p in parameters if p.kind in (kinds.POSITIONAL_OR_KEYWORD, kinds.KEYWORD_ONLY)),
         any_positional=any(p.kind is kinds.VAR_POSITIONAL for p in parameters),
         any_keyword=any(p.kind is kinds.VAR_KEYWORD for p in parameters),

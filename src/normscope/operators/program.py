@@ -73,7 +73,6 @@ class Walk:
         tensors: its parameters, buffers and constants.
         inputs: reference inputs, one tensor per input node.
         without: leave the normalizers out, each replaced by the identity.
-        known: what nodes give on these inputs, of products as far as that is known.
     """
 
     def __init__(
@@ -83,9 +82,8 @@ class Walk:
         inputs: Sequence[Any],
         *,
         without: bool = False,
-        known: Mapping[str, Any] | None = None,
     ) -> None:
-        self.graph, self.tensors, self.without, self.known = graph, tensors, without, known or {}
+        self.graph, self.tensors, self.without = graph, tensors, without
         self.values: dict[str, Any] = {}
         self.exprs: dict[str, Any] = {}
         self.discrete: set[str] = set()
@@ -196,8 +194,6 @@ class Walk:
                 return rounded(node, execute(node, given, torch.float64))
             except (RuntimeError, NotImplementedError):  # an operation that knows its own precision only
                 pass
-        elif node.name in self.known:
-            return self.known[node.name]
         return execute(node, {name: as_floating(values[name], getattr(torch, dtypes[name], None)) for name in dtypes})
 
     def _constant(self, node: Node, value: Any) -> None:
@@ -385,7 +381,6 @@ def build_program(
     inputs: Sequence[Any],
     *,
     without_normalizers: bool = False,
-    known: Mapping[str, Any] | None = None,
 ) -> Program:
     """Return the affine program of a graph at the shapes of the given inputs."""
-    return Walk(graph, tensors, inputs, without=without_normalizers, known=known).run()
+    return Walk(graph, tensors, inputs, without=without_normalizers).run()

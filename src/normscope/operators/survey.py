@@ -171,11 +171,8 @@ def survey(
                 axis = None if channels is None else channels.get(name)
                 _see(group.setdefault(name, Seen()), value, site, size, reference, name, axis)
 
-        known = captured.known_at(batch) if dtype is None and also is None else {}
-        for name, value in known.items():
-            visit(captured.graph[name], value, known)
         with torch.no_grad():
-            outputs = run(captured.graph, tensors, [as_floating(t, dtype) for t in batch], visit, dtype, known)
+            outputs = run(captured.graph, tensors, [as_floating(t, dtype) for t in batch], visit, dtype)
         if any(bool(out.isnan().any()) for out in outputs if isinstance(out, Tensor)):
             raise NonFiniteError(
                 "The network returns NaN on some sample. Fix the data, or the operation that divides by "

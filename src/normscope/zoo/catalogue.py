@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import difflib
 import importlib
 import inspect
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from normscope.core.errors import FactoryError, ModelNotFoundError
+from normscope.core.errors import FactoryError, ModelNotFoundError, suggestion
 
 if TYPE_CHECKING:
     import torch
@@ -96,9 +95,7 @@ def entry(name: str) -> ZooEntry:
     (3, 32, 32)
     """
     if name not in ZOO:
-        near = difflib.get_close_matches(name, ZOO, n=3)
-        hint = f"Did you mean {' or '.join(near)}?" if near else f"Known names: {', '.join(sorted(ZOO))}."
-        raise ModelNotFoundError(f"No network {name!r} in the zoo. {hint}")
+        raise ModelNotFoundError(f"No network {name!r} in the zoo. {suggestion(name, sorted(ZOO), most=len(ZOO))}")
     return ZOO[name]
 
 

@@ -1,6 +1,5 @@
 """Models of other libraries, from this machine alone: transformers directories, timm and torchvision names."""
 
-import difflib
 import fnmatch
 import importlib
 import inspect
@@ -20,6 +19,7 @@ from normscope.core.errors import (
     ModelNotFoundError,
     WeightsError,
     listed,
+    suggestion,
 )
 from normscope.core.files import user_path
 from normscope.zoo.user_code import explained
@@ -44,10 +44,7 @@ def optional(name: str, install: str) -> ModuleType:
 
 
 def _unknown(library: str, name: str, names: Iterable[str]) -> ModelNotFoundError:
-    known = sorted(names)
-    near = difflib.get_close_matches(name, known, n=3, cutoff=0.5)
-    hint = f"Did you mean {' or '.join(near)}?" if near else f"Known models: {listed(known)}."
-    return ModelNotFoundError(f"{library} has no model {name!r}. {hint}")
+    return ModelNotFoundError(f"{library} has no model {name!r}. {suggestion(name, sorted(names), 0.5)}")
 
 
 def timm_model(name: str, arguments: Mapping[str, Any]) -> nn.Module:

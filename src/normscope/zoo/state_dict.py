@@ -9,28 +9,11 @@ from torch.nn.parameter import is_lazy
 
 from normscope.core.errors import WeightsError, listed
 from normscope.core.files import user_path
-from normscope.graph.safe_load import (
-    CHECKPOINT,
-    existing_file,
-    is_safetensors,
-    refuse_unlike_numbers,
-    safe_load,
-    tensors_by_name,
-    unreadable,
-)
+from normscope.graph.checkpoint import opened
+from normscope.graph.safe_load import CHECKPOINT, existing_file, tensors_by_name
 
 #: Names under which wrappers keep a model: DataParallel and torch.compile.
 WRAPPING = ("module", "_orig_mod")
-
-
-def _read_safetensors(path: Path) -> dict[str, torch.Tensor]:
-    from safetensors import SafetensorError
-    from safetensors.torch import load_file
-
-    try:
-        return load_file(path, device="cpu")
-    except (SafetensorError, OSError) as error:
-        raise unreadable(path, CHECKPOINT, error) from error
 
 
 def read_state_dict(path: str | Path) -> dict[str, torch.Tensor]:
@@ -53,10 +36,8 @@ def read_state_dict(path: str | Path) -> dict[str, torch.Tensor]:
     """
     path = user_path(path)
     existing_file(path, CHECKPOINT)
-    content = _read_safetensors(path) if is_safetensors(path) else safe_load(path, CHECKPOINT)
-    tensors = tensors_by_name(content, str(path))
-    refuse_unlike_numbers(tensors, str(path))
-    return tensors
+    with opened(path) as (names, get):
+        return tensors_by_name({name: get(name) for name in names}, str(path))
 
 
 def fitted(model: nn.Module, tensors: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from normscope.core.errors import InputError
-from normscope.zoo.data.locate import checked_split, first_folder, roots
+from normscope.zoo.data.locate import checked_split, first_files, roots
 
 
 def test_a_given_root_is_the_only_one(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -30,14 +30,14 @@ def test_the_first_complete_folder_is_taken(tmp_path: Path) -> None:
         (tmp_path / folder / "one").touch()
     folders = [tmp_path / "none", tmp_path / "a", tmp_path / "b"]
     with pytest.raises(InputError) as caught:
-        first_folder("set", folders, [["one", "two"]], "get it")
+        first_files("set", folders, [["one", "two"]], "get it")
     assert f"Looked in {folders[0]}, {folders[1]}, {folders[2]}. Incomplete: {folders[1]} lacks two; " in str(
         caught.value
     )
     assert "get it, then pass its folder (--data-root, root=) or set NORMSCOPE_DATA" in str(caught.value)
     (tmp_path / "b" / "two").touch()
-    assert first_folder("set", folders, [["one", "two"]], "get it") == tmp_path / "b"
-    assert first_folder("set", folders, [["three"], ["one"]], "get it") == tmp_path / "a"
+    assert first_files("set", folders, [["one", "two"]], "get it") == [tmp_path / "b" / name for name in ("one", "two")]
+    assert first_files("set", folders, [["three"], ["one"]], "get it") == [tmp_path / "a" / "one"]
 
 
 def test_folders_that_may_not_be_entered_are_passed_over(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -52,9 +52,9 @@ def test_folders_that_may_not_be_entered_are_passed_over(tmp_path: Path, monkeyp
         return plain(path, *args, **kwargs)  # type: ignore[arg-type]
 
     monkeypatch.setattr(os, "stat", stat)
-    assert first_folder("set", [locked, tmp_path], [["one"]], "get it") == tmp_path
+    assert first_files("set", [locked, tmp_path], [["one"]], "get it") == [tmp_path / "one"]
     with pytest.raises(InputError, match=rf"Looked in {locked}. Incomplete: {locked} cannot be read. get it"):
-        first_folder("set", [locked], [["one"]], "get it")
+        first_files("set", [locked], [["one"]], "get it")
 
 
 def test_a_user_without_a_home_has_the_other_places(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -9,7 +9,7 @@ from typing import IO, Any
 import numpy as np
 
 from normscope.core.errors import InputError
-from normscope.zoo.data.locate import checked_split, first_folder, roots
+from normscope.zoo.data.locate import checked_split, first_files, roots
 from normscope.zoo.data.source import Records
 from normscope.zoo.data.tensor_file import file_content
 
@@ -109,9 +109,6 @@ def cifar10(root: str | Path | None = None, split: str = "test") -> Records:
     """
     checked_split(split, ("train", "test"))
     names = ["test_batch"] if split == "test" else [f"data_batch_{index}" for index in range(1, 6)]
-    binary = [f"{name}.bin" for name in names]
     folders = [place / folder for place in roots(root) for folder in FOLDERS]
-    folder = first_folder("cifar10", folders, [binary, names], HOW)
-    if all((folder / name).is_file() for name in binary):
-        return _read([folder / name for name in binary], _read_binary)
-    return _read([folder / name for name in names], _read_python)
+    files = first_files("cifar10", folders, [[f"{name}.bin" for name in names], names], HOW)
+    return _read(files, _read_binary if files[0].suffix == ".bin" else _read_python)

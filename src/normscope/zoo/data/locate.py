@@ -27,18 +27,18 @@ def roots(root: str | Path | None) -> list[Path]:
     return [user_path(named), *usual] if named else usual
 
 
-def first_folder(name: str, folders: Sequence[Path], files: Sequence[Sequence[str]], how: str) -> Path:
-    """Return the first folder that holds one of several sets of files."""
+def first_files(name: str, folders: Sequence[Path], groups: Sequence[Sequence[str]], how: str) -> list[Path]:
+    """Return the files of the first of several groups that is whole in the first folder that holds one."""
     partial: list[str] = []
     for folder in folders:
-        for group in files:
+        for group in groups:
             try:
                 absent = [file for file in group if not (folder / file).is_file()]
             except OSError:
                 partial.append(f"{folder} cannot be read")
                 break
             if not absent:
-                return folder
+                return [folder / file for file in group]
             if len(absent) < len(group):
                 partial.append(f"{folder} lacks {', '.join(absent)}")
     found = f" Incomplete: {'; '.join(partial)}." if partial else ""

@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 
 from normscope.core.errors import InputError
-from normscope.zoo.data.locate import checked_split, first_folder, roots
+from normscope.zoo.data.locate import checked_split, first_files, roots
 from normscope.zoo.data.source import Records
 from normscope.zoo.data.tensor_file import file_content
 
@@ -94,7 +94,4 @@ def mnist(name: str = "mnist", root: str | Path | None = None, split: str = "tes
     folders = [place / folder for place in roots(root) for folder in _FOLDERS[name]]
     if root is None:
         folders.append(_SYSTEM / name)
-    pairs = _pairs(split)
-    folder = first_folder(name, folders, pairs, _HOW[name])
-    images, labels = next(pair for pair in pairs if all((folder / file).is_file() for file in pair))
-    return read_images(folder / images, folder / labels)
+    return read_images(*first_files(name, folders, _pairs(split), _HOW[name]))
