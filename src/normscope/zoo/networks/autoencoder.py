@@ -10,10 +10,7 @@ class Autoencoder(nn.Module):
     """Convolutional autoencoder: two halvings, a linear code, two doublings; the output is in [0, 1] by a sigmoid.
 
     Args:
-        norm: the normalizer.
-        channels: channels of the image.
         image_size: pixels of a side, a multiple of 4.
-        width: channels of the first convolution.
         code: features of the code.
 
     >>> Autoencoder(image_size=8, width=2)(torch.zeros(1, 1, 8, 8)).shape

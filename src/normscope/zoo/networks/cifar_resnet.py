@@ -42,10 +42,7 @@ class CifarResNet(nn.Module):
     layer.
 
     Args:
-        norm: the normalizer.
-        classes: outputs.
         blocks: blocks in each of the three stages.
-        width: channels of the first stage.
 
     >>> CifarResNet(width=2)(torch.zeros(1, 3, 32, 32)).shape
     torch.Size([1, 10])

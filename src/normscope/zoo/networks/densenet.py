@@ -32,8 +32,6 @@ class DenseNet(ImageClassifier):
     Stem, dense blocks with a halving of channels and resolution between them, average pool, linear layer.
 
     Args:
-        norm: the normalizer.
-        classes: outputs.
         image_size: pixels of a side; more than 64 selects the large stem.
         blocks: layers in each dense block.
         growth: channels each layer adds.

@@ -11,12 +11,8 @@ class GPT(nn.Module):
     """Decoder-only transformer; 12 layers of width 768, 12 heads, 50257 tokens, context 1024 are GPT-2.
 
     Args:
-        norm: ``"ln"``, ``"rms"`` or ``"none"``.
-        vocabulary: number of tokens.
         context: longest sequence.
-        width: features of a token.
         layers: number of blocks.
-        heads: heads of each attention.
         tied: whether the output layer is the token embedding.
 
     >>> GPT(width=8, layers=1, heads=2)(torch.zeros(1, 5, dtype=torch.long)).shape

@@ -29,9 +29,6 @@ class Inception(ImageClassifier):
     """Small network of inception blocks: 3x3 stem, three pairs of blocks with max pools between them, linear layer.
 
     Args:
-        norm: the normalizer.
-        classes: outputs.
-        image_size: pixels of a side.
         width: channels of the stem.
 
     >>> Inception(width=4)(torch.zeros(1, 3, 32, 32)).shape

@@ -123,8 +123,6 @@ class LlamaLike(nn.Module):
     """Llama-like decoder and its output layer, tiny by default.
 
     Args:
-        vocabulary: number of tokens.
-        width: features of a token.
         layers: number of layers.
         hidden: features inside the gated MLP.
         heads: query heads.

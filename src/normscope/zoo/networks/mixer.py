@@ -31,12 +31,7 @@ class Mixer(nn.Module):
     """MLP-Mixer, small by default: patches to tokens, blocks, normalizer, mean over tokens, linear layer.
 
     Args:
-        norm: ``"ln"``, ``"rms"`` or ``"none"``.
-        classes: outputs.
-        image_size: pixels of a side.
         patch: pixels of a patch's side.
-        width: features of a token.
-        depth: number of blocks.
         token_hidden: hidden features of the MLP across tokens.
         channel_hidden: hidden features of the MLP across channels.
 

@@ -15,7 +15,6 @@ class MLP(nn.Module):
     Args:
         sizes: features of the input, of each hidden layer, and of the output.
         norm: one of :data:`normscope.zoo.networks.normalizers.NORMS`, between each hidden linear layer and its ReLU.
-        bias: whether linear layers have one.
         input_shape: shape of one example; it is flattened. The default is a vector.
 
     >>> MLP([4, 8, 2], norm="bn")(torch.zeros(3, 4)).shape

@@ -43,8 +43,6 @@ class MobileNetV2(ImageClassifier):
     Stem, seven stages of inverted residual blocks, 1x1 convolution, average pool, linear layer.
 
     Args:
-        norm: the normalizer.
-        classes: outputs.
         image_size: pixels of a side; 64 or fewer keeps more resolution at the start.
         width: factor on all channels.
 

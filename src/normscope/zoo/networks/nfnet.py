@@ -59,9 +59,6 @@ class NFNet(nn.Module):
     """Small normalizer-free residual network: stem, stages of blocks, ReLU, average pool, linear layer.
 
     Args:
-        classes: outputs.
-        image_size: pixels of a side.
-        width: channels of the first stage.
         blocks: blocks in each of the three stages.
         alpha: weight of each residual branch.
 

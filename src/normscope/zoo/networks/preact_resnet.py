@@ -32,12 +32,6 @@ class PreactivationResNet(nn.Module):
 
     3x3 stem, four stages of two blocks, a last normalizer and ReLU, average pool, linear layer.
 
-    Args:
-        norm: the normalizer.
-        classes: outputs.
-        image_size: pixels of a side.
-        width: channels of the first stage.
-
     >>> PreactivationResNet(width=4)(torch.zeros(1, 3, 32, 32)).shape
     torch.Size([1, 10])
     """

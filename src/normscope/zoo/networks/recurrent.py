@@ -26,8 +26,6 @@ class LSTMCell(Cell):
     .. math:: (i, f, g, o) = N(W x) + N(U h), \quad c' = s(f) c + s(i) \tanh g, \quad h' = s(o) \tanh c'
 
     Args:
-        features: values of one element of the sequence.
-        hidden: size of the state.
         norm: ``"ln"``, ``"rms"`` or ``"none"``, for the two products.
     """
 
@@ -121,13 +119,6 @@ def gru(features: int = 8, length: int = 8, hidden: int = 32, classes: int = 10,
 
 def lstm_cell(norm: str = "none", features: int = 8, length: int = 8, hidden: int = 32, classes: int = 10) -> Unrolled:
     """Return a classifier built on an LSTM cell written out.
-
-    Args:
-        norm: ``"ln"``, ``"rms"`` or ``"none"``.
-        features: values of one element of the sequence.
-        length: elements of a sequence.
-        hidden: size of the state.
-        classes: outputs.
 
     >>> lstm_cell(norm="ln")(torch.zeros(2, 8, 8)).shape
     torch.Size([2, 10])

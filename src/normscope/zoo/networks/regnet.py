@@ -22,8 +22,6 @@ class RegNet(ImageClassifier):
     (24, 56, 152, 368), blocks (1, 1, 4, 7) and group 8 at 224 pixels are RegNetX-200MF.
 
     Args:
-        norm: the normalizer.
-        classes: outputs.
         image_size: pixels of a side; more than 64 halves the resolution in the stem.
         widths: channels of each stage.
         blocks: blocks of each stage.

@@ -8,12 +8,7 @@ class SequenceClassifier(nn.Module):
     """Classifier of sequences built on ``nn.TransformerEncoder``, post-norm unless ``norm_first``.
 
     Args:
-        features: values of one element of the sequence.
-        length: elements of a sequence.
-        classes: outputs.
-        width: features of a token.
         depth: number of encoder layers.
-        heads: heads of each attention.
         norm_first: whether LayerNorm comes before attention and MLP.
 
     >>> SequenceClassifier(width=8, depth=1)(torch.zeros(2, 16, 16)).shape

@@ -17,9 +17,7 @@ class UNet(nn.Module):
     """Small U-Net: level i has ``width 2^i`` channels.
 
     Args:
-        norm: the normalizer.
         outputs: channels of the output map.
-        image_size: pixels of a side.
         width: channels of the first level.
         levels: how often the resolution is halved, and doubled again.
 

@@ -16,10 +16,7 @@ class VGG(nn.Module):
     large images, and one linear layer for images of 64 pixels or fewer.
 
     Args:
-        norm: the normalizer.
-        classes: outputs.
         image_size: pixels of a side; more than 64 selects the large classifier.
-        width: channels of the first convolution.
 
     >>> VGG(width=4)(torch.zeros(1, 3, 32, 32)).shape
     torch.Size([1, 10])

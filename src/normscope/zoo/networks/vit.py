@@ -76,13 +76,7 @@ class VisionTransformer(nn.Module):
     Patches to tokens, a class token, learned positions, blocks, and a linear layer on the class token.
 
     Args:
-        norm: ``"ln"``, ``"rms"`` or ``"none"``.
-        classes: outputs.
-        image_size: pixels of a side.
         patch: pixels of a patch's side.
-        width: features of a token.
-        depth: number of blocks.
-        heads: heads of each attention.
 
     >>> VisionTransformer(image_size=8, patch=4, width=12, depth=1, classes=2)(torch.zeros(1, 3, 8, 8)).shape
     torch.Size([1, 2])
