@@ -42,7 +42,7 @@ def test_a_decomposed_batch_norm_is_rewritten_too() -> None:
     graph = captured_of(seeded(nn.Linear(2, 2)), points(2, 2)).graph
     from dataclasses import replace
 
-    (node,) = with_batch_statistics(replace(graph, nodes=(fixed,), _index={})).nodes
+    (node,) = with_batch_statistics(replace(graph, nodes=(fixed,))).nodes
     assert node.op == "aten._native_batch_norm_legit.no_stats"
     assert node.args == (Ref("x"), Ref("w"), Ref("b"), True, 0.1, 1e-5)
     assert running_statistics(fixed) == ("m", "v")

@@ -18,7 +18,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from normscope.core.errors import CaptureError, InputError, NonFiniteError
 from normscope.core.names import numbered
 from normscope.graph.export import export_graph
-from normscope.graph.guard import untouched
+from normscope.graph.guard import copies, untouched
 from normscope.graph.inputs import ModelInputs
 from normscope.graph.interpreter import as_floating, run
 from normscope.graph.ir import Graph, Node, Ref, map_refs
@@ -216,11 +216,6 @@ def _without_garbage_collection() -> Iterator[None]:
             gc.enable()
 
 
-def _copies(tensors: list[Tensor]) -> list[Tensor]:
-    """Return copies: a network may overwrite its input."""
-    return [t.clone() for t in tensors]
-
-
 class _Ran(NamedTuple):
     """What the model gave, and on what."""
 
@@ -277,10 +272,10 @@ def _first_that_works(
         try:
             with runs.state():
                 if how.startswith("warm"):
-                    runs.flat(*_copies(_first(given) if dynamic else given))
+                    runs.flat(*copies(_first(given) if dynamic else given))
                 if how.endswith("dispatch"):
                     reason = failures[-1] if failures else ""
-                    graph, tensors = record_graph(runs.flat, tuple(_copies(given)))
+                    graph, tensors = record_graph(runs.flat, given)
                     graph = replace(graph, notes=(*graph.notes, RECORDED_NOTE.format(reason)))
                 else:
                     with sdpa_kernel(_ANY_ATTENTION):  # the graph is the same, and sooner there
@@ -383,7 +378,7 @@ def _agreement(runs: RepeatedRuns, graph: Graph, tensors: dict[str, Tensor], exa
             theirs = runs.run(inputs)
         except Exception:  # these inputs are ours: a model need not run on them
             continue
-        if not _alike(run(graph, tensors, _copies(inputs)), theirs):
+        if not _alike(run(graph, tensors, copies(inputs)), theirs):
             return False
         agreed = True
     return agreed

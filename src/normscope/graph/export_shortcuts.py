@@ -8,6 +8,9 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.utils._pytree import tree_leaves
+
+from normscope.graph.guard import address
 
 #: Types of arguments that are what they are.
 _PLAIN = frozenset((int, float, bool, str, type(None), torch.dtype, torch.device, torch.layout, torch.memory_format))
@@ -78,7 +81,8 @@ class RepeatedOperations:
         if slot is None or slot.constant is not None or value.constant is not None:
             return value
         alone = node.prev is before and node.target is function and slot.proxy.node is node
-        if alone and not any(_same_memory(value, other) for other in _tensors(args)):
+        tensors = [leaf for leaf in tree_leaves(args) if isinstance(leaf, Tensor)]
+        if alone and not any(address(value) == address(other) for other in tensors):
             self._like[key] = node.meta["val"]
         return value
 
@@ -126,20 +130,6 @@ def _depends_on_kinds(function: Any) -> bool:
     if schema is None or getattr(function, "namespace", "") != "aten" or schema.is_mutable or len(schema.returns) != 1:
         return False
     return schema.returns[0].alias_info is None and not any(tag in function.tags for tag in _TAGS)
-
-
-def _tensors(value: Any) -> Iterator[Tensor]:
-    """Yield the tensors in a nested argument."""
-    if isinstance(value, Tensor):
-        yield value
-    elif isinstance(value, list | tuple):
-        for item in value:
-            yield from _tensors(item)
-
-
-def _same_memory(a: Tensor, b: Tensor) -> bool:
-    """Return whether two tensors lie in the same memory."""
-    return a.untyped_storage()._cdata == b.untyped_storage()._cdata
 
 
 def _where_there_are_some(usual: Callable[[Any], None]) -> Callable[[Any], None]:

@@ -152,6 +152,11 @@ class StateGuard:
         return changed
 
 
+def copies(tensors: Sequence[Tensor]) -> list[Tensor]:
+    """Return copies of inputs: a model may overwrite them."""
+    return [tensor.detach().clone() for tensor in tensors]
+
+
 #: A context in which a model may be run; afterwards it, further tensors that are given and the process are as before.
 untouched = StateGuard
 
@@ -253,17 +258,21 @@ def _write(tensor: Tensor, content: Tensor) -> None:
     target.copy_(content)
 
 
+def address(tensor: Tensor) -> int:
+    """Return what identifies a tensor's memory."""
+    return tensor.untyped_storage()._cdata
+
+
+def place(tensor: Tensor) -> tuple[Any, ...]:
+    """Return which memory a strided tensor lies in, and where its entries lie there."""
+    return address(tensor), tensor.shape, tensor.stride(), tensor.storage_offset(), tensor.dtype
+
+
 def _same_memory(a: Tensor, b: Tensor) -> bool:
     """Return whether two tensors are the same view of the same memory."""
     if a.layout is not torch.strided or b.layout is not torch.strided:
         return a.layout == b.layout
-    return (
-        a.dtype == b.dtype
-        and a.shape == b.shape
-        and a.stride() == b.stride()
-        and a.storage_offset() == b.storage_offset()
-        and a.untyped_storage()._cdata == b.untyped_storage()._cdata
-    )
+    return place(a) == place(b)
 
 
 class _ContainerState:

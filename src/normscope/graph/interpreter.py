@@ -30,28 +30,14 @@ def _first(value: Any, *others: Any) -> Any:
     return value
 
 
-def _copied(self: Tensor, src: Tensor, non_blocking: bool = False) -> Tensor:
-    """Return a tensor's values in the shape and dtype of another: ``aten.copy``, which torch cannot differentiate."""
-    return src.to(self.dtype).expand_as(self)
-
-
-def _embedded(weight: Tensor, indices: Tensor, *others: Any, **options: Any) -> Tensor:
-    """Return rows of a table; the other arguments change what torch takes for a gradient, not the rows."""
-    return torch.ops.aten.embedding.default(weight, indices)
-
-
-def _gathered(self: Tensor, dim: int, index: Tensor, **options: Any) -> Tensor:
-    """Return entries at places, as :func:`_embedded` rows."""
-    return torch.ops.aten.gather.default(self, dim, index)
-
-
 #: What torch does not differentiate, or otherwise than it is: a graph's derivative is that of what it computes.
 _DIFFERENTIABLE: dict[str, Callable[..., Any]] = {
     "aten.detach.default": _first,
     "aten.detach_copy.default": _first,
-    "aten.copy.default": _copied,
-    "aten.embedding.default": _embedded,
-    "aten.gather.default": _gathered,
+    "aten.copy.default": lambda self, src, non_blocking=False: src.to(self.dtype).expand_as(self),
+    # The other arguments of these two change what torch takes for a gradient, not what they give.
+    "aten.embedding.default": lambda weight, indices, *rest, **_: torch.ops.aten.embedding.default(weight, indices),
+    "aten.gather.default": lambda self, dim, index, **_: torch.ops.aten.gather.default(self, dim, index),
     "aten._weight_norm.default": weight_normed,
     "transformers.grouped_mm_fallback.default": grouped_product,
     # Torch's own has no second derivative, which products with a Jacobian need.

@@ -24,7 +24,7 @@ from torch.utils._pytree import tree_leaves, tree_map_only
 
 from normscope.core.errors import CaptureError
 from normscope.graph.export import describe, live_nodes, translate_call, without_torch_output
-from normscope.graph.guard import same_bits, untouched
+from normscope.graph.guard import address, copies, place, same_bits, untouched
 from normscope.graph.interpreter import run
 from normscope.graph.ir import UNKNOWN, Graph, Node, Ref
 from normscope.graph.schemas import moves_shape, normalizer_in_training, written_arguments
@@ -46,7 +46,7 @@ _LOOKUPS = ("embedding", "index", "index_select", "gather")
 _FINITE = ("isnan", "isinf", "isfinite", "isposinf", "isneginf")
 
 
-def record_graph(model: nn.Module, inputs: tuple[Any, ...]) -> tuple[Graph, dict[str, Tensor]]:
+def record_graph(model: nn.Module, inputs: Sequence[Tensor]) -> tuple[Graph, dict[str, Tensor]]:
     """Capture ``model(*inputs)`` by recording one run of it; return the graph and its tensors by name.
 
     As long as no number leaves torch, Python does the same on every input of these shapes, and the graph holds for all.
@@ -58,7 +58,7 @@ def record_graph(model: nn.Module, inputs: tuple[Any, ...]) -> tuple[Graph, dict
         inputs: example tensors.
 
     Raises:
-        CaptureError: if the model calls what cannot be recorded, or returns something other than tensors.
+        CaptureError: if the model calls what cannot be recorded.
         StateChangedError: if running the model changes its parameters.
 
     >>> graph, _ = record_graph(nn.Linear(2, 3), (torch.zeros(1, 2),))
@@ -67,10 +67,10 @@ def record_graph(model: nn.Module, inputs: tuple[Any, ...]) -> tuple[Graph, dict
     """
     with untouched(model), torch.no_grad():
         torch.backends.mha.set_fastpath_enabled(False)  # a fused operation would hide attention and norms
-        recorder = _Recorder(model, _copies(inputs))
+        recorder = _Recorder(model, copies(inputs))
         with _owners(model, recorder), enable_python_dispatcher(), _Composite(recorder), _Exits(recorder):
             result = model(*recorder.inputs)
-        outputs = _outputs(result)
+        outputs = [result] if isinstance(result, Tensor) else list(result)
         values = [tensor.detach().clone() for tensor in outputs]
         slots = [recorder.slot(tensor) for tensor in outputs]
     with untouched(model), torch.no_grad():
@@ -86,7 +86,7 @@ def record_graph(model: nn.Module, inputs: tuple[Any, ...]) -> tuple[Graph, dict
     if not reproduced:
         graph = with_unknown_outputs(graph)
         found.append(REPLAY_NOTE)
-    batch = next((str(t.shape[0]) for t in inputs if isinstance(t, Tensor) and t.ndim), "0")
+    batch = next((str(t.shape[0]) for t in inputs if t.ndim), "0")
     return replace(graph, batch=batch, notes=tuple(found)), tensors
 
 
@@ -121,7 +121,7 @@ class _Recorder:
         branched: whether Python saw integers of the input, which are held fixed.
     """
 
-    def __init__(self, model: nn.Module, inputs: tuple[Any, ...]) -> None:
+    def __init__(self, model: nn.Module, inputs: Sequence[Tensor]) -> None:
         self.inputs = inputs
         self.steps: list[_Step] = []
         self.sources: dict[int, tuple[str, str, Tensor]] = {}
@@ -140,9 +140,9 @@ class _Recorder:
             self._add_source("buffer", name, buffer)
         for position, value in enumerate(inputs):
             self._add_source("input", f"args_{position}", value)
-            self._depending.add(_address(value))
+            self._depending.add(address(value))
             if value.is_floating_point():
-                self._moving.add(_address(value))
+                self._moving.add(address(value))
 
     def record(self, function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Execute one operation, write it down, and return what it returned."""
@@ -156,7 +156,7 @@ class _Recorder:
             Tensor, lambda tensor: None if id(tensor) in moved else _Slot(self.slot(tensor)), (args, kwargs)
         )
         if any(isinstance(leaf, torch.UntypedStorage) for leaf in tree_leaves((args, kwargs))):
-            self._lost |= {_address(tensor) for tensor in given}
+            self._lost |= {address(tensor) for tensor in given}
             return function(*args, **kwargs)
         out = function(*args, **kwargs)
         results = [leaf for leaf in tree_leaves(out) if isinstance(leaf, Tensor)]
@@ -165,7 +165,7 @@ class _Recorder:
         self._follow(str(function), given, [*results, *written])
         for tensor in written:
             self._written(tensor)
-        self._lost |= {_address(tensor) for tensor in moved.values()}
+        self._lost |= {address(tensor) for tensor in moved.values()}
         if results or written:
             slots = [_Slot(self._bind(leaf)) if isinstance(leaf, Tensor) else None for leaf in tree_leaves(out)]
             self.steps.append(_Step(function, filled[0], filled[1], slots, self.owner))
@@ -173,52 +173,51 @@ class _Recorder:
 
     def leaves(self, tensors: Sequence[Tensor]) -> None:
         """Note that the numbers in some tensors reach Python, or are changed there."""
-        addresses = {_address(tensor) for tensor in tensors}
+        addresses = {address(tensor) for tensor in tensors}
         if self.left is None and addresses & self._moving:
             self.left = self.owner[0]
         self.branched = self.branched or bool(addresses & self._depending)
 
     def slot(self, tensor: Tensor) -> int:
         """Return the slot of a tensor."""
-        if _address(tensor) in self._lost:
+        if address(tensor) in self._lost:
             self.left = self.left or self.owner[0]
         known = self._slots.get(id(tensor))
-        if known is not None and self._places[known] == _place(tensor):
-            return known
-        return self._adopt(tensor, _place(tensor))
+        return known if known is not None and self._places[known] == place(tensor) else self._adopt(tensor)
 
     def _follow(self, operation: str, given: list[Tensor], results: list[Tensor]) -> None:
         """Note which memory now holds what was computed from the input."""
         base = operation.split(".")[1]
-        read = {_address(tensor) for tensor in given}
+        read = {address(tensor) for tensor in given}
         if base in _FINITE or not read & self._depending:
             return
         for tensor in results:
-            self._depending.add(_address(tensor))
+            self._depending.add(address(tensor))
             looked_up = base in _LOOKUPS and tensor.is_floating_point()
             if looked_up or read & self._moving:
-                self._moving.add(_address(tensor))
+                self._moving.add(address(tensor))
 
     def _written(self, tensor: Tensor) -> None:
         """Note a write: to memory of two sources at once, such as buffers that overlap, it cannot be followed."""
-        address = _address(tensor)
-        if sum(self._places[slot][0] == address for slot in self.sources) > 1:
-            self._lost.add(address)
-        self._places[self._slots[id(tensor)]] = _place(tensor)
+        here = place(tensor)
+        if sum(self._places[slot][0] == here[0] for slot in self.sources) > 1:
+            self._lost.add(here[0])
+        self._places[self._slots[id(tensor)]] = here
 
     def _bind(self, tensor: Tensor) -> int:
         """Return the slot of a tensor that an operation returned: a new one, or that of the argument it wrote to."""
         known = self._slots.get(id(tensor))
         return self._new(tensor) if known is None else known
 
-    def _adopt(self, tensor: Tensor, place: tuple[Any, ...]) -> int:
+    def _adopt(self, tensor: Tensor) -> int:
         """Return a slot for a tensor that no operation returned: one like a tensor that is known, or a constant."""
-        sharing = [slot for slot, other in enumerate(self._places) if other[0] == place[0]]
-        same = [slot for slot in sharing if self._places[slot] == place]
-        if sharing and (same or self._places[sharing[0]][-1] == place[-1]):
+        here = place(tensor)
+        sharing = [slot for slot, other in enumerate(self._places) if other[0] == here[0]]
+        same = [slot for slot in sharing if self._places[slot] == here]
+        if sharing and (same or self._places[sharing[0]][-1] == here[-1]):
             slot = self._new(tensor)
             alias, strided = torch.ops.aten.alias.default, torch.ops.aten.as_strided.default
-            step = (alias, (_Slot(same[0]),)) if same else (strided, (_Slot(sharing[0]), *place[1:4]))
+            step = (alias, (_Slot(same[0]),)) if same else (strided, (_Slot(sharing[0]), *here[1:4]))
             self.steps.append(_Step(*step, {}, [_Slot(slot)], self.owner))
             return slot
         if sharing:  # memory read as another dtype
@@ -228,7 +227,7 @@ class _Recorder:
     def _new(self, tensor: Tensor) -> int:
         """Return a new slot for a tensor."""
         self._tensors.append(tensor)
-        self._places.append(_place(tensor))
+        self._places.append(place(tensor))
         self._slots[id(tensor)] = len(self._tensors) - 1
         return len(self._tensors) - 1
 
@@ -237,16 +236,6 @@ class _Recorder:
         slot = self._new(tensor)
         self.sources[slot] = (kind, name, tensor.detach().clone() if kind == "constant" else tensor)
         return slot
-
-
-def _address(tensor: Tensor) -> int:
-    """Return what identifies a tensor's memory."""
-    return tensor.untyped_storage()._cdata
-
-
-def _place(tensor: Tensor) -> tuple[Any, ...]:
-    """Return which memory a tensor lies in, and where its entries lie there."""
-    return _address(tensor), tensor.shape, tensor.stride(), tensor.storage_offset(), tensor.dtype
 
 
 class _Functional(FunctionalTensorMode):
@@ -305,20 +294,6 @@ def _translate(traced: Any, sources: list[tuple[str, str, Tensor]]) -> tuple[Gra
     keep = live_nodes(nodes)
     graph = Graph(tuple(n for n in nodes if n.name in keep), "dispatch")
     return graph, {name: tensor for name, tensor in tensors.items() if name in {n.target for n in graph}}
-
-
-def _copies(inputs: Sequence[Any]) -> tuple[Any, ...]:
-    """Return the inputs in memory of their own, each."""
-    return tuple(value.detach().clone() if isinstance(value, Tensor) else value for value in inputs)
-
-
-def _outputs(result: Any) -> list[Tensor]:
-    """Return the tensors that a model returned."""
-    results = list(result) if isinstance(result, list | tuple) else [result]
-    other = [type(item).__name__ for item in results if not isinstance(item, Tensor)]
-    if other:
-        raise CaptureError(f"Expected the model to return tensors, got {', '.join(other)}. Select the tensors first.")
-    return results
 
 
 class _Composite(SchemaCheckMode):
@@ -422,9 +397,9 @@ def with_unknown_outputs(graph: Graph) -> Graph:
     return replace(graph, nodes=(*nodes, renamed))
 
 
-def _reproduces(graph: Graph, state: dict[str, Tensor], inputs: tuple[Any, ...], outputs: list[Tensor]) -> bool:
+def _reproduces(graph: Graph, state: dict[str, Tensor], inputs: Sequence[Tensor], outputs: list[Tensor]) -> bool:
     """Return whether running the graph gives what the model gave, up to the rounding of unordered sums."""
-    replayed = run(graph, state, _copies(inputs))
+    replayed = run(graph, state, copies(inputs))
     for ours, theirs in zip(replayed, outputs, strict=True):
         if ours.shape != theirs.shape or ours.dtype != theirs.dtype:
             return False

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor, nn
 
 from normscope.core.errors import CaptureError, NormscopeError, RandomError, StatefulError, WeightsError, listed
-from normscope.graph.guard import StateGuard, untouched
+from normscope.graph.guard import StateGuard, copies, untouched
 
 #: Units in the last place of the largest entry by which two runs of one function may differ.
 _ROUNDINGS = 256.0
@@ -76,7 +76,7 @@ class RepeatedRuns:
             with self.state() as guard:
                 with mode():
                     for inputs in several:
-                        result = self.flat(*(t.clone() for t in inputs))
+                        result = self.flat(*copies(inputs))
                 result = tuple(t.detach().clone() for t in result)  # the guard may write to a buffer that was returned
         except (Exception, SystemExit) as error:
             if not self._ran or isinstance(error, NormscopeError):

@@ -24,6 +24,7 @@ class CNN(ImageClassifier):
 def cnn(norm: str = "bn", classes: int = 10, channels: int = 3, image_size: int = 32, width: int = 32) -> CNN:
     """Return a plain convolutional network.
 
+    >>> import torch
     >>> cnn(channels=1, image_size=8, width=4)(torch.zeros(1, 1, 8, 8)).shape
     torch.Size([1, 10])
     """

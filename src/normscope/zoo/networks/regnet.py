@@ -27,6 +27,7 @@ class RegNet(ImageClassifier):
         blocks: blocks of each stage.
         group: channels of one group.
 
+    >>> import torch
     >>> RegNet(widths=(8,), blocks=(1,))(torch.zeros(1, 3, 32, 32)).shape
     torch.Size([1, 10])
     """
