@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from torch.nn.utils import parametrizations
 
 from fingerprints import fingerprint
-from normscope.core.errors import CaptureError, StateChangedError
+from normscope.core.errors import StateChangedError
 from normscope.graph import recorder
 from normscope.graph.guard import same_bits, untouched
 from normscope.graph.interpreter import run
