@@ -16,7 +16,7 @@ from normscope.graph.guard import same_bits
 from normscope.monitor.budget import PRESETS, Budget
 from normscope.monitor.monitor import Monitor
 from normscope.zoo.networks.mlp import relu10
-from normscope.zoo.networks.resnet import resnet18
+from normscope.zoo.networks.resnet import ResNet
 from normscope.zoo.randomness import seeded
 
 Say = Callable[[str], None]
@@ -49,7 +49,7 @@ class Settings:
 
     cases: tuple[Case, ...] = (
         Case("relu10 (width 512), BatchNorm", lambda: relu10("bn"), 128, 64, 4, 2000),
-        Case("ResNet-18 at 32x32", lambda: resnet18(classes=10, image_size=32), 64, 16, 2, 300),
+        Case("ResNet-18 at 32x32", lambda: ResNet(classes=10, image_size=32), 64, 16, 2, 300),
     )
     presets: tuple[str, ...] = ("economy", "standard")
 

@@ -9,7 +9,7 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from networks import points, program_of, seeded
 from normscope.lipschitz.cost import forward_cost, is_large
-from normscope.zoo.networks.resnet import resnet18
+from normscope.zoo.networks.resnet import ResNet
 
 NETWORKS = {
     "vectors": (nn.Sequential(nn.Linear(5, 7), nn.ReLU(), nn.Linear(7, 3)), (5,)),
@@ -46,7 +46,7 @@ def test_multiplications_are_those_torch_counts(name: str) -> None:
 @pytest.mark.turns(2)
 def test_what_counts_as_large() -> None:
     """A narrow ResNet-18 on images of 32 pixels does not; one layer of the usual width on 80 pixels does."""
-    small = program_of(seeded(resnet18(classes=10, image_size=32, width=16)), points(2, 3, 32, 32))
+    small = program_of(seeded(ResNet(classes=10, image_size=32, width=16)), points(2, 3, 32, 32))
     assert not is_large(small)
     layer = program_of(seeded(nn.Conv2d(64, 64, 3, padding=1)), points(1, 64, 80, 80))
     assert is_large(layer)

@@ -14,7 +14,7 @@ from normscope.zoo.catalogue import ZOO, build, entry, example_input
 from normscope.zoo.networks.normalizers import NORMS
 
 #: Networks that differ from one below in numbers only.
-SIBLINGS = {"resnet34", "resnet18_cifar", "resnet34_cifar", "resnet50_cifar", "efficientnet_b3"}
+SIBLINGS = {"wn_cnn", "sn_cnn", "resnet34", "resnet18_cifar", "resnet34_cifar", "resnet50_cifar", "efficientnet_b3"}
 #: Arguments that make each other network with a normalizer small.
 SMALL = {
     "relu10": {"width": 8, "in_features": 64},

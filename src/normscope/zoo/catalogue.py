@@ -17,6 +17,10 @@ if TYPE_CHECKING:
 _IMAGE_32 = (3, 32, 32)
 _IMAGE_224 = (3, 224, 224)
 _CIFAR: dict[str, Any] = {"classes": 10, "image_size": 32}
+_DEEP: dict[str, Any] = {"blocks": (3, 4, 6, 3)}
+_BOTTLENECKS: dict[str, Any] = {**_DEEP, "bottleneck": True}
+_B3: dict[str, Any] = {"image_size": 300, "width": 1.2, "depth": 1.4}
+_ATTO: dict[str, Any] = {"width": 40, "blocks": (2, 2, 6, 2), "response": True}
 _TOKENS = ("gpt", "llama_like")
 
 
@@ -51,23 +55,23 @@ class ZooEntry:
 _TABLE: tuple[tuple[str, str, str, dict[str, Any], tuple[int, ...], str], ...] = (
     ("relu10", "mlp", "relu10", {}, _IMAGE_32, "the papers' network: 10 linear layers, 512 wide, ReLU"),
     ("mlp", "mlp", "mlp", {}, (1, 28, 28), "multilayer perceptron 784-256-128-10"),
-    ("cnn", "cnn", "cnn", {}, _IMAGE_32, "three convolutions and a linear layer"),
-    ("wn_cnn", "cnn", "wn_cnn", {}, _IMAGE_32, "the same with weight normalization"),
-    ("sn_cnn", "cnn", "sn_cnn", {}, _IMAGE_32, "the same with spectral normalization"),
+    ("cnn", "cnn", "CNN", {}, _IMAGE_32, "three convolutions and a linear layer"),
+    ("wn_cnn", "cnn", "CNN", {"norm": "wn"}, _IMAGE_32, "the same with weight normalization"),
+    ("sn_cnn", "cnn", "CNN", {"norm": "sn"}, _IMAGE_32, "the same with spectral normalization"),
     ("resnet20", "cifar_resnet", "CifarResNet", {}, _IMAGE_32, "CIFAR ResNet-20, shortcuts without parameters"),
-    ("resnet18", "resnet", "resnet18", {}, _IMAGE_224, "ResNet-18"),
-    ("resnet34", "resnet", "resnet34", {}, _IMAGE_224, "ResNet-34"),
-    ("resnet50", "resnet", "resnet50", {}, _IMAGE_224, "ResNet-50"),
-    ("resnet18_cifar", "resnet", "resnet18", _CIFAR, _IMAGE_32, "ResNet-18 for 32x32 images"),
-    ("resnet34_cifar", "resnet", "resnet34", _CIFAR, _IMAGE_32, "ResNet-34 for 32x32 images"),
-    ("resnet50_cifar", "resnet", "resnet50", _CIFAR, _IMAGE_32, "ResNet-50 for 32x32 images"),
+    ("resnet18", "resnet", "ResNet", {}, _IMAGE_224, "ResNet-18"),
+    ("resnet34", "resnet", "ResNet", _DEEP, _IMAGE_224, "ResNet-34"),
+    ("resnet50", "resnet", "ResNet", _BOTTLENECKS, _IMAGE_224, "ResNet-50"),
+    ("resnet18_cifar", "resnet", "ResNet", _CIFAR, _IMAGE_32, "ResNet-18 for 32x32 images"),
+    ("resnet34_cifar", "resnet", "ResNet", _CIFAR | _DEEP, _IMAGE_32, "ResNet-34 for 32x32 images"),
+    ("resnet50_cifar", "resnet", "ResNet", _CIFAR | _BOTTLENECKS, _IMAGE_32, "ResNet-50 for 32x32 images"),
     ("preact_resnet18", "preact_resnet", "PreactivationResNet", {}, _IMAGE_32, "pre-activation ResNet-18"),
     ("vgg11", "vgg", "VGG", {}, _IMAGE_32, "VGG-11 for 32x32 images"),
     ("mobilenet_v2", "mobilenet", "MobileNetV2", {}, _IMAGE_224, "MobileNetV2: depthwise convolutions, ReLU6"),
-    ("efficientnet_b0", "efficientnet", "efficientnet_b0", {}, _IMAGE_224, "EfficientNet-B0: SiLU, gates"),
-    ("efficientnet_b3", "efficientnet", "efficientnet_b3", {}, (3, 300, 300), "EfficientNet-B3: SiLU, gates"),
-    ("convnext_tiny", "convnext", "convnext_tiny", {}, _IMAGE_224, "ConvNeXt-T: depthwise 7x7, LayerNorm"),
-    ("convnextv2_atto", "convnext", "convnextv2_atto", {}, _IMAGE_224, "ConvNeXt V2 atto: response normalization"),
+    ("efficientnet_b0", "efficientnet", "EfficientNet", {}, _IMAGE_224, "EfficientNet-B0: SiLU, gates"),
+    ("efficientnet_b3", "efficientnet", "EfficientNet", _B3, (3, 300, 300), "EfficientNet-B3: SiLU, gates"),
+    ("convnext_tiny", "convnext", "ConvNeXt", {}, _IMAGE_224, "ConvNeXt-T: depthwise 7x7, LayerNorm"),
+    ("convnextv2_atto", "convnext", "ConvNeXt", _ATTO, _IMAGE_224, "ConvNeXt V2 atto: response normalization"),
     ("densenet", "densenet", "DenseNet", {}, _IMAGE_32, "small DenseNet: concatenation"),
     ("inception", "inception", "Inception", {}, _IMAGE_32, "parallel branches, concatenated"),
     ("unet", "unet", "UNet", {}, _IMAGE_32, "small U-Net: transposed convolutions, skips"),
@@ -79,10 +83,10 @@ _TABLE: tuple[tuple[str, str, str, dict[str, Any], tuple[int, ...], str], ...] =
     ("transformer_encoder", "transformer", "SequenceClassifier", {}, (16, 16), "nn.TransformerEncoder"),
     ("gpt", "gpt", "GPT", {}, (16,), "decoder-only transformer, causal, learned positions"),
     ("llama_like", "llama", "LlamaLike", {}, (16,), "RMSNorm by hand, rotary positions, grouped queries, SwiGLU"),
-    ("lstm", "recurrent", "lstm", {}, (8, 8), "nn.LSTM over a sequence"),
-    ("gru", "recurrent", "gru", {}, (8, 8), "nn.GRU over a sequence"),
-    ("lstm_cell", "recurrent", "lstm_cell", {}, (8, 8), "LSTM cell written out"),
-    ("gru_cell", "recurrent", "gru_cell", {}, (8, 8), "GRU cell written out"),
+    ("lstm", "recurrent", "Recurrent", {}, (8, 8), "nn.LSTM over a sequence"),
+    ("gru", "recurrent", "Recurrent", {"kind": "gru"}, (8, 8), "nn.GRU over a sequence"),
+    ("lstm_cell", "recurrent", "Unrolled", {}, (8, 8), "LSTM cell written out"),
+    ("gru_cell", "recurrent", "Unrolled", {"kind": "gru"}, (8, 8), "GRU cell written out"),
 )
 #: Every network by name.
 ZOO: dict[str, ZooEntry] = {row[0]: ZooEntry(*row) for row in _TABLE}

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import torch
 from torch import nn
 from torch.nn.utils.parametrize import is_parametrized
 
-from normscope.zoo.networks.cnn import cnn, sn_cnn, wn_cnn
+from normscope.zoo.catalogue import build
+
+cnn, sn_cnn, wn_cnn = (partial(build, name) for name in ("cnn", "sn_cnn", "wn_cnn"))
 
 
 def weights(model: nn.Module) -> list[nn.Module]:

@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import pytest
 import torch
 from torch import nn
 
-from normscope.zoo.networks.convnext import GlobalResponseNorm, convnext_tiny, convnextv2_atto
+from normscope.core.errors import FactoryError
+from normscope.zoo.catalogue import build
+from normscope.zoo.networks.convnext import GlobalResponseNorm
+
+convnext_tiny, convnextv2_atto = (partial(build, name) for name in ("convnext_tiny", "convnextv2_atto"))
 
 
 @pytest.mark.parametrize(("factory", "parameters"), [(convnext_tiny, 28_589_128), (convnextv2_atto, 3_708_400)])
@@ -46,5 +52,5 @@ def test_version_one_scales_and_version_two_responds() -> None:
 
 def test_image_size_must_fit() -> None:
     """The resolution is divided by 32."""
-    with pytest.raises(ValueError, match="multiple of 32"):
+    with pytest.raises(FactoryError, match="multiple of 32"):
         convnext_tiny(image_size=30)

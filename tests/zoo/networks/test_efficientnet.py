@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import pytest
 import torch
 
-from normscope.zoo.networks.efficientnet import SqueezeExcitation, efficientnet_b0, efficientnet_b3
+from normscope.zoo.catalogue import build
+from normscope.zoo.networks.efficientnet import SqueezeExcitation
+
+efficientnet_b0, efficientnet_b3 = (partial(build, name) for name in ("efficientnet_b0", "efficientnet_b3"))
 
 
 @pytest.mark.parametrize(("factory", "parameters"), [(efficientnet_b0, 5_288_548), (efficientnet_b3, 12_233_232)])

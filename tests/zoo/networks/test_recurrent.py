@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import pytest
 import torch
 
-from normscope.zoo.networks.recurrent import gru, gru_cell, lstm, lstm_cell
+from normscope.zoo.catalogue import build
+
+gru, gru_cell, lstm, lstm_cell = (partial(build, name) for name in ("gru", "gru_cell", "lstm", "lstm_cell"))
 
 
 @pytest.mark.parametrize(("layer", "cell"), [(lstm, lstm_cell), (gru, gru_cell)])

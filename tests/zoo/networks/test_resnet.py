@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import pytest
 import torch
 from torch import nn
 
-from normscope.zoo.networks.resnet import resnet18, resnet34, resnet50
+from normscope.zoo.catalogue import build
+
+resnet18, resnet34, resnet50 = (partial(build, name) for name in ("resnet18", "resnet34", "resnet50"))
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""A plain convolutional network, and the same with weight and with spectral normalization."""
+"""A plain convolutional network."""
 
 from torch import nn
 
@@ -7,9 +7,17 @@ from normscope.zoo.networks.normalizers import normalizer, weighted
 
 
 class CNN(ImageClassifier):
-    """Three convolutions (3x3, then two of stride 2), each with normalizer and ReLU, average pool, linear layer."""
+    """Three convolutions (3x3, then two of stride 2), each with normalizer and ReLU, average pool, linear layer.
 
-    def __init__(self, norm: str, classes: int, channels: int, image_size: int, width: int) -> None:
+    >>> CNN(channels=1, image_size=8, width=4)(torch.zeros(1, 1, 8, 8)).shape
+    torch.Size([1, 10])
+    >>> sorted(name for name, _ in CNN(norm="wn").head.named_parameters())
+    ['bias', 'parametrizations.weight.original0', 'parametrizations.weight.original1']
+    """
+
+    def __init__(
+        self, norm: str = "bn", classes: int = 10, channels: int = 3, image_size: int = 32, width: int = 32
+    ) -> None:
         layers: list[nn.Module] = []
         inputs = channels
         for index in range(3):
@@ -19,31 +27,3 @@ class CNN(ImageClassifier):
             inputs = outputs
         head = weighted(nn.Linear(inputs, classes), norm)
         super().__init__((channels, image_size, image_size), layers, head=head)
-
-
-def cnn(norm: str = "bn", classes: int = 10, channels: int = 3, image_size: int = 32, width: int = 32) -> CNN:
-    """Return a plain convolutional network.
-
-    >>> import torch
-    >>> cnn(channels=1, image_size=8, width=4)(torch.zeros(1, 1, 8, 8)).shape
-    torch.Size([1, 10])
-    """
-    return CNN(norm, classes, channels, image_size, width)
-
-
-def wn_cnn(classes: int = 10, channels: int = 3, image_size: int = 32, width: int = 32) -> CNN:
-    """Return :func:`cnn` with every weight in the form ``g v / |v|``.
-
-    >>> sorted(name for name, _ in wn_cnn().head.named_parameters())
-    ['bias', 'parametrizations.weight.original0', 'parametrizations.weight.original1']
-    """
-    return CNN("wn", classes, channels, image_size, width)
-
-
-def sn_cnn(classes: int = 10, channels: int = 3, image_size: int = 32, width: int = 32) -> CNN:
-    """Return :func:`cnn` with every weight divided by an estimate of its largest singular value.
-
-    >>> sorted(name for name, _ in sn_cnn().head.named_parameters())
-    ['bias', 'parametrizations.weight.original']
-    """
-    return CNN("sn", classes, channels, image_size, width)

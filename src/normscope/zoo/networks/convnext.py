@@ -73,13 +73,30 @@ class Block(nn.Module):
 
 
 class ConvNeXt(ImageClassifier):
-    """4x4 patches, four stages of blocks with 2x2 reductions between them, average pool, normalizer, linear layer."""
+    """ConvNeXt-T: 28,589,128 parameters; width 40, blocks (2, 2, 6, 2) and responses are V2 atto with 3,708,400.
+
+    4x4 patches, four stages of blocks with 2x2 reductions between them, average pool, normalizer, linear layer.
+
+    Args:
+        blocks: blocks in each of the four stages; ``image_size`` is a multiple of 32.
+        response: whether blocks have global response normalization, as in version 2, or layer scale.
+
+    >>> ConvNeXt(width=4, classes=2, image_size=32)(torch.zeros(1, 3, 32, 32)).shape
+    torch.Size([1, 2])
+    """
 
     def __init__(
-        self, blocks: Sequence[int], channels: Sequence[int], norm: str, classes: int, image_size: int, response: bool
+        self,
+        norm: str = "ln",
+        classes: int = 1000,
+        image_size: int = 224,
+        width: int = 96,
+        blocks: Sequence[int] = (3, 3, 9, 3),
+        response: bool = False,
     ) -> None:
         if image_size % 32:
             raise ValueError(f"Expected image_size to be a multiple of 32, got {image_size}.")
+        channels = [width * 2**stage for stage in range(4)]
         layers: list[nn.Module] = [nn.Conv2d(3, channels[0], 4, stride=4), ChannelNorm(norm, channels[0])]
         for stage, count in enumerate(blocks):
             if stage > 0:
@@ -88,29 +105,3 @@ class ConvNeXt(ImageClassifier):
             layers.extend(Block(channels[stage], norm, response) for _ in range(count))
         last, head = token_normalizer(norm, channels[-1], EPS), nn.Linear(channels[-1], classes)
         super().__init__((3, image_size, image_size), layers, norm=last, head=head)
-
-
-def convnext_tiny(norm: str = "ln", classes: int = 1000, image_size: int = 224, width: int = 96) -> ConvNeXt:
-    """Return ConvNeXt-T with layer scale: 28,589,128 parameters with 1000 classes.
-
-    Args:
-        norm: ``"ln"``, ``"rms"`` or ``"none"``.
-        classes: outputs.
-        image_size: pixels of a side, a multiple of 32.
-        width: channels of the first stage.
-
-    >>> convnext_tiny(width=4, classes=2, image_size=32)(torch.zeros(1, 3, 32, 32)).shape
-    torch.Size([1, 2])
-    """
-    return ConvNeXt((3, 3, 9, 3), [width * 2**i for i in range(4)], norm, classes, image_size, response=False)
-
-
-def convnextv2_atto(norm: str = "ln", classes: int = 1000, image_size: int = 224, width: int = 40) -> ConvNeXt:
-    """Return ConvNeXt V2 atto with global response normalization: 3,708,400 parameters with 1000 classes.
-
-    The arguments are those of :func:`convnext_tiny`.
-
-    >>> convnextv2_atto(width=4, classes=2, image_size=32)(torch.zeros(1, 3, 32, 32)).shape
-    torch.Size([1, 2])
-    """
-    return ConvNeXt((2, 2, 6, 2), [width * 2**i for i in range(4)], norm, classes, image_size, response=True)

@@ -54,9 +54,21 @@ class MBConv(nn.Module):
 
 
 class EfficientNet(ImageClassifier):
-    """Stem, seven stages of gated blocks, 1x1 convolution, average pool, linear layer."""
+    """EfficientNet-B0: 5,288,548 parameters; width 1.2 and depth 1.4 at 300 pixels are B3 with 12,233,232.
 
-    def __init__(self, norm: str, classes: int, image_size: int, width: float, depth: float) -> None:
+    Stem, seven stages of gated blocks, 1x1 convolution, average pool, linear layer.
+
+    Args:
+        width: factor on all channels.
+        depth: factor on the number of blocks, rounded up.
+
+    >>> EfficientNet(width=0.25, classes=10, image_size=32).eval()(torch.zeros(1, 3, 32, 32)).shape
+    torch.Size([1, 10])
+    """
+
+    def __init__(
+        self, norm: str = "bn", classes: int = 1000, image_size: int = 224, width: float = 1.0, depth: float = 1.0
+    ) -> None:
         channels = round_channels(32 * width)
         layers = unit(3, channels, 3, norm, nn.SiLU, stride=2)
         for expansion, base, blocks, first_stride, size in STAGES:
@@ -69,30 +81,3 @@ class EfficientNet(ImageClassifier):
         layers += unit(channels, last, 1, norm, nn.SiLU)
         classifier = weighted(nn.Linear(last, classes), norm)
         super().__init__((3, image_size, image_size), layers, dropout=nn.Dropout(0.2), classifier=classifier)
-
-
-def efficientnet_b0(
-    norm: str = "bn", classes: int = 1000, image_size: int = 224, width: float = 1.0, depth: float = 1.0
-) -> EfficientNet:
-    """Return EfficientNet-B0: 5,288,548 parameters with 1000 classes.
-
-    Args:
-        norm: the normalizer.
-        classes: outputs.
-        image_size: pixels of a side.
-        width: factor on all channels.
-        depth: factor on the number of blocks, rounded up.
-
-    >>> efficientnet_b0(width=0.25, classes=10, image_size=32).eval()(torch.zeros(1, 3, 32, 32)).shape
-    torch.Size([1, 10])
-    """
-    return EfficientNet(norm, classes, image_size, width, depth)
-
-
-def efficientnet_b3(norm: str = "bn", classes: int = 1000, image_size: int = 300) -> EfficientNet:
-    """Return EfficientNet-B3 (width 1.2, depth 1.4): 12,233,232 parameters with 1000 classes.
-
-    >>> efficientnet_b3(classes=2).classifier.in_features
-    1536
-    """
-    return EfficientNet(norm, classes, image_size, 1.2, 1.4)

@@ -59,14 +59,33 @@ class GRUCell(Cell):
         return ((1 - z) * torch.tanh(a_n + torch.sigmoid(a_r + b_r) * b_n) + z * h,)
 
 
-class Unrolled(nn.Module):
-    """A cell applied along the sequence, then a linear layer on the last h."""
+_CELLS = {"lstm": LSTMCell, "gru": GRUCell}
+_LAYERS = {"lstm": nn.LSTM, "gru": nn.GRU}
 
-    def __init__(self, cell: Cell, classes: int, length: int, features: int) -> None:
+
+class Unrolled(nn.Module):
+    """A cell applied along the sequence, then a linear layer on the last h.
+
+    Args:
+        kind: of the cell, ``"lstm"`` or ``"gru"``.
+
+    >>> Unrolled("gru", norm="rms")(torch.zeros(2, 8, 8)).shape
+    torch.Size([2, 10])
+    """
+
+    def __init__(
+        self,
+        kind: str = "lstm",
+        norm: str = "none",
+        features: int = 8,
+        length: int = 8,
+        hidden: int = 32,
+        classes: int = 10,
+    ) -> None:
         super().__init__()
         self.input_shape = (length, features)
-        self.cell = cell
-        self.head = nn.Linear(cell.hidden, classes)
+        self.cell: Cell = _CELLS[kind](features, hidden, norm)
+        self.head = nn.Linear(hidden, classes)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         """Map sequences (N, T, features) to logits (N, classes)."""
@@ -78,58 +97,31 @@ class Unrolled(nn.Module):
 
 
 class Recurrent(nn.Module):
-    """``nn.LSTM`` or ``nn.GRU``, then a linear layer on the last h."""
+    """``nn.LSTM`` or ``nn.GRU``, then a linear layer on the last h; by default it reads the rows of an 8x8 digit.
 
-    def __init__(self, layer: nn.LSTM | nn.GRU, classes: int, length: int) -> None:
+    Args:
+        kind: of the layers, ``"lstm"`` or ``"gru"``.
+        layers: stacked layers.
+
+    >>> Recurrent("gru")(torch.zeros(2, 8, 8)).shape
+    torch.Size([2, 10])
+    """
+
+    def __init__(
+        self,
+        kind: str = "lstm",
+        features: int = 8,
+        length: int = 8,
+        hidden: int = 32,
+        classes: int = 10,
+        layers: int = 1,
+    ) -> None:
         super().__init__()
-        self.input_shape = (length, layer.input_size)
-        self.recurrent = layer
-        self.head = nn.Linear(layer.hidden_size, classes)
+        self.input_shape = (length, features)
+        self.recurrent: nn.RNNBase = _LAYERS[kind](features, hidden, num_layers=layers, batch_first=True)
+        self.head = nn.Linear(hidden, classes)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         """Map sequences (N, T, features) to logits (N, classes)."""
         outputs, _ = self.recurrent(x)
         return self.head(outputs[:, -1])
-
-
-def lstm(features: int = 8, length: int = 8, hidden: int = 32, classes: int = 10, layers: int = 1) -> Recurrent:
-    """Return a classifier built on ``nn.LSTM``; by default it reads the rows of an 8x8 digit.
-
-    Args:
-        features: values of one element of the sequence.
-        length: elements of a sequence.
-        hidden: size of the state.
-        classes: outputs.
-        layers: stacked layers.
-
-    >>> lstm()(torch.zeros(2, 8, 8)).shape
-    torch.Size([2, 10])
-    """
-    return Recurrent(nn.LSTM(features, hidden, num_layers=layers, batch_first=True), classes, length)
-
-
-def gru(features: int = 8, length: int = 8, hidden: int = 32, classes: int = 10, layers: int = 1) -> Recurrent:
-    """Return a classifier built on ``nn.GRU``; the arguments are those of :func:`lstm`.
-
-    >>> gru()(torch.zeros(2, 8, 8)).shape
-    torch.Size([2, 10])
-    """
-    return Recurrent(nn.GRU(features, hidden, num_layers=layers, batch_first=True), classes, length)
-
-
-def lstm_cell(norm: str = "none", features: int = 8, length: int = 8, hidden: int = 32, classes: int = 10) -> Unrolled:
-    """Return a classifier built on an LSTM cell written out.
-
-    >>> lstm_cell(norm="ln")(torch.zeros(2, 8, 8)).shape
-    torch.Size([2, 10])
-    """
-    return Unrolled(LSTMCell(features, hidden, norm), classes, length, features)
-
-
-def gru_cell(norm: str = "none", features: int = 8, length: int = 8, hidden: int = 32, classes: int = 10) -> Unrolled:
-    """Return a classifier built on a GRU cell written out; the arguments are those of :func:`lstm_cell`.
-
-    >>> gru_cell(norm="rms")(torch.zeros(2, 8, 8)).shape
-    torch.Size([2, 10])
-    """
-    return Unrolled(GRUCell(features, hidden, norm), classes, length, features)

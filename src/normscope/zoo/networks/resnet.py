@@ -66,7 +66,15 @@ class ResNet(nn.Module):
     """Stem, four stages of residual blocks, average pool, linear layer.
 
     The stem is a 7x7 convolution with stride 2 and a max pool; images of 64 pixels or fewer get a 3x3 convolution
-    with stride 1 and no pool. Parameter names are the usual ones, so that public checkpoints fit.
+    with stride 1 and no pool. Parameter names are the usual ones, so that public checkpoints fit. The defaults are
+    ResNet-18: 20 normalizers, 11,689,512 parameters.
+
+    Args:
+        blocks: blocks in each of the four stages; (3, 4, 6, 3) in ResNet-34 and ResNet-50.
+        bottleneck: whether blocks are bottlenecks, as in ResNet-50, or basic blocks.
+
+    >>> ResNet(width=4, classes=3, image_size=32)(torch.zeros(1, 3, 32, 32)).shape
+    torch.Size([1, 3])
     """
 
     layer1: nn.Sequential
@@ -76,14 +84,15 @@ class ResNet(nn.Module):
 
     def __init__(
         self,
-        block: type[BasicBlock] | type[Bottleneck],
-        blocks: Sequence[int],
-        norm: str,
-        classes: int,
-        image_size: int,
-        width: int,
+        norm: str = "bn",
+        classes: int = 1000,
+        image_size: int = 224,
+        width: int = 64,
+        blocks: Sequence[int] = (2, 2, 2, 2),
+        bottleneck: bool = False,
     ) -> None:
         super().__init__()
+        block: type[BasicBlock | Bottleneck] = Bottleneck if bottleneck else BasicBlock
         small = image_size <= 64
         self.input_shape = (3, image_size, image_size)
         self.conv1 = convolution(3, width, 3 if small else 7, 1 if small else 2, norm)
@@ -104,36 +113,3 @@ class ResNet(nn.Module):
         y = self.maxpool(F.relu(self.bn1(self.conv1(x))))
         y = self.layer4(self.layer3(self.layer2(self.layer1(y))))
         return self.fc(F.adaptive_avg_pool2d(y, 1).flatten(1))
-
-
-def resnet18(norm: str = "bn", classes: int = 1000, image_size: int = 224, width: int = 64) -> ResNet:
-    """Return ResNet-18: 20 normalizers, 11,689,512 parameters with 1000 classes.
-
-    Args:
-        norm: the normalizer.
-        classes: outputs.
-        image_size: pixels of a side; 64 or fewer selects the small stem.
-        width: channels of the first stage.
-
-    >>> resnet18(width=4, classes=3, image_size=32)(torch.zeros(1, 3, 32, 32)).shape
-    torch.Size([1, 3])
-    """
-    return ResNet(BasicBlock, (2, 2, 2, 2), norm, classes, image_size, width)
-
-
-def resnet34(norm: str = "bn", classes: int = 1000, image_size: int = 224, width: int = 64) -> ResNet:
-    """Return ResNet-34; the arguments are those of :func:`resnet18`.
-
-    >>> resnet34(width=4, classes=3, image_size=32).fc.out_features
-    3
-    """
-    return ResNet(BasicBlock, (3, 4, 6, 3), norm, classes, image_size, width)
-
-
-def resnet50(norm: str = "bn", classes: int = 1000, image_size: int = 224, width: int = 64) -> ResNet:
-    """Return ResNet-50; the arguments are those of :func:`resnet18`.
-
-    >>> resnet50(width=4, classes=3, image_size=32).fc.in_features
-    128
-    """
-    return ResNet(Bottleneck, (3, 4, 6, 3), norm, classes, image_size, width)
