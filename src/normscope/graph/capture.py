@@ -197,7 +197,8 @@ def capture(
         if known is not None and _holds(runs, known, example, ran):
             return replace(known, example=_doubled(example) or example)
         graph, tensors, example = _first_that_works(runs, example, ran, elsewhere=elsewhere)
-        graph = _with_stabilizers(replace(_renamed(graph), output_names=tuple(runs.flat.names)))
+        nodes = (replace(n, owner=_strip(n.owner), target=_strip(n.target)) for n in graph.nodes)
+        graph = replace(graph, nodes=tuple(map(_stabilized, nodes)), output_names=tuple(runs.flat.names))
         tensors = {_strip(name): tensor for name, tensor in tensors.items()}
         _require_finite_buffers(graph, tensors)
         tensors = {k: v.clone() if v.is_inference() else v for k, v in tensors.items()}
@@ -399,16 +400,12 @@ def _require_finite_buffers(graph: Graph, tensors: dict[str, Tensor]) -> None:
             )
 
 
-def _with_stabilizers(graph: Graph) -> Graph:
-    """Write out the stabilizer of every RMSNorm that has none: torch takes a machine epsilon, that of the dtype run in.
-
-    Half precision is computed in float32. Without this, the same graph run in float64 would be another function.
-    """
-    return replace(graph, nodes=tuple(_stabilized(n) for n in graph.nodes))
-
-
 def _stabilized(node: Node) -> Node:
-    """Return a node with its machine epsilon written out, if it is an RMSNorm without one."""
+    """Return a node with its stabilizer written out, if it is an RMSNorm without one: torch takes a machine epsilon.
+
+    It is that of the dtype run in, half precision being computed in float32. Without this, the same graph run in
+    float64 would be another function.
+    """
     given = node.args[3] if len(node.args) > 3 else dict(node.kwargs).get("eps")
     if node.op not in _RMS_NORMS or given is not None:
         return node
@@ -417,11 +414,6 @@ def _stabilized(node: Node) -> Node:
     weight = node.args[2] if len(node.args) > 2 else kwargs.pop("weight", None)
     kwargs.pop("eps", None)
     return replace(node, args=(*node.args[:2], weight, eps), kwargs=tuple(sorted(kwargs.items())))
-
-
-def _renamed(graph: Graph) -> Graph:
-    """Remove our wrapper from owner paths and tensor names."""
-    return replace(graph, nodes=tuple(replace(n, owner=_strip(n.owner), target=_strip(n.target)) for n in graph.nodes))
 
 
 def _with_input_names(graph: Graph, names: list[str]) -> Graph:

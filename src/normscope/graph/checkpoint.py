@@ -181,14 +181,6 @@ def _shards(index: Path) -> dict[Path, list[str]]:
     return shards
 
 
-def _files(path: Path) -> dict[Path, list[str] | None]:
-    """Return the files of a checkpoint and the tensors expected in each, None for all there are."""
-    existing_file(path, _KIND)
-    if path.name.lower().endswith(INDICES):
-        return dict(_shards(path))
-    return {path: None}
-
-
 def checkpoint_files(path: str | Path) -> list[Path]:
     """Return the files to read: the one named, or what a directory holds.
 
@@ -228,14 +220,17 @@ def read_header(path: str | Path) -> list[TensorEntry]:
     [('fc.weight', (3, 2), 'float32', 24, 'matrix')]
     """
     entries: list[TensorEntry] = []
-    for file, expected in _files(user_path(path)).items():
+    named = user_path(path)
+    existing_file(named, _KIND)
+    files = _shards(named) if named.name.lower().endswith(INDICES) else {named: []}
+    for file, expected in files.items():
         with opened(file) as (names, get):
-            absent = sorted(set(expected or ()) - set(names))
+            absent = sorted(set(expected) - set(names))
             if absent:
                 raise WeightsError(
                     f"{file.name} lacks {listed(absent)}, which {path} places there. Copy or save the file again."
                 )
-            for name in names if expected is None else expected:
+            for name in expected or names:
                 tensor = get(name)
                 dtype = str(tensor.dtype).removeprefix("torch.")
                 nbytes = tensor.numel() * tensor.element_size()

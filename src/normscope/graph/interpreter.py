@@ -30,8 +30,12 @@ def _first(value: Any, *others: Any) -> Any:
     return value
 
 
-#: What torch does not differentiate, or otherwise than it is: a graph's derivative is that of what it computes.
-_DIFFERENTIABLE: dict[str, Callable[..., Any]] = {
+#: What takes the place of operations, by name.
+_INSTEAD: dict[str, Callable[..., Any]] = {
+    # These ask for strides which values computed in another way may not have.
+    "aten.view.default": torch.reshape,
+    "aten._unsafe_view.default": torch.reshape,
+    # What torch does not differentiate, or otherwise than it is: a graph's derivative is that of what it computes.
     "aten.detach.default": _first,
     "aten.detach_copy.default": _first,
     "aten.copy.default": lambda self, src, non_blocking=False: src.to(self.dtype).expand_as(self),
@@ -111,12 +115,6 @@ def _filled(tree: Any, values: Mapping[str, Any], dtype: torch.dtype | None) -> 
     return literal(tree, dtype)
 
 
-#: Operations that ask for strides which values computed in another way may not have, and what does the same for any.
-_ANY_STRIDES: dict[str, Callable[..., Any]] = {
-    "aten.view.default": torch.reshape,
-    "aten._unsafe_view.default": torch.reshape,
-}
-_INSTEAD = _ANY_STRIDES | _DIFFERENTIABLE
 #: Types of literals that are what they are.
 _PLAIN = frozenset((int, float, bool, str, type(None)))
 

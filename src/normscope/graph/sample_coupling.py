@@ -123,7 +123,8 @@ def meeting(
         example: the input tensors; their first axis is that of samples.
         dtype: floating precision to work in.
     """
-    numbers = sum(_numel(node) for node in graph)
+    shapes = (node.shape for node in graph if node.shape is not None and node.op not in SOURCES)
+    numbers = sum(abs(math.prod(shape)) for shape in shapes)  # of one sample: -1 is the batch
     for count in SIZES if numbers <= SMALL else SIZES[:1]:
         found = _Walk(graph, tensors, count, dtype).meeting(example)
         if found is not None and found.failed:  # perhaps an identifier that does not exist
@@ -131,11 +132,6 @@ def meeting(
         if found is not None:
             return found.node
     return None
-
-
-def _numel(node: Node) -> int:
-    """Return how many numbers a node's value has for one sample."""
-    return 0 if node.shape is None or node.op in SOURCES else abs(math.prod(node.shape))  # -1 is the batch
 
 
 class _Walk:

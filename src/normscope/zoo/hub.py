@@ -125,7 +125,9 @@ def transformers_model(folder: str | Path, arguments: Mapping[str, Any]) -> tupl
         )
         if not has_weights:
             notes.append("the directory has no weights: they are random")
-            return _from_config(transformers, config), notes, False
+            named = _architecture(transformers, config)
+            model = named(config) if named else transformers.AutoModel.from_config(config, trust_remote_code=False)
+            return model, notes, False
     except Exception as error:
         raise explained(error, f"Building hf:{folder}", "") from error
     try:
@@ -149,14 +151,6 @@ def _architecture(transformers: ModuleType, config: Any) -> Any:
         if isinstance(found, type) and issubclass(found, transformers.PreTrainedModel):
             return found
     return None
-
-
-def _from_config(transformers: ModuleType, config: Any) -> nn.Module:
-    """Build a model with random weights."""
-    named = _architecture(transformers, config)
-    if named is not None:
-        return named(config)
-    return transformers.AutoModel.from_config(config, trust_remote_code=False)
 
 
 def _quietly(transformers: ModuleType, folder: Path, config: Any) -> tuple[nn.Module, dict[str, Any]]:
