@@ -63,7 +63,7 @@ def end_to_end(work: Work, search: Callable[[], Search] | None = None) -> Whole:
     What is attained is found by ``search``, by default among the data and from its best points.
     """
     mode, told, whole = work.mode, work.messages, everywhere_of(work)
-    step = functools.partial(unless_stopped, told=told)
+    step = functools.partial(unless_stopped, messages=told)
     out: dict[str, Value | None] = attempt("what papers print", lambda: _printed(work), {}, told)
     compositions: dict[str, Composition] = {}
 

@@ -119,19 +119,19 @@ def failures_of_the_model() -> Iterator[None]:
 T = TypeVar("T")
 
 
-def attempt(what: str, step: Callable[[], T], default: Any, told: list[str]) -> T:
+def attempt(what: str, step: Callable[[], T], default: Any, messages: list[str]) -> T:
     """Return what a step gives; if it fails, a default, and say what is missing and why.
 
-    The default is never a number that could be taken for a bound; a failure is added to the messages ``told``.
+    The default is never a number that could be taken for a bound; a failure is added to the messages.
 
-    >>> told = []
-    >>> attempt("the table of depths", lambda: 1 // 0, 0, told), told[0].partition(":")[0]
+    >>> messages = []
+    >>> attempt("the table of depths", lambda: 1 // 0, 0, messages), messages[0].partition(":")[0]
     (0, 'the table of depths is left out (ZeroDivisionError')
     """
     try:
         return step()
     except Exception as error:
-        told.append(failure(what, error))
+        messages.append(failure(what, error))
         return default
 
 
@@ -139,19 +139,19 @@ def attempt(what: str, step: Callable[[], T], default: Any, told: list[str]) -> 
 STOPPED = "stopped early: the values shown hold, the missing ones were not computed"
 
 
-def unless_stopped(what: str, step: Callable[[], T], default: Any, told: list[str]) -> T:
+def unless_stopped(what: str, step: Callable[[], T], default: Any, messages: list[str]) -> T:
     """Return what a step gives, as :func:`attempt`; Ctrl-C ends it, and every later step gives its default at once.
 
-    >>> told = [STOPPED]
-    >>> unless_stopped("the bound", lambda: 1, None, told) is None
+    >>> messages = [STOPPED]
+    >>> unless_stopped("the bound", lambda: 1, None, messages) is None
     True
     """
-    if STOPPED in told:
+    if STOPPED in messages:
         return default
     try:
-        return attempt(what, step, default, told)
+        return attempt(what, step, default, messages)
     except KeyboardInterrupt:
-        told.append(STOPPED)
+        messages.append(STOPPED)
         return default
 
 
