@@ -9,6 +9,7 @@ from normscope.zoo.networks.normalizers import normalizer, weighted
 class CNN(ImageClassifier):
     """Three convolutions (3x3, then two of stride 2), each with normalizer and ReLU, average pool, linear layer.
 
+    >>> import torch
     >>> CNN(channels=1, image_size=8, width=4)(torch.zeros(1, 1, 8, 8)).shape
     torch.Size([1, 10])
     >>> sorted(name for name, _ in CNN(norm="wn").head.named_parameters())
