@@ -117,7 +117,7 @@ def captured_on(
     example = guess_inputs(model, shape, batch=2) if data is None else next(iter(iterate(data, model)))
     if first_look:
         example = first_samples(example, 2)
-    captured = capture(model, example, elsewhere=not first_look)
+    captured = capture(model, example, elsewhere=not first_look, known=known)
     size = example.batch if limit is None else min(limit, example.batch)
     return captured.first_samples(max(size, 1)).on(device)
 
