@@ -55,15 +55,18 @@ class Directions:
         present = torch.bincount(places + 1) > 0
         self.groups = (present.cumsum(0) - 1)[places + 1]
         inside = places >= 0
-        squares = torch.zeros(int(self.groups.max()) + 1, dtype=torch.float64, device=point.device)
-        squares.index_add_(0, self.groups, torch.where(inside, point.double().square(), 0.0))
-        lengths = squares.sqrt()[self.groups]
+        lengths = self.sums(torch.where(inside, point.double().square(), 0.0)).sqrt()
         #: Whether each parameter is in a group that is not zero.
         self.inside = inside & (lengths > 0)
         self.unit = torch.where(self.inside, point.double() / lengths, 0.0)
         #: Length of the group that each parameter is in, 1 for those in none: sphere coordinates.
         self.lengths = torch.where(self.inside, lengths, 1.0)
-        self.scales = int((squares > 0).sum())
+        self.scales = len(torch.unique(self.groups[self.inside]))
+
+    def sums(self, values: Tensor) -> Tensor:
+        """Return for each parameter the sum of values over its group, in float64."""
+        total = torch.zeros(int(self.groups.max()) + 1, dtype=torch.float64, device=values.device)
+        return total.index_add_(0, self.groups, values.double())[self.groups]
 
     def _independent(self, generators: Tensor | None, point: Tensor) -> Tensor:
         """Return an orthonormal basis of what generators add to the scalings."""
@@ -82,9 +85,7 @@ class Directions:
     def _without_scales(self, vector: Tensor) -> Tensor:
         """Return a vector without its components along the scalings, in float64."""
         wide = vector.double()
-        along = torch.zeros(int(self.groups.max()) + 1, dtype=torch.float64, device=wide.device)
-        along.index_add_(0, self.groups, self.unit * wide)
-        return wide - self.unit * along[self.groups]
+        return wide - self.unit * self.sums(self.unit * wide)
 
     def project(self, vector: Tensor) -> Tensor:
         """Return a vector without its components along the directions."""

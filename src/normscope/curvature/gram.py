@@ -2,7 +2,6 @@ r"""Inner products of the rows of :math:`S^{1/2} J`, layer by layer: the rows th
 
 from __future__ import annotations
 
-import itertools
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -14,7 +13,7 @@ from torch.nn import functional as F
 from torch.overrides import TorchFunctionMode
 
 from normscope.curvature.outputs import Root, root_of, rows_of
-from normscope.curvature.problem import Block, Problem, Term
+from normscope.curvature.problem import Block, Problem, Term, blocks_of
 from normscope.curvature.products import Products
 
 #: Numbers of the rows that are held at once.
@@ -161,13 +160,8 @@ class Columns(Problem):
         vars(self).update(vars(whole))
         self._whole, self._pieces = whole, {block.name: place for block, place in pieces}
         self._values = {name: whole._values[name].reshape(-1)[place] for name, place in self._pieces.items()}
-        sizes = [place.stop - place.start for _, place in pieces]
-        ends = list(itertools.accumulate(sizes))
-        self.blocks = tuple(
-            Block(block.name, torch.Size([size]), slice(end - size, end))
-            for (block, _), size, end in zip(pieces, sizes, ends, strict=True)
-        )
-        self.dimension = ends[-1]
+        self.blocks = tuple(blocks_of(self._values))
+        self.dimension = self.blocks[-1].place.stop
 
     def outputs(self, parameters: Mapping[str, Tensor], term: Term) -> Any:
         """Run the model with these pieces in the place of its own."""

@@ -62,9 +62,7 @@ def moved(point: Tensor, step: Tensor, spheres: Directions | None = None) -> Ten
         return (wide + step).to(point.dtype)
     inside = spheres.inside
     across = torch.where(inside, spheres.project(step), 0.0)
-    squares = torch.zeros(int(spheres.groups.max()) + 1, dtype=torch.float64, device=wide.device)
-    squares.index_add_(0, spheres.groups, across.square())
-    size = squares.sqrt()[spheres.groups]
+    size = spheres.sums(across.square()).sqrt()
     angle = size / spheres.lengths
     turned = torch.cos(angle) * wide + torch.where(size > 0, torch.sin(angle) * spheres.lengths / size * across, 0.0)
     return torch.where(inside, turned, wide + step).to(point.dtype)

@@ -99,7 +99,7 @@ class Problem:
         short = first.dtype.itemsize < 4  # in which second derivatives are noise
         dtype = dtype or (torch.float32 if short else None)
         self.dtype, self.device = dtype or first.dtype, first.device
-        self.blocks: tuple[Block, ...] = tuple(_blocks(chosen))
+        self.blocks: tuple[Block, ...] = tuple(blocks_of(chosen))
         self.dimension = self.blocks[-1].place.stop
         self._cast = dtype is not None
         self._values = {name: self._as(p.detach()) for name, p in named.items()}
@@ -313,8 +313,8 @@ def _chosen(named: Mapping[str, nn.Parameter], patterns: str | Sequence[str] | N
     return {name: p for name, p in named.items() if any(fnmatch.fnmatch(name, pattern) for pattern in wanted)}
 
 
-def _blocks(chosen: Mapping[str, Tensor]) -> Iterator[Block]:
-    """Yield the parameters one after the other."""
+def blocks_of(chosen: Mapping[str, Tensor]) -> Iterator[Block]:
+    """Yield tensors as parts of the vector of all, one after the other."""
     at = 0
     for name, parameter in chosen.items():
         yield Block(name, parameter.shape, slice(at, at + parameter.numel()))

@@ -440,9 +440,5 @@ def verified(products: Products, pairs: Eigenpairs, tolerance: float) -> Eigenpa
 
 def _spurious(gradient: Tensor, known: Directions) -> float:
     r"""Return the largest :math:`\|g_i\|/\|w_i\|` over scale groups: curvature of the parametrization alone."""
-    count = int(known.groups.max()) + 1
-    squares = torch.zeros(count, dtype=torch.float64, device=gradient.device)
-    inside = known.inside
-    squares.index_add_(0, known.groups, torch.where(inside, gradient.double().square(), 0.0))
-    ratios = torch.where(inside, squares.sqrt()[known.groups] / known.lengths, 0.0)
-    return float(ratios.max())
+    squares = known.sums(torch.where(known.inside, gradient.double().square(), 0.0))
+    return float(torch.where(known.inside, squares.sqrt() / known.lengths, 0.0).max())
