@@ -60,6 +60,16 @@ def name_of(node: Node) -> str:
     return node.op.split(".")[1] if node.op.startswith("aten.") else node.op
 
 
+def operand_pairs(node: Node) -> list[tuple[Ref, Ref]]:
+    """Return the two tensors of a quotient, or of a product in both orders; nothing of any other node."""
+    if name_of(node) not in ("mul", "div") or len(node.args) < 2:
+        return []
+    left, right = node.args[:2]
+    if not (isinstance(left, Ref) and isinstance(right, Ref)):
+        return []
+    return [(left, right)] if name_of(node) == "div" else [(left, right), (right, left)]
+
+
 def is_real(node: Node) -> bool:
     """Return whether a node holds real numbers, of enough bits that rounding to them is no step."""
     return node.dtype.startswith(_REAL) and not node.dtype.startswith(_COARSE)
@@ -96,13 +106,7 @@ class Recogniser:
 
     def match(self, node: Node) -> Match | None:
         """Return the normalizer that ends at this node, or ``None``."""
-        if name_of(node) not in ("mul", "div") or len(node.args) < 2:
-            return None
-        left, right = node.args[:2]
-        pairs = [(left, right)] if name_of(node) == "div" else [(left, right), (right, left)]
-        for numerator, other in pairs:
-            if not (isinstance(numerator, Ref) and isinstance(other, Ref)):
-                continue
+        for numerator, other in operand_pairs(node):
             for top, first in self._without_factors(numerator):
                 for below, second, multiplied in self._denominators(node, other):
                     found = self._division(top, below, multiplied)

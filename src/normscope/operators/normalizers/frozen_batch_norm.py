@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from normscope.graph.ir import Node, Ref
-from normscope.graph.recognise import name_of
+from normscope.graph.recognise import name_of, operand_pairs
 from normscope.operators.normalization import compact
 from normscope.operators.normalizer import Normalizer, Symmetry
 from normscope.operators.normalizers.batch_norm import running_constants
@@ -34,13 +34,8 @@ class FixedStatistics:
 def fixed_statistics_at(place: Place) -> FixedStatistics | None:
     """Return the fixed statistics that a product or quotient normalizes by, or ``None``."""
     node, around = place.node, place.around
-    if name_of(node) not in ("mul", "div") or len(node.args) < 2:
-        return None
-    pairs = [node.args[:2]] if name_of(node) == "div" else [node.args[:2], node.args[1::-1]]
-    for moving, other in pairs:
-        if not (isinstance(moving, Ref) and isinstance(other, Ref)) or place.source(moving.name) is None:
-            continue
-        if around.expression(other.name) is not None:
+    for moving, other in operand_pairs(node):
+        if place.source(moving.name) is None or around.expression(other.name) is not None:
             continue
         root = next(roots_behind(around.graph[other.name], around), None)
         known = None if root is None else _variance(root, around)

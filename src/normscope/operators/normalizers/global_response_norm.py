@@ -18,7 +18,6 @@ Both exceed ``C q >= a_c``, so they cover the directions across the radii as wel
 """
 
 import math
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -37,7 +36,7 @@ from normscope.core.rounding import (
 )
 from normscope.core.statement import statement
 from normscope.graph.ir import Node, Ref
-from normscope.graph.recognise import Recogniser, name_of
+from normscope.graph.recognise import Recogniser, name_of, operand_pairs
 from normscope.operators.expression import Expr
 from normscope.operators.nonlinear import Context, Range, Stretch, product
 from normscope.operators.normalizer import Constants, Normalizer, proved
@@ -158,10 +157,9 @@ class GlobalResponse(Stretch):
 
 def _written_out(place: Place) -> Written | None:
     """Find ``x * (G/(mean_c G + eps))``, checked on numbers."""
-    if name_of(place.node) != "mul" or len(place.node.args) < 2:
-        return None
-    left, right = place.node.args[:2]
-    pattern = _pattern(place.around.recogniser, left, right) or _pattern(place.around.recogniser, right, left)
+    pairs = operand_pairs(place.node) if name_of(place.node) == "mul" else []
+    found = (_pattern(place.around.recogniser, *pair) for pair in pairs)
+    pattern = next((match for match in found if match is not None), None)
     source = None if pattern is None else place.source(pattern[0])
     if pattern is None or source is None:
         return None
@@ -182,14 +180,12 @@ def _written_out(place: Place) -> Written | None:
     return place.written("global_response_norm", source, name, result, gamma=gamma, beta=None, eps=eps)
 
 
-def _pattern(find: Recogniser, numerator: Any, other: Any) -> tuple[str, tuple[int, ...], int, float] | None:
+def _pattern(find: Recogniser, numerator: Ref, other: Ref) -> tuple[str, tuple[int, ...], int, float] | None:
     """Match the ratio of a norm and the mean of that norm, both of the numerator.
 
     Returns:
         What is normalized, the axes of the norm, the axis of the mean, and eps.
     """
-    if not (isinstance(numerator, Ref) and isinstance(other, Ref)):
-        return None
     ratio, top = find.through(other), find.through(numerator)
     if ratio is None or top is None or name_of(ratio) != "div":
         return None

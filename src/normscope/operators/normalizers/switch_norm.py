@@ -8,7 +8,7 @@ from torch import Tensor
 
 from normscope.core.statement import statement
 from normscope.graph.ir import Ref
-from normscope.graph.recognise import name_of
+from normscope.graph.recognise import name_of, operand_pairs
 from normscope.operators.normalizer import Constants, Normalizer, no_bound
 from normscope.operators.quadratic_form import reductions_behind, roots_behind
 from normscope.operators.site import Site
@@ -18,11 +18,7 @@ from normscope.operators.written_out import Place, Written
 def _written_out(place: Place) -> Written | None:
     """Find ``(x - m)/root`` or ``(x - m) * inverse root``, statistics of x over several axes under the root."""
     node, around = place.node, place.around
-    if name_of(node) not in ("mul", "div") or len(node.args) < 2:
-        return None
-    for top, other in (node.args[:2], node.args[1::-1])[: 1 if name_of(node) == "div" else 2]:
-        if not (isinstance(top, Ref) and isinstance(other, Ref)):
-            continue
+    for top, other in operand_pairs(node):
         difference = around.recogniser.through(top, repeating=False)
         root = next(roots_behind(around.graph[other.name], around), None)
         if difference is None or root is None or name_of(difference) != "sub":
