@@ -109,7 +109,7 @@ def test_it_is_the_convolution_of_torch(block: int, monkeypatch: pytest.MonkeyPa
 
 
 def test_few_images_and_large_kernels_are_left_to_torch() -> None:
-    assert stack_layout(_settings(_normal(2, 1, 3, 3)), 9, (5, 5)) is not None
-    assert stack_layout(_settings(_normal(2, 1, 3, 3)), 7, (5, 5)) is None
+    assert stack_layout(_settings(_normal(2, 1, 3, 3)), 9, (9, 9)) is not None
+    assert stack_layout(_settings(_normal(2, 1, 3, 3)), 7, (9, 9)) is None
     assert stack_layout(_settings(_normal(2, 1, 9, 9)), 100, (5, 5)) is None
     assert stack_layout(_settings(_normal(2, 1, 3)), 100, (5,)) is None
