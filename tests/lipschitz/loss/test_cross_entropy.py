@@ -17,6 +17,7 @@ from normscope.lipschitz.loss.cross_entropy import (
     bce,
     bce_with_logits,
     cross_entropy,
+    cross_entropy_at,
     gaussian_nll,
     kl,
     nll,
@@ -69,27 +70,39 @@ def test_temperature_divides() -> None:
 def test_one_class_has_no_gradient() -> None:
     """Its probability is one, whatever the logit."""
     assert cross_entropy(1).value == 0.0
+    assert cross_entropy_at(torch.tensor([3.0]), 0).value == 0.0
 
 
 @pytest.mark.parametrize("scale", [0.1, 1.0, 10.0, 100.0])
 def test_gradient_at_logits(scale: float) -> None:
-    """Between its two bounds in ``1 - p_y``."""
+    """Equal to float64 differentiation, and between its two bounds in ``1 - p_y``."""
     for seed in range(5):
         logits = scale * normal(generator(seed), 6)
         for target in range(6):
-            here = loss_at(nn.CrossEntropyLoss(), logits[None], torch.tensor([target])).value
+            here = cross_entropy_at(logits, target).value
+            exact = loss_at(nn.CrossEntropyLoss(), logits[None], torch.tensor([target])).value
+            assert here == pytest.approx(exact, rel=1e-6, abs=1e-15)
             others = torch.cat([logits[:target], logits[target + 1 :]])
             missed = float(torch.sigmoid(torch.logsumexp(others, 0) - logits[target]))
-            assert math.sqrt(6 / 5) * missed * (1 - 1e-9) - 1e-15 <= here <= math.sqrt(2) * missed * (1 + 1e-9) + 1e-15
+            assert math.sqrt(6 / 5) * missed * (1 - 1e-9) <= here <= math.sqrt(2) * missed * (1 + 1e-9)
+
+
+def test_gradient_of_a_sure_network_does_not_cancel() -> None:
+    """At ``p_y = 1 - 4e-44`` the gradient is small, not zero; and never below the truth."""
+    here = cross_entropy_at(torch.tensor([100.0, 0.0], dtype=torch.float64), 0).value
+    assert here == pytest.approx(math.sqrt(2) * math.exp(-100), rel=1e-11)
+    assert cross_entropy_at(torch.tensor([2000.0, 0.0], dtype=torch.float64), 0).value > 0
 
 
 def test_wrong_arguments() -> None:
-    """Smoothing above one, no temperature."""
+    """Smoothing above one, no temperature, a class that is none."""
     with pytest.raises(InputError, match="between 0 and 1"):
         cross_entropy(3, label_smoothing=1.5)
     for temperature in (0.0, -1.0, math.nan):
         with pytest.raises(InputError, match="positive temperature"):
             cross_entropy(3, temperature=temperature)
+    with pytest.raises(InputError, match="among the 3 classes, got 3"):
+        cross_entropy_at(torch.zeros(3), 3)
     with pytest.raises(InputError, match="Expected weight to be a finite number"):
         cross_entropy(2, weight=[1.0, -1.0])
 

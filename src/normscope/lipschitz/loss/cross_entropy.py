@@ -10,9 +10,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 
+import torch
+from torch import Tensor
+
 from normscope.core.errors import InputError
+from normscope.core.rounding import as_float64, sum_units, tree_sum, up
 from normscope.core.statement import statement
-from normscope.core.value import Value
+from normscope.core.value import Kind, Value
 from normscope.lipschitz.loss.reduction import (
     constant,
     elementwise,
@@ -112,6 +116,44 @@ class _Smoothed:
         total = (1 - s) * w + s * self.mean
         own = (2 * s * (1 - s) / k + (1 - s) ** 2) * w**2
         return total**2 - 2 * total * lowest + (s / k) ** 2 * self.squares + own
+
+
+@statement("normscope", "Proposition LOSS-7", holds="at given logits")
+def cross_entropy_at(logits: Tensor, target: int) -> Value:
+    """Return ``||p - e_y||``, the norm of the gradient of cross-entropy at given logits.
+
+    It lies between ``sqrt(k/(k - 1)) (1 - p_y)`` and ``sqrt(2) (1 - p_y)``. The entry at the target is the sum of the
+    other probabilities, so nothing cancels, however sure the network is.
+
+    Args:
+        logits: the ``k`` logits of one sample.
+        target: its class ``y``.
+
+    Raises:
+        InputError: if the class is none of them.
+        NonFiniteError: if a logit is not finite.
+
+    >>> round(cross_entropy_at(torch.zeros(2), 0).value, 12)
+    0.707106781187
+    """
+    h = as_float64(logits, "logits").reshape(-1)
+    k = h.numel()
+    if not 0 <= target < k:
+        raise InputError(f"Expected a target among the {k} classes, got {target}.")
+    gaps = h - h.max()
+    exponentials = torch.exp(gaps)
+    exponentials[gaps < -700] = math.exp(-700)  # upwards, where they would be lost
+    others = torch.cat([exponentials[:target], exponentials[target + 1 :]])
+    rest = float(tree_sum(others)) if k > 1 else 0.0
+    whole = rest + float(exponentials[target])
+    norm = math.hypot(float(torch.linalg.vector_norm(others)), rest) / whole
+    # exp(x) of a rounded x <= 0 errs by at most (|x| + 2) u <= 702 u; twice, and the sums around it
+    return Value.of(
+        up(norm, 2000.0 + 4 * sum_units(k)),
+        Kind.CERTIFIED,
+        domain="at these outputs",
+        statement="normscope Proposition LOSS-7",
+    )
 
 
 _TARGETS = "targets are between 0 and 1"
