@@ -168,8 +168,10 @@ class Result(Stored, Shown):
         return self.end_to_end.get("lower") or self.end_to_end.get("lower_everywhere")
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the JSON form; it opens with the verdict, three sentences."""
-        return {"verdict": late("normscope.report.verdict", "verdict")(self).to_dict(), **super().to_dict()}
+        """Return the JSON form; after version and kind it opens with the verdict, three sentences."""
+        form = super().to_dict()
+        head = {key: form.pop(key) for key in ("schema_version", "kind")}
+        return {**head, "verdict": late("normscope.report.verdict", "verdict")(self).to_dict(), **form}
 
     def to_frame(self) -> Any:
         """Return layers and normalizers, in this order, as a pandas data frame.
