@@ -120,6 +120,16 @@ def test_ball_of_equal_channels_is_exact() -> None:
     assert response_norm_on_ball(x, 0.0, torch.ones(16), 0.0, identity=False) == pytest.approx(2.0, rel=1e-12)
 
 
+@pytest.mark.parametrize("eps", [0.0, 0.1, 1.0])
+def test_ball_of_no_radius_is_never_below_the_point(eps: float) -> None:
+    """However unequal the channels are: the factor of the largest share is more than two."""
+    draw = torch.Generator().manual_seed(0)
+    for power in torch.linspace(0.1, 4.0, 40).tolist():
+        x = torch.rand(8, 1, generator=draw, dtype=torch.float64) ** power + 1e-3
+        at = response_norm_at(x, torch.ones(8), eps, identity=False)
+        assert at <= response_norm_on_ball(x, 0.0, torch.ones(8), eps, identity=False)
+
+
 def test_difference_quotients_of_far_pairs() -> None:
     """The constant holds for pairs far apart, also across channels that vanish."""
     for channels in (1, 2, 5):
