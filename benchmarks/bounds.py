@@ -21,7 +21,7 @@ from normscope.analysis.around import ASKED_BALL_WORK
 from normscope.graph.capture import capture
 from normscope.graph.inputs import as_inputs
 from normscope.lipschitz.chains.certificate import certify_form
-from normscope.lipschitz.chains.form import chain
+from normscope.lipschitz.chains.chain_form import chain
 from normscope.lipschitz.chains.join import Chains
 from normscope.lipschitz.composition import Composition, Domain
 from normscope.lipschitz.local.balanced_channels import balanced_program, with_balanced_channels

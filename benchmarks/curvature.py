@@ -27,7 +27,7 @@ from normscope.curvature.outputs import exact_trace
 from normscope.curvature.problem import Problem
 from normscope.curvature.products import Products
 from normscope.curvature.quotient import quotient
-from normscope.curvature.trace import Part, moments
+from normscope.curvature.trace import KnownPart, moments
 from normscope.geometry.discover import symmetry
 from normscope.graph.guard import same_bits
 from normscope.linalg.thick_restart import eigenpairs, rayleigh
@@ -352,7 +352,7 @@ def _plain(settings: Settings, activation: type[nn.Module], say: Say) -> dict[st
             warnings.simplefilter("ignore", DeprecationWarning)  # torch's own, on loading its forward derivatives
             known, _ = directions_of(problem, symmetry(model, data, mode="running").groups)
     assert exact is not None
-    part = Part(lambda v: gauss @ v, exact)
+    part = KnownPart(lambda v: gauss @ v, exact)
     left = 60 - math.ceil(spent / each)
     return {
         "activation": name, "parameters": problem.dimension, "exact_costs": spent / each,
@@ -415,7 +415,7 @@ def _every_symmetry(problem: Problem) -> Directions:
     return Directions(problem.point(), row_groups(problem, ["0.weight", "3.weight"]), torch.cat(rows))
 
 
-def _trace(matrix: Tensor, part: Part, products: int, seeds: int) -> dict[str, Any]:
+def _trace(matrix: Tensor, part: KnownPart, products: int, seeds: int) -> dict[str, Any]:
     """Return coverage and errors of the trace at the price of 60 products."""
     truth = float(matrix.trace())
     covered, errors, plain = 0, [], []

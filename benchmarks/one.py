@@ -14,7 +14,7 @@ import torch
 from benchmarks.large import NETWORKS, deep
 from benchmarks.machine import Clock, use_one_thread
 from normscope import analyze, check
-from normscope.analysis.context import prepare
+from normscope.analysis.context import AnalysisRequest, prepare
 from normscope.zoo import build, example_input
 
 
@@ -107,7 +107,7 @@ def first_look(name: str, arguments: dict[str, Any], length: int | None) -> dict
     """Return the time to the first verdict of the command line: the doctor's quick rules, and a first look."""
 
     def verdict(network: Any, inputs: torch.Tensor) -> None:
-        prepared = prepare(network, inputs)
+        prepared = prepare(AnalysisRequest(network, inputs))
         check(network, inputs, prepared=prepared, quick=True)
         analyze(network, inputs, fast=True, prepared=prepared)
 

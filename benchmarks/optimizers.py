@@ -16,7 +16,7 @@ import torch
 from torch import nn
 
 import normscope
-from normscope.geometry.optim.convert import spheres_of
+from normscope.geometry.optim import spheres_of
 from normscope.zoo.catalogue import build, example_input
 
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import functools
 
-from normscope.papers.run import Entry, checked, every_claim
+from normscope.papers.run import CheckedClaim, check_claim, every_claim
 
 
 @functools.cache
-def claim_entry(id: str) -> Entry:
+def claim_entry(id: str) -> CheckedClaim:
     """Return what the check of a claim found."""
-    return checked(every_claim()[id])
+    return check_claim(every_claim()[id])

@@ -11,8 +11,8 @@ from torch import nn
 import normscope
 from normscope.core.value import Value
 from normscope.graph.inputs import ModelInputs
-from normscope.testing.refute import _scene
-from normscope.testing.scene import Scene
+from normscope.testing.attack_context import AttackContext
+from normscope.testing.refute import _attack_context
 
 
 @functools.cache
@@ -40,9 +40,9 @@ def convolutional() -> tuple[nn.Module, torch.Tensor, normscope.Result]:
     return model, data, normscope.analyze(model, data, points=2, ascent=3)
 
 
-def scene(model: nn.Module, data: torch.Tensor, result: normscope.Result) -> Scene:
-    """Return a scene at which a result is attacked."""
-    return _scene(model, ModelInputs((data,)), result, 0, 0.5, lambda text: None)
+def context(model: nn.Module, data: torch.Tensor, result: normscope.Result) -> AttackContext:
+    """Return a context at which a result is attacked."""
+    return _attack_context(model, ModelInputs((data,)), result, 0, 0.5, lambda text: None)
 
 
 def less(value: Value | None, factor: float = 0.99) -> Value:

@@ -28,7 +28,7 @@ def page(rule: Rule) -> str:
     """
     needs = ", ".join(NEEDS[need] for need in rule.needs) or "nothing but the model"
     facts = f"`{rule.name}`. Severity: {rule.severity.value}. Certainty: {rule.certainty.value}. Needs: {needs}."
-    facts += " It also checks training runs." if rule.over_time is not None else ""
+    facts += " It also checks training runs." if rule.check_history is not None else ""
     parts = [f"# {rule.code}: {rule.title}", _wrapped(facts), "## Why", _wrapped(rule.why)]
     parts += ["## Effect", _wrapped(f"{rule.effect[0].upper()}{rule.effect[1:]}.")]
     if rule.statement:

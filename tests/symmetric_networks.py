@@ -8,7 +8,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from normscope.geometry.function import Function
+from normscope.geometry.function import ModelFunction
 
 
 def randomized(model: nn.Module, seed: int = 1) -> nn.Module:
@@ -24,7 +24,7 @@ def randomized(model: nn.Module, seed: int = 1) -> nn.Module:
     return model.double()
 
 
-def nullity(function: Function, relative: float = 1e-8) -> int:
+def nullity(function: ModelFunction, relative: float = 1e-8) -> int:
     """Return how many eigenvalues of the Gauss-Newton matrix are below a share of the largest."""
     point = function.point
     sizes = [value.numel() for value in point.values()]

@@ -35,7 +35,7 @@ from normscope.papers.than2025.complexity.iterations import complexity as comple
 from normscope.papers.than2025.extremal.constructions import extremal as extremal
 from normscope.report.html import report_html as report_html
 from normscope.report.html import save_html as save_html
-from normscope.report.studies import reproduce as reproduce
+from normscope.report.reproduction import reproduce as reproduce
 from normscope.zoo.data.load import load_data as load_data
 from normscope.zoo.load import load_model as load_model
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -158,9 +159,9 @@ def test_of_an_operation_without_a_derivative_nothing_is_said(monkeypatch: pytes
 
 
 def test_a_sketch_of_a_deep_network_says_how_likely_it_fails(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("normscope.lipschitz.local.twofold.TOO_LARGE", 0.0)
-    monkeypatch.setattr("normscope.lipschitz.local.sketched.COUNT", 24)
-    monkeypatch.setattr("normscope.lipschitz.local.sketched.RAISED", 4.0)
+    monkeypatch.setattr("normscope.lipschitz.local.double_double.TOO_LARGE", 0.0)
+    monkeypatch.setattr("normscope.lipschitz.local.sketched_tangents.COUNT", 24)
+    monkeypatch.setattr("normscope.lipschitz.local.sketched_tangents.RAISED", 4.0)
     model, data = residual_network(0), points(2, 2, 4, 4)
     plain, sketched = (analyze(model, data, radius=0.05, sketch=s, **FAST).around for s in (False, True))
     assert plain is not None
@@ -169,3 +170,34 @@ def test_a_sketch_of_a_deep_network_says_how_likely_it_fails(monkeypatch: pytest
     assert any("sketched: each constant fails with probability below" in note for note in sketched.notes)
     for a, b in zip(plain.neighbourhoods, sketched.neighbourhoods, strict=True):
         assert a.constants == pytest.approx(b.constants, rel=1e-3)
+
+
+def test_certified_decisions_of_a_linear_network_stay_within_the_exact_distances() -> None:
+    """A score leads another by its margin over the norm of the difference of their rows."""
+    model, data = seeded(nn.Linear(4, 3)), points(6, 4)
+    found = analyze(model, data, radius=(0.05, 50.0), **FAST).around
+    assert found is not None
+    scores, rows = model(data).detach(), model.weight.detach()
+    exact = []
+    for each in scores:
+        first = int(each.argmax())
+        exact.append(
+            min(float((each[first] - each[k]) / (rows[first] - rows[k]).norm()) for k in range(3) if k != first)
+        )
+    assert len(found.radii) == 6
+    assert all(a <= b * (1 + 1e-9) for a, b in zip(sorted(found.radii), sorted(exact), strict=True))
+    assert sum(a > 0.3 * b for a, b in zip(sorted(found.radii), sorted(exact), strict=True)) >= 3
+
+
+def test_the_largest_probability_of_failure_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of all balls of all points: one that was sketched is enough."""
+    original = around.on_balls
+
+    def sketched(*args: Any, **rest: Any) -> Any:
+        first, *others = original(*args, **rest)
+        return [first, *(replace(ball, delta=1e-7) for ball in others)]
+
+    monkeypatch.setattr(around, "on_balls", sketched)
+    found = _result(3, radius=0.1).around
+    assert found is not None
+    assert any("fails with probability below 1e-07" in note for note in found.notes)

@@ -16,7 +16,7 @@ from torch import nn
 from networks import points
 from normscope import analyze
 from normscope.analysis.checkpoint import analyze_checkpoint
-from normscope.analysis.compare import Comparison, Part, Quantity, align, compare
+from normscope.analysis.compare import Comparison, PartSignature, Quantity, align, compare
 from normscope.core.errors import InputError
 from normscope.core.finding import Finding, Severity
 from normscope.core.value import Kind, Value
@@ -132,9 +132,9 @@ def test_json_is_strict_and_complete(tmp_path: Path) -> None:
     assert value == found.layers[0].quantities[0].values[0]
 
 
-def _parts(text: str) -> list[Part]:
+def _parts(text: str) -> list[PartSignature]:
     """Return parts written as ``name:signature``, apart by blanks."""
-    return [Part(*word.split(":")) for word in text.split()]
+    return [PartSignature(*word.split(":")) for word in text.split()]
 
 
 def test_equal_names_meet_whatever_they_are() -> None:
@@ -180,7 +180,7 @@ def test_every_part_is_in_exactly_one_row(
     columns: list[list[tuple[str, str]]],
 ) -> None:
     """Each part once; rows are as wide as there are networks; no row is empty."""
-    parts = [[Part(*pair) for pair in column] for column in columns]
+    parts = [[PartSignature(*pair) for pair in column] for column in columns]
     rows = align(parts)
     for i, column in enumerate(parts):
         assert sorted(row[i] for row in rows if row[i] is not None) == list(range(len(column)))

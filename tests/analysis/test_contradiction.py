@@ -12,7 +12,7 @@ import normscope
 from fuzzing.draw import Draw
 from networks import Lambda, seeded
 from normscope.analysis.contradiction import contradicts, uncontradicted, uncontradicted_row
-from normscope.analysis.end_to_end import Whole
+from normscope.analysis.end_to_end import EndToEndConstants
 from normscope.core.result import LayerResult
 from normscope.core.value import Kind, Value
 from normscope.operators import registry
@@ -79,7 +79,7 @@ def test_every_upper_bound_has_a_partner(name: str) -> None:
     partner = "stacked_batch_lower" if name == "stacked_batch" else "lower"
     told: list[str] = []
     given: dict[str, Value | None] = {name: Value(0.0, Kind.CERTIFIED), partner: Value(1.0, Kind.LOWER)}
-    assert uncontradicted(Whole(given), told).constants[name].log == math.inf  # type: ignore[union-attr]
+    assert uncontradicted(EndToEndConstants(given), told).constants[name].log == math.inf  # type: ignore[union-attr]
     assert len(told) == 1
 
 
@@ -92,7 +92,7 @@ def test_one_wrong_bound_takes_the_others_with_it() -> None:
         "lower": Value(1.0, Kind.LOWER),
         "stacked_batch": None,
     }
-    found = uncontradicted(Whole(given), told).constants
+    found = uncontradicted(EndToEndConstants(given), told).constants
     assert found["global"].log == found["variance_floor"].log == math.inf  # type: ignore[union-attr]
     assert found["stacked_batch"] is None
     assert found["lower"] == given["lower"]

@@ -73,16 +73,16 @@ def test_what_is_known_is_kept_when_stopped(where: str, monkeypatch: pytest.Monk
     place, name = (layers, "_layer") if where == "layers" else (end_to_end, "_search")
     real = getattr(place, name)
 
-    def stopped(work: Any, *rest: Any, **more: Any) -> Any:
+    def stopped(context: Any, *rest: Any, **more: Any) -> Any:
         nonlocal calls
-        quick = work.options.stacked is False
+        quick = context.options.stacked is False
         calls += not quick
         if not quick and calls == (2 if where == "layers" else 1):
             raise KeyboardInterrupt
-        return real(work, *rest, **more)
+        return real(context, *rest, **more)
 
     monkeypatch.setattr(place, name, stopped)
-    monkeypatch.setattr("normscope.analysis.capacity.BIG", 1)
+    monkeypatch.setattr("normscope.analysis.capacity.BIG_PARAMETERS", 1)
     found = normscope.analyze(model, data, time=0.0, points=2, ascent=0)
     assert STOPPED in found.messages
     assert found.layers[0] == full.layers[0]
@@ -99,7 +99,7 @@ def test_the_first_look_of_a_large_network_is_handed_out(monkeypatch: pytest.Mon
     seen: list[Result] = []
     normscope.analyze(nn.Linear(3, 2), torch.ones(2, 3), first=seen.append)
     assert seen == []
-    monkeypatch.setattr("normscope.analysis.capacity.BIG", 1)
+    monkeypatch.setattr("normscope.analysis.capacity.BIG_PARAMETERS", 1)
     full = normscope.analyze(nn.Linear(3, 2), torch.ones(2, 3), first=seen.append)
     assert [look.model.get("fast") for look in seen] == [True]
     assert "fast" not in full.model
@@ -116,7 +116,7 @@ def _exports(monkeypatch: pytest.MonkeyPatch) -> list[bool]:
         return real(*args, dynamic=dynamic)
 
     monkeypatch.setattr(capture, "export_graph", counted)
-    monkeypatch.setattr("normscope.analysis.capacity.BIG", 1)
+    monkeypatch.setattr("normscope.analysis.capacity.BIG_PARAMETERS", 1)
     return calls
 
 

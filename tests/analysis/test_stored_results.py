@@ -16,7 +16,7 @@ from curved import classifier, labelled
 from networks import points
 from normscope import analyze
 from normscope.analysis.checkpoint import analyze_checkpoint
-from normscope.analysis.stored_results import is_beside, read_beside, read_result
+from normscope.analysis.stored_results import is_panel, read_panel, read_result
 from normscope.cli.main import app
 from normscope.core.errors import InputError
 from normscope.curvature.run import curvature
@@ -40,12 +40,12 @@ def test_what_is_shown_beside_a_result_comes_back_equal(tmp_path: Path) -> None:
     proved = verify(WeightNormNetwork(3, width=8, depth=2, seed=0), torch.eye(3), torch.ones(3, 1))
     for found in (curvature(classifier(), labelled(), density=1, probes=2), bounds_result(), proved):
         file = found.save(tmp_path / "x.json")
-        assert is_beside(file)
-        assert read_beside(file).to_dict() == found.to_dict()
+        assert is_panel(file)
+        assert read_panel(file).to_dict() == found.to_dict()
     (tmp_path / "x.json").write_text('{"kind": "capacity"}')
-    assert not is_beside(tmp_path / "x.json")
+    assert not is_panel(tmp_path / "x.json")
     with pytest.raises(InputError, match="'curvature' or 'bounds' or 'weight-normalization'"):
-        read_beside(tmp_path / "x.json")
+        read_panel(tmp_path / "x.json")
 
 
 @pytest.mark.parametrize("text", ["", "[]", "{}", '{"kind": "other"}', '{"kind": "capacity", "schema_version": 99}'])

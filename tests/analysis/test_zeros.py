@@ -16,9 +16,9 @@ from normscope import analyze
 from normscope.analysis import capacity, end_to_end, facts, layers
 from normscope.analysis.compare import compare
 from normscope.core.result import Result
+from normscope.report.analysis import result_sections
 from normscope.report.html import report_html
 from normscope.report.table import plain_text
-from normscope.report.text import result_sections
 from rotation import todays
 
 IMAGES = points(6, 3, 6, 6).float()

@@ -17,7 +17,7 @@ from selenium.webdriver.common.keys import Keys
 
 from monitor.live.runs import begin, large, written
 from normscope.monitor.live.export import export
-from normscope.monitor.live.feed import Feed, run_folders
+from normscope.monitor.live.feed import LiveFeed, run_folders
 from normscope.monitor.live.server import WatchServer
 
 TRAINING = """
@@ -100,7 +100,7 @@ def serve() -> Iterator[Callable[..., WatchServer]]:
     servers: list[WatchServer] = []
 
     def start(*paths: Path) -> WatchServer:
-        feed = Feed(run_folders(paths, wait=True))
+        feed = LiveFeed(run_folders(paths, wait=True))
         feed.poll()
         servers.append(WatchServer(feed))
         servers[-1].start()
@@ -135,9 +135,9 @@ def test_points_arrive_while_a_real_process_trains(
         process.wait()
     assert page.complaints() == []
     # what is drawn is what was written, number by number
-    written_points = Feed([tmp_path / "run"])
+    written_points = LiveFeed([tmp_path / "run"])
     written_points.poll()
-    steps, values = written_points.runs[0].tracks["train/loss"].series()
+    steps, values = written_points.runs[0].lines["train/loss"].series()
     page.until("return normscope.watch.state.runs[0].status.points === arguments[0]", written_points.runs[0].count)
     page.until("return normscope.watch.chart('loss').plot.data[0].at(-1) === arguments[0]", int(steps[-1]))
     drawn = page.run("return normscope.watch.chart('loss').plot.data")
@@ -324,7 +324,7 @@ def test_the_server_goes_and_the_page_says_so(
 @pytest.mark.parametrize("script", [True, False])
 def test_the_still_page(visit: Callable[..., Page], tmp_path: Path, script: bool) -> None:
     """From a file, with charts that zoom; without script its numbers can be read."""
-    feed = Feed([written(tmp_path / "run", {s: {"train/loss": 1 / (s + 1), "norm/a": 7.25} for s in range(50)})])
+    feed = LiveFeed([written(tmp_path / "run", {s: {"train/loss": 1 / (s + 1), "norm/a": 7.25} for s in range(50)})])
     feed.poll()
     page = visit(export(feed, tmp_path / "still.html").as_uri(), script=script)
     if script:  # where charts are drawn, their numbers are folded away

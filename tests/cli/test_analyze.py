@@ -401,7 +401,7 @@ def test_the_first_look_is_there_when_the_work_is_stopped(
     def stopped(*_: object, **__: object) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("normscope.analysis.capacity.BIG", 1)
+    monkeypatch.setattr("normscope.analysis.capacity.BIG_PARAMETERS", 1)
     monkeypatch.setattr("normscope.analysis.capacity._analyze", stopped)
     done = run("analyze", "net.py:good")
     assert done.exit_code == 0, done.stderr

@@ -70,6 +70,18 @@ def test_an_earlier_result_beside_a_model(tmp_path: Path) -> None:
     assert "not checked: A" in text
 
 
+def test_a_folder_that_analyze_wrote_is_its_result(tmp_path: Path) -> None:
+    """Just as the result.json in it."""
+    folders = [str(tmp_path / norm) for norm in ("bn", "ln")]
+    for norm, folder in zip(("bn", "ln"), folders, strict=True):
+        done = RUNNER.invoke(app, ["analyze", SMALL.format(norm), "--out", folder, "--no-report", "-q"])
+        assert done.exit_code == 0, done.output
+    shown = json.loads(_compare(tmp_path, *folders, "--json"))
+    files = json.loads(_compare(tmp_path, *(f"{folder}/result.json" for folder in folders), "--json"))
+    assert shown["models"] == folders
+    assert {**shown, "models": files["models"]} == files
+
+
 @pytest.mark.parametrize(
     ("items", "said"),
     [

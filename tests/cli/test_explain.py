@@ -41,6 +41,8 @@ def test_json_alone(run: Run) -> None:
     data = json.loads(run("explain", "001-L1", "--json").stdout)
     assert data["parts"][0]["verdict"] == "false"
     assert data["parts"][0]["code"][0]["file"] == "normscope/operators/normalizers/batch_norm.py"
+    word = json.loads(run("explain", "certified", "--json").stdout)
+    assert len(word["parts"]) == 1
 
 
 @pytest.mark.parametrize(("text", "said"), [("Theorm 13", "Theorem 13"), ("qqqqqqq", "`normscope audit` lists")])

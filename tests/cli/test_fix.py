@@ -93,3 +93,12 @@ def test_places_are_checked_before_the_model_is_built(net: Run, place: str, said
     assert done.exit_code == 2
     assert "--write-to" in done.stderr
     assert said in " ".join(done.stderr.split())
+
+
+def test_a_rotation_is_tried_only_where_it_is_asked_for(net: Run) -> None:
+    """A network without a residual stream refuses it, and says so."""
+    tried = []
+    for more in ((), ("--rotate",)):
+        found = json.loads(net("fix", "net.py:build", "--input", "3,6,6", "--json", *more).stdout)
+        tried.append("rotate" in {each["kind"] for each in (*found["changes"], *found["refusals"])})
+    assert tried == [False, True]

@@ -98,12 +98,12 @@ def test_interrupt_is_130_without_a_traceback(tmp_path: Path) -> None:
 
 def test_unexpected_exceptions_show_themselves(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     """A bug of ours is not dressed up as the user's mistake."""
-    import normscope.analysis.capacity
+    import normscope.analysis.context
 
     def broken(*args: Any, **kwargs: Any) -> None:
         raise ZeroDivisionError("ours")
 
-    monkeypatch.setattr(normscope.analysis.capacity, "check_model", broken)
+    monkeypatch.setattr(normscope.analysis.context, "check_model", broken)
     result = run("analyze", "zoo:relu10[width=4,depth=2,in_features=4]")
     assert result.exit_code == 1
     assert isinstance(result.exception, ZeroDivisionError)

@@ -52,6 +52,8 @@ def test_several_side_by_side_and_back(run: Run, results: list[str]) -> None:
     assert result.stdout == "written: back/bn/result.json\nwritten: back/ln/result.json\n"
     for name in results:
         assert Path("back", name).read_bytes() == Path(name).read_bytes()
+    assert run("report", "bn", "ln", "--out", "folders.html", "--title", "a < b", "-q").exit_code == 0
+    assert read_back(Path("folders.html").read_text()) == read_back(text)
 
 
 def test_a_name_in_a_page_cannot_leave_the_folder(run: Run, results: list[str]) -> None:
@@ -94,6 +96,7 @@ def test_panels_beside_a_result(run: Run, results: list[str]) -> None:
     [
         ([], "at least one"),
         (["nothing.json"], "File not found: nothing.json"),
+        (["."], "is a directory"),
         (["bad.json"], "bad.json is not"),
         (["other.json"], "other.json is not"),
         (["bn/result.json", "--from-html", "x.html"], "cannot be used together"),

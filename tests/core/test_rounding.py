@@ -130,3 +130,11 @@ def test_matrix_norm_of_a_large_matrix_is_tight() -> None:
     lower, upper = matrix_norm_sandwich(A)
     assert lower <= torch.linalg.matrix_norm(A, 2).item() <= upper
     assert upper / lower - 1 < 1e-9
+
+
+@pytest.mark.parametrize("n", [2, 20, 60])
+def test_matrix_norm_allows_for_the_rounding_of_its_own_check(n: int) -> None:
+    """Each product of factors of Frobenius norm sqrt(n) may hide an error of n u n, even where none is computed."""
+    lower, upper = matrix_norm_sandwich(torch.eye(n, dtype=torch.float64))
+    assert upper - 1.0 >= 2 * n**2 * UNIT
+    assert 1.0 - lower >= 2 * n**2 * UNIT

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from curved import classifier, labelled
 from normscope.curvature import gram
-from normscope.curvature.gram import Columns, gram_of
+from normscope.curvature.gram import RestrictedProblem, gram_of
 from normscope.curvature.problem import Problem
 from normscope.curvature.products import Products
 
@@ -125,7 +125,7 @@ def test_rows_along_directions() -> None:
 
 def test_columns_are_a_part_of_the_problem() -> None:
     with Problem(classifier(), labelled(), dtype=torch.float64) as problem:
-        part = Columns(problem, [(problem.blocks[0], slice(3, 9)), (problem.blocks[2], slice(0, 2))])
+        part = RestrictedProblem(problem, [(problem.blocks[0], slice(3, 9)), (problem.blocks[2], slice(0, 2))])
         assert part.dimension == 8
         assert part.value() == problem.value()
         _, whole = problem.gradient()

@@ -182,3 +182,16 @@ def test_settings_choose_samples_parameters_and_precision() -> None:
     found = curvature(nn.Linear(2, 1), data, **settings, probes=1, symmetry=False)
     assert (found.data["samples"], found.data["batches"]) == (6, 2)
     assert [layer.name for layer in found.layers] == ["bias"]
+
+
+def test_products_that_are_not_symmetric_are_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    """By a relative gap far above the rounding of the type, but small."""
+    exact = Products.__call__
+
+    def skewed(self: Products, vector: Tensor) -> Tensor:
+        return exact(self, vector) + 1e-4 * vector.roll(1) * exact(self, torch.ones_like(vector)).norm()
+
+    for given, told in ((exact, False), (skewed, True)):
+        monkeypatch.setattr(Products, "__call__", given)
+        found = curvature(classifier(), labelled(), top=1, bottom=0, probes=0, dtype=torch.float64)
+        assert any("not symmetric" in message for message in found.messages) is told

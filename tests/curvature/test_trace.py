@@ -10,7 +10,7 @@ from curved import classifier, labelled
 from normscope.curvature.outputs import exact_trace
 from normscope.curvature.problem import Problem
 from normscope.curvature.products import Products
-from normscope.curvature.trace import Estimate, Part, moments
+from normscope.curvature.trace import Estimate, KnownPart, moments
 from normscope.linalg.thick_restart import eigenpairs
 
 
@@ -64,7 +64,7 @@ def test_a_part_whose_trace_is_known_helps_where_the_rest_is_small(trained: bool
     for seed in range(60):
         random = torch.randn(len(full), generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
         pairs = eigenpairs(lambda v: full @ v, random, largest=2, tolerance=0.0, max_products=8, keep_basis=True)
-        part = Part(lambda v: gauss @ v, exact)
+        part = KnownPart(lambda v: gauss @ v, exact)
         found = moments(lambda v: full @ v, full[0], products=20, deflate=pairs, blocks=blocks, part=part, seed=seed)
         only = moments(lambda v: full @ v, full[0], products=20, deflate=pairs, seed=seed)
         covered.append(found.trace.low <= trace <= found.trace.high)

@@ -10,7 +10,7 @@ from torch import nn
 
 from checking import noise
 from normscope import check
-from normscope.doctor.earlier_version import look_back
+from normscope.doctor.earlier_version import compare_with_earlier
 from normscope.doctor.subject import examine
 
 
@@ -25,7 +25,7 @@ def test_weights_are_those_the_layers_apply() -> None:
     new.load_state_dict({"0.weight": 2 * old[0].weight.detach(), "0.bias": 2 * old[0].bias.detach()})
     x = noise(8, 6)
     subject = examine(new, x)
-    earlier = look_back(old.eval(), subject.captured, subject.example, [x])
+    earlier = compare_with_earlier(old.eval(), subject.captured, subject.example, [x])
     assert torch.allclose(earlier.weights["0"], old[0].weight)
     assert torch.equal(earlier.now["0"], new[0].weight)
     assert abs(earlier.distance - 1) < 1e-6

@@ -8,7 +8,7 @@ from torch import Tensor, nn
 
 from checking import noise
 from networks import Lambda
-from normscope.doctor.fault import FIXES, explained, fault_of
+from normscope.doctor.fault import FIXES, explain_fault, fault_of
 from normscope.doctor.subject import examine
 from normscope.graph.ir import Node, Ref
 
@@ -48,8 +48,8 @@ def test_the_buffer_behind_it_is_named_with_its_entry() -> None:
     """A deviation of zero; the data is not the cause."""
     model = Lambda(_standardize, fc=nn.Linear(3, 2), mean=torch.zeros(3), std=torch.tensor([1.0, 0.0, 2.0]))
     subject = examine(model, noise(8, 3))
-    assert "std is zero at channel 1, and no eps is added" in subject.broken
-    assert "the data is not the cause" in subject.broken_fix
+    assert "std is zero at channel 1, and no eps is added" in subject.non_finite
+    assert "the data is not the cause" in subject.non_finite_fix
 
 
 def test_a_sample_whose_length_is_zero() -> None:
@@ -57,8 +57,8 @@ def test_a_sample_whose_length_is_zero() -> None:
     x = noise(8, 3)
     x[2] = 0.0
     subject = examine(Lambda(_shrunk, fc=nn.Linear(3, 2)), x)
-    assert "1 of 8 entries of its input are zero" in subject.broken
-    assert "not the cause" not in subject.broken_fix
+    assert "1 of 8 entries of its input are zero" in subject.non_finite
+    assert "not the cause" not in subject.non_finite_fix
 
 
 def test_an_operation_nobody_knows_is_named_at_least() -> None:
@@ -67,7 +67,7 @@ def test_an_operation_nobody_knows_is_named_at_least() -> None:
 
     node = Node("y", "aten.lgamma.default", (Ref("x"),))
     fault = fault_of(node, {"x": torch.zeros(2)})
-    assert explained(fault, Graph((Node("x", "input"), node)), {})[0].startswith("lgamma is the first operation")
+    assert explain_fault(fault, Graph((Node("x", "input"), node)), {})[0].startswith("lgamma is the first operation")
 
 
 def test_a_normalizer_without_eps_and_a_weight_of_length_zero() -> None:
@@ -75,10 +75,10 @@ def test_a_normalizer_without_eps_and_a_weight_of_length_zero() -> None:
     x = noise(8, 3)
     x[2] = 1.0
     subject = examine(nn.Sequential(nn.LayerNorm(3, eps=0.0), nn.Linear(3, 2)), x)
-    assert "all entries of some group are equal, and no eps is added" in subject.broken
+    assert "all entries of some group are equal, and no eps is added" in subject.non_finite
     model = Lambda(lambda s, x: x @ (s.v / s.v.norm(dim=1, keepdim=True)).t(), v=nn.Parameter(noise(4, 3)))
     with torch.no_grad():
         model.v[1] = 0.0
     subject = examine(model, noise(8, 3))
-    assert "of v is zero at channel 1" in subject.broken
-    assert "the data is not the cause" in subject.broken_fix
+    assert "of v is zero at channel 1" in subject.non_finite
+    assert "the data is not the cause" in subject.non_finite_fix

@@ -9,7 +9,7 @@ import pytest
 from normscope.core.errors import NormscopeError
 from normscope.core.finding import Finding, Severity
 from normscope.doctor.catalogue import RULES
-from normscope.doctor.history import History, Track
+from normscope.doctor.history import MetricHistory, RunHistory
 from normscope.doctor.run import check_history
 from normscope.doctor.settings import Settings
 
@@ -19,12 +19,12 @@ STEPS = [10, 20, 30, 40, 100]
 def _found(**groups: dict[str, list[float]]) -> list[Finding]:
     """Return what is found in a run of five probes of 64 samples."""
     series = {f"{group}/{place}": (STEPS, v) for group, of in groups.items() for place, v in of.items()}
-    return list(check_history(History(series, samples=64)).findings)
+    return list(check_history(RunHistory(series, samples=64)).findings)
 
 
 def test_every_rule_of_the_list_looks_at_runs() -> None:
     """Those whose question has an answer over time."""
-    assert [code for code, rule in RULES.items() if rule.over_time is not None] == [
+    assert [code for code, rule in RULES.items() if rule.check_history is not None] == [
         "NS002",
         "NS203",
         "NS206",
@@ -72,16 +72,16 @@ def test_logits_scales_and_numbers() -> None:
 
 def test_settings_hold() -> None:
     """Selection, severity and unknown codes as for a model."""
-    bad = History({"logit/attn": (STEPS, [200.0] * 5)})
+    bad = RunHistory({"logit/attn": (STEPS, [200.0] * 5)})
     assert check_history(bad).failed
     assert not check_history(bad, ignore=["NS5"]).findings
     assert not check_history(bad, settings=Settings(fail_on="error")).failed
     with pytest.raises(NormscopeError):
         check_history(bad, select=["NS999"])
-    assert check_history(History()).findings == ()
+    assert check_history(RunHistory()).findings == ()
 
 
 def test_since() -> None:
     """The step of the first of the last ones in a row."""
-    track = Track("a", (1, 2, 3, 4), (9.0, 1.0, 9.0, 9.0))
-    assert (track.since(5.0), track.since(10.0), track.since(0.0)) == (3, None, 1)
+    metric = MetricHistory("a", (1, 2, 3, 4), (9.0, 1.0, 9.0, 9.0))
+    assert (metric.since(5.0), metric.since(10.0), metric.since(0.0)) == (3, None, 1)

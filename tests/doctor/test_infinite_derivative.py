@@ -59,5 +59,5 @@ def test_what_is_computed_of_weights_needs_no_data() -> None:
             model.fc.weight[1] = 0.5 if constant else noise(4)
         captured = examine(model, noise(2, 4)).captured
         found = Singularities(captured.graph)
-        found.look_at_weights(captured.tensors)
+        found.visit_weights(captured.tensors)
         assert [s.entries for s in found.found.values()] == ([1] if constant else [])

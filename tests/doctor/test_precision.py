@@ -10,12 +10,12 @@ from torch import Tensor, nn
 
 from checking import initialized, noise
 from networks import Lambda
-from normscope.doctor.precision import LOST, Loss, WideRun
+from normscope.doctor.precision import LOST, PrecisionLoss, WideRun
 from normscope.doctor.subject import examine
 from normscope.graph.interpreter import run
 
 
-def _loss(model: nn.Module, x: Tensor) -> Loss | None:
+def _loss(model: nn.Module, x: Tensor) -> PrecisionLoss | None:
     captured = examine(model, x).captured
     beside = WideRun(captured.graph)
     with torch.no_grad():

@@ -7,7 +7,7 @@ from torch import nn
 
 from checking import initialized, noise
 from networks import Lambda
-from normscope.doctor.probe import Probe, batch_statistics
+from normscope.doctor.probe import NodeObserver, batch_statistics
 from normscope.doctor.subject import examine
 from normscope.graph.capture import Captured
 from normscope.graph.interpreter import run
@@ -45,7 +45,7 @@ def test_the_size_of_what_is_divided_by() -> None:
     """The least and the middle of all batches."""
     model = Lambda(lambda s, x: x / x.square().sum(-1, keepdim=True))
     captured = examine(model, torch.ones(4, 2)).captured
-    found = Probe()
+    found = NodeObserver()
     for scale in (3.0, 1.0, 2.0):
         run(captured.graph, captured.tensors, [scale * torch.ones(4, 2)], found.visit)
     assert list(found.divisors.values()) == [(2.0, 18.0)]
@@ -53,6 +53,6 @@ def test_the_size_of_what_is_divided_by() -> None:
 
 def _broken(captured: Captured, batch: torch.Tensor) -> str:
     """Return the first node whose value is no number."""
-    found = Probe()
+    found = NodeObserver()
     run(captured.graph, captured.tensors, [batch], found.visit)
     return "" if found.fault is None else found.fault.node.name

@@ -15,7 +15,7 @@ import normscope
 from checking import initialized, noise
 from fingerprints import fingerprint
 from normscope import check
-from normscope.analysis.context import prepare
+from normscope.analysis.context import AnalysisRequest, prepare
 from normscope.core.errors import InputError
 from normscope.core.finding import Severity
 from normscope.doctor import run as run_module
@@ -50,7 +50,7 @@ def test_the_json_form_fits_its_schema() -> None:
 def test_a_quick_check_reads_no_data_and_runs_no_slow_rule() -> None:
     """What it finds, a whole check finds too; a prepared model is not captured again."""
     model, data = _network(), noise(4, 3, 6, 6)
-    prepared = prepare(model, data)
+    prepared = prepare(AnalysisRequest(model, data))
     quick, whole = check(model, data, quick=True, prepared=prepared), check(model, data, prepared=prepared)
     slow = {code for code, rule in RULES.items() if rule.slow}
     assert slow
@@ -117,7 +117,7 @@ def test_a_rule_that_fails_hides_no_other(monkeypatch: pytest.MonkeyPatch) -> No
     def broken(rule: object, subject: object) -> list[object]:
         raise RuntimeError("no idea")
 
-    rules = dict(RULES) | {"NS202": replace(RULES["NS202"], look=broken)}  # type: ignore[arg-type]
+    rules = dict(RULES) | {"NS202": replace(RULES["NS202"], check=broken)}  # type: ignore[arg-type]
     monkeypatch.setattr(run_module, "RULES", rules)
     result = check(_network(), noise(4, 3, 6, 6))
     assert result.skipped["NS202"] == "failed: RuntimeError: no idea"

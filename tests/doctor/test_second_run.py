@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from checking import initialized, noise
 from networks import Lambda
-from normscope.doctor.second_run import ALONE, Companions, again, in_precision, precision_run
+from normscope.doctor.second_run import ALONE, CouplingTest, captured_in, precision_run, run_again
 from normscope.doctor.subject import examine
 from normscope.graph.interpreter import run
 from normscope.graph.recognise import name_of
@@ -37,11 +37,11 @@ def test_the_second_run_is_of_few_samples_and_finds_nothing_in_a_plain_network()
     """Alone and beside float64."""
     model = initialized(nn.Sequential(nn.Linear(6, 5), nn.LayerNorm(5), nn.ReLU(), nn.Linear(5, 2)))
     subject = examine(model, noise(64, 6))
-    assert subject.companions is not None
-    assert len(subject.companions.alone[0]) == ALONE
-    result = again(subject.captured, subject.companions, None)
-    assert result.companions is not None
-    assert result.companions.culprit() is None
+    assert subject.coupling is not None
+    assert len(subject.coupling.alone[0]) == ALONE
+    result = run_again(subject.captured, subject.coupling, None)
+    assert result.coupling is not None
+    assert result.coupling.culprit() is None
     assert result.wide is not None
     assert result.wide.first() is None
 
@@ -51,7 +51,7 @@ def test_the_model_in_another_precision_is_a_copy() -> None:
     model = initialized(nn.Sequential(nn.Linear(6, 5), nn.LayerNorm(5)))
     before = copy.deepcopy(model.state_dict())
     captured = examine(model, noise(8, 6)).captured
-    half = in_precision(model, captured, torch.float16)
+    half = captured_in(model, captured, torch.float16)
     assert half is not None
     assert {n.dtype for n in half.graph if n.dtype} == {"float16"}
     assert all(torch.equal(v, before[k]) for k, v in model.state_dict().items())
@@ -70,7 +70,7 @@ class _Uncopied(nn.Linear):
 def test_a_model_that_cannot_be_copied_is_left_alone() -> None:
     """No graph in half precision."""
     model = _Uncopied(3, 2)
-    assert in_precision(model, examine(model, noise(4, 3)).captured, torch.float16) is None
+    assert captured_in(model, examine(model, noise(4, 3)).captured, torch.float16) is None
 
 
 def test_a_wide_run_of_a_large_network_only_where_something_can_be_lost(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -78,8 +78,8 @@ def test_a_wide_run_of_a_large_network_only_where_something_can_be_lost(monkeypa
     monkeypatch.setattr("normscope.doctor.second_run.LARGE", 1)
     for forward, told in ((lambda s, x: s.fc(x), False), (lambda s, x: s.fc(x) / (1 + s.fc(x).abs()), True)):
         subject = examine(Lambda(forward, fc=nn.Linear(6, 2)), noise(8, 6))
-        assert (subject.again.wide is not None) is told
-        assert subject.again.companions is not None
+        assert (subject.second_run.wide is not None) is told
+        assert subject.second_run.coupling is not None
 
 
 @pytest.mark.turns(3)
@@ -90,14 +90,14 @@ def test_the_operation_in_which_samples_meet(name: str) -> None:
     model, x = Lambda(forward, fc=nn.Linear(4, 3)), noise(6, 4) * torch.tensor([[1.0], [2], [3], [4], [5], [60]])
     captured = examine(model, x).captured
     batch = x if captured.graph.batch == "dynamic" else x[: int(captured.graph.batch)]
-    companions = Companions(captured.graph, [batch])
-    assert companions.size == len(batch)
+    coupling = CouplingTest(captured.graph, [batch])
+    assert coupling.size == len(batch)
     with torch.no_grad():
-        run(captured.graph, captured.tensors, [batch], companions.visit)
-        run(captured.graph, captured.tensors, companions.alone, companions.visit_alone)
+        run(captured.graph, captured.tensors, [batch], coupling.visit)
+        run(captured.graph, captured.tensors, coupling.alone, coupling.visit_alone)
         whole, some = model(x), model(x[2:5])
     whole, some = (t[0] if isinstance(t, tuple) else t for t in (whole, some))
-    found = companions.culprit()
+    found = coupling.culprit()
     assert ("" if found is None else name_of(found)) == operation
     assert torch.allclose(whole[2:5], some, atol=1e-5) is (operation == "")
 
@@ -105,5 +105,5 @@ def test_the_operation_in_which_samples_meet(name: str) -> None:
 def test_a_single_sample_has_no_company() -> None:
     """And nothing is compared."""
     captured = examine(nn.Linear(4, 3), noise(1, 4)).captured
-    companions = Companions(captured.graph, [noise(1, 4)])
-    assert (companions.size, companions.alone) == (0, [])
+    coupling = CouplingTest(captured.graph, [noise(1, 4)])
+    assert (coupling.size, coupling.alone) == (0, [])

@@ -7,7 +7,7 @@ from torch import Tensor, nn
 
 from checking import noise
 from networks import Lambda, program_of
-from normscope.doctor.structure import Structure, carried
+from normscope.doctor.structure import Structure, propagated
 
 
 def _structure(model: nn.Module, x: Tensor) -> Structure:
@@ -26,8 +26,8 @@ def test_carried_is_the_linear_map() -> None:
     ((_, source, _),) = structure.sites()
     value = noise(1, 3, seed=5).double()
     first, second = structure.program.layers
-    assert torch.allclose(carried(first, source, value), value + value @ model.b.weight.T)
-    assert torch.allclose(carried(second, source, value), value)
+    assert torch.allclose(propagated(first, source, value), value + value @ model.b.weight.T)
+    assert torch.allclose(propagated(second, source, value), value)
 
 
 def test_confined_means_no_way_around() -> None:
@@ -37,7 +37,7 @@ def test_confined_means_no_way_around() -> None:
                        a=nn.Linear(3, 3), n=nn.LayerNorm(3))  # fmt: skip
         structure = _structure(model, noise(2, 3))
         ((site, _, _),) = structure.sites()
-        assert structure.confined(structure.program.layers[0], site) is not skip
+        assert structure.is_confined(structure.program.layers[0], site) is not skip
 
 
 def test_the_constant_part_is_the_value_at_zero() -> None:

@@ -58,8 +58,8 @@ def test_a_buffer_that_is_used_must_be_finite() -> None:
     """It is told like a weight that is not; one that nothing uses is no matter."""
     model = nn.Linear(2, 2)
     model.register_buffer("unused", torch.tensor([float("inf")]))
-    assert examine(model).broken == ""
+    assert examine(model).non_finite == ""
     shift = nn.Sequential(nn.Linear(2, 2), nn.BatchNorm1d(2))
     shift.register_buffer("offset", torch.tensor([float("inf")]))
     shift.register_forward_hook(lambda module, args, result: result + module.offset)
-    assert "the buffer offset has 1 NaN or infinite" in examine(shift).broken
+    assert "the buffer offset has 1 NaN or infinite" in examine(shift).non_finite

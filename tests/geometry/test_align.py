@@ -12,9 +12,9 @@ from torch import Tensor, nn
 from normscope.core.errors import InputError
 from normscope.geometry.align import align, interpolation
 from normscope.geometry.candidates.permutations import permutation, permuted, places_of, spaces_of
-from normscope.geometry.candidates.scales import Scales
+from normscope.geometry.candidates.scales import ChannelScales
+from normscope.geometry.channels.labelling import label_channels
 from normscope.geometry.discover import Symmetries, symmetry
-from normscope.geometry.labelling import Labelling
 from normscope.zoo.catalogue import build, example_input
 from symmetric_networks import Attention, randomized
 
@@ -22,7 +22,7 @@ from symmetric_networks import Attention, randomized
 def transformed(found: Symmetries, seed: int = 3) -> dict[str, Tensor]:
     """Return a copy moved by every group at once, with random coefficients and orders."""
     function, generator = found.function, torch.Generator().manual_seed(seed)
-    labels = Labelling(function).run()
+    labels = label_channels(function).labels
     point: dict[str, Tensor] = dict(function.tensors)
     for group in found.groups:
         if group.family is None:
@@ -30,7 +30,7 @@ def transformed(found: Symmetries, seed: int = 3) -> dict[str, Tensor]:
         size = 0.5 * getattr(group.family, "width", 1) ** -0.5
         drawn = torch.randn(group.family.size, generator=generator, dtype=torch.float64) * size
         point |= group.family.move(point, drawn, 1.0)
-        if isinstance(group.family, Scales):
+        if isinstance(group.family, ChannelScales):
             rates = group.family.of_labels(drawn)
             for mean, variance, inputs in group.family.labels.statistics:
                 factor = rates[inputs.clamp_min(0)].exp()

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from normscope.core.errors import InputError
-from normscope.geometry.conservation import Charge, charges, conservation, conserved
+from normscope.geometry.conservation import ConservedCharge, charges, conservation, conserved
 from normscope.geometry.discover import Symmetries, symmetry
 from normscope.geometry.flow import gradient_flow
 from normscope.geometry.norm_growth import equilibrium_angle
@@ -96,7 +96,7 @@ def test_flow_keeps_what_is_conserved(kind: Kind) -> None:
     def loss(p: object) -> Tensor:
         return (NORMALIZED[kind](x @ p["w"].mT + p["b"]) - target).square().mean()  # type: ignore[index]
 
-    end = gradient_flow(loss, start, 2.0, 100)
+    end = gradient_flow(loss, start, 2.0)
     assert float((end["w"] - start["w"]).norm()) > 0.05
     before, after = (conserved(kind, p["w"], p["b"]) for p in (start, end))
     for name, value in before.items():
@@ -113,7 +113,7 @@ def symmetries_of(norm: type[nn.Module], activation: type[nn.Module], seed: int 
     return symmetry(model, torch.randn(32, 3).double(), batch=32, loss="cross_entropy")
 
 
-def _of(rows: list[Charge], *parameters: str) -> list[Charge]:
+def _of(rows: list[ConservedCharge], *parameters: str) -> list[ConservedCharge]:
     return [row for row in rows if set(parameters) == set(row.parameters)]
 
 

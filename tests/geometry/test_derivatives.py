@@ -1,4 +1,4 @@
-"""Exact derivatives of standardization against autograd, to second order."""
+"""Exact derivatives of standardization, to second order, and of weight normalization against autograd."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ from normscope.geometry.derivatives import (
     layer_norm_backward,
     standardization_core,
     standardized,
+    weight_norm_gradients,
 )
 
 EPS = (0.0, 1e-5, 0.1, 3.0)
@@ -110,3 +111,23 @@ def test_images_are_normalized_over_samples_and_positions() -> None:
     (true,) = torch.autograd.grad(out, z, delta)
     flat = [t.detach().movedim(1, -1).reshape(-1, 3) for t in (delta, z, true)]
     assert torch.allclose(batch_norm_backward(flat[0], flat[1], gamma, 1e-5), flat[2], rtol=1e-10, atol=1e-12)
+
+
+def test_gradients_of_weight_norm_are_those_of_autograd() -> None:
+    generator = torch.Generator().manual_seed(0)
+    v = torch.randn(4, 3, generator=generator, dtype=torch.float64).requires_grad_()
+    g = torch.randn(4, generator=generator, dtype=torch.float64).requires_grad_()
+    back = torch.randn(4, 3, generator=generator, dtype=torch.float64)
+    weight = torch._weight_norm(v, g[:, None], 0)
+    true_v, true_g = torch.autograd.grad(weight, (v, g), back)
+    ours_v, ours_g = weight_norm_gradients(v, g, back)
+    assert torch.allclose(ours_v, true_v, rtol=1e-12)
+    assert torch.allclose(ours_g, true_g, rtol=1e-12)
+    assert torch.allclose((ours_v * v).sum(1), torch.zeros(4, dtype=torch.float64), atol=1e-14)
+
+
+def test_weight_norm_of_a_zero_vector_is_refused() -> None:
+    with pytest.raises(InputError, match="nonzero"):
+        weight_norm_gradients(torch.zeros(1, 2), torch.ones(1), torch.ones(1, 2))
+    with pytest.raises(InputError, match="one entry per row"):
+        weight_norm_gradients(torch.ones(1, 2), torch.ones(2), torch.ones(1, 2))

@@ -352,7 +352,7 @@ def test_result_as_text_and_json() -> None:
     found = symmetry(mlp(lambda h: [nn.BatchNorm1d(h)], nn.ReLU), torch.randn(16, 3), name="<net>")
     body: dict[str, Any] = json.loads(found.to_json())
     assert (body["kind"], body["dimension"], body["mode"]) == ("symmetry", 12, "batch")
-    assert "12 of 39 directions change nothing" in str(found)
+    assert "12 of 39 directions leave the outputs unchanged" in str(found)
     assert "&lt;net&gt;" in found._repr_html_()
 
 

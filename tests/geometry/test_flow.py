@@ -4,37 +4,22 @@ from __future__ import annotations
 
 import math
 
-import pytest
 import torch
 
-from normscope.core.errors import InputError
 from normscope.geometry.flow import gradient_flow, gradient_of
 
 
 def test_a_quadratic_flows_exponentially_and_parameters_are_kept() -> None:
     start = {"a": torch.tensor([1.0, 2.0], dtype=torch.float64), "b": torch.tensor([3.0], dtype=torch.float64)}
     rates = torch.tensor([1.0, 3.0], dtype=torch.float64)
-    end = gradient_flow(lambda p: (rates * p["a"] ** 2).sum() / 2, start, 1.5, 60, decay=0.5)
+    end = gradient_flow(lambda p: (rates * p["a"] ** 2).sum() / 2, start, 1.5, decay=0.5)
     true = start["a"] * torch.exp(-1.5 * (rates + 0.5))
-    assert torch.allclose(end["a"], true, rtol=1e-5)
-    assert math.isclose(float(end["b"]), 3.0 * math.exp(-0.75), rel_tol=1e-7)
+    assert torch.allclose(end["a"], true, rtol=1e-9)
+    assert math.isclose(float(end["b"]), 3.0 * math.exp(-0.75), rel_tol=1e-9)
     assert start["a"].tolist() == [1.0, 2.0]
     assert not start["a"].requires_grad
-
-
-def test_the_error_falls_like_the_fourth_power() -> None:
-    start = {"w": torch.ones(1, dtype=torch.float64)}
-    errors = [
-        abs(float(gradient_flow(lambda p: (p["w"] ** 2).sum(), start, 1.0, n)["w"]) - math.exp(-2)) for n in (8, 16)
-    ]
-    assert 12 < errors[0] / errors[1] < 20
 
 
 def test_gradients_work_where_they_are_switched_off() -> None:
     with torch.no_grad():
         assert gradient_of(lambda p: p["w"] ** 3, {"w": torch.tensor(2.0)})["w"] == 12.0
-
-
-def test_no_step_is_refused() -> None:
-    with pytest.raises(InputError, match="at least one step"):
-        gradient_flow(lambda p: p["w"], {"w": torch.ones(())}, 1.0, 0)

@@ -7,12 +7,12 @@ import torch
 from torch import Tensor, nn
 
 from normscope.core.errors import InputError
-from normscope.geometry.function import Function, function_of, without_stabilizers
+from normscope.geometry.function import ModelFunction, function_of, without_stabilizers
 from normscope.graph.capture import capture
 from normscope.graph.inputs import ModelInputs
 
 
-def captured(model: nn.Module, x: Tensor, **options: str) -> Function:
+def captured(model: nn.Module, x: Tensor, **options: str) -> ModelFunction:
     """Return a model as a function."""
     return function_of(capture(model, ModelInputs((x,))), **options)
 
@@ -43,7 +43,7 @@ def test_stabilizers_are_taken_out_of_written_normalizers_too() -> None:
 
     x = torch.randn(4, 3, dtype=torch.float64)
     graph = without_stabilizers(capture(Written(), ModelInputs((x,))).graph)
-    function = Function(graph, {}, [x], ())
+    function = ModelFunction(graph, {}, [x], ())
     assert torch.allclose(function.outputs({})[0].square().mean(-1), torch.ones(4, dtype=torch.float64), atol=1e-12)
 
 

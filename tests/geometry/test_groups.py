@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import torch
 
-from normscope.geometry.groups import Certificate, Group, length, random_like
+from normscope.geometry.groups import Certificate, SymmetryGroup, length, random_like
 
 
 def test_json_form_leaves_out_what_was_not_measured() -> None:
-    body = Group("scale", ("w",), 2, "two factors", certificate=Certificate(0.0, 1e-16)).to_dict()
+    body = SymmetryGroup("scale", ("w",), 2, "two factors", certificate=Certificate(0.0, 1e-16)).to_dict()
     assert body["certificate"] == {"derivative": 0.0, "orbit": 1e-16, "exact": True}
     assert (body["kind"], body["parameters"], body["dimension"]) == ("scale", ["w"], 2)
 

@@ -8,12 +8,12 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from normscope.geometry.candidates.rows import Rows
-from normscope.geometry.candidates.scales import Scales
+from normscope.geometry.candidates.rows import RowShifts
+from normscope.geometry.candidates.scales import ChannelScales
 from normscope.geometry.certificate import coefficients_of
+from normscope.geometry.channels.labelling import label_channels
 from normscope.geometry.discover import symmetry
 from normscope.geometry.identities import identities, stabilizer_breaking
-from normscope.geometry.labelling import Labelling
 from symmetric_networks import Attention, Residual, mlp, randomized
 
 
@@ -21,7 +21,7 @@ def test_hessian_of_scales_is_minus_the_gradient() -> None:
     torch.manual_seed(0)
     model = randomized(Residual(nn.BatchNorm1d, before=False))
     found = symmetry(model, torch.randn(32, 3).double(), loss="cross_entropy", batch=32)
-    families = [g.family for g in found.groups if isinstance(g.family, Scales | Rows)]
+    families = [g.family for g in found.groups if isinstance(g.family, ChannelScales | RowShifts)]
     assert len(families) == 6
     for gradient, hessian in identities(found.function.exact(), families):
         assert gradient <= 1e-12
@@ -33,7 +33,7 @@ def test_eps_breaks_the_identities_and_is_seen() -> None:
     model = mlp(lambda h: [nn.BatchNorm1d(h, eps=0.1)], nn.Tanh).double()
     found = symmetry(model, torch.randn(32, 3).double(), batch=32)
     family = found.scale_invariant[0].family
-    assert isinstance(family, Scales)
+    assert isinstance(family, ChannelScales)
     assert identities(found.function, [family])[0][1] > 1e-3
 
 
@@ -88,12 +88,11 @@ def test_breaking_is_predicted(norm: Callable[[int], nn.Module]) -> None:
     model = randomized(mlp(lambda h: [norm(h)], nn.Tanh, 8))
     found = symmetry(model, torch.randn(32, 3).double(), batch=32)
     family = found.scale_invariant[0].family
-    assert isinstance(family, Scales)
-    walk = Labelling(found.function)
-    walk.run()
+    assert isinstance(family, ChannelScales)
+    net = label_channels(found.function)
     field = family.field(found.function.point, coefficients_of(family))
     chosen = [(family, coefficients_of(family))]
-    ((predicted, measured),) = stabilizer_breaking(found.function, walk, chosen, [field])
+    ((predicted, measured),) = stabilizer_breaking(found.function, net, chosen, [field])
     assert abs(measured) > 1e-4
     # The bias before BatchNorm, LayerNorm and GroupNorm is scaled, too, and centred away: the formula is exact.
     assert predicted == pytest.approx(measured, rel=1e-6)

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor, nn
 
 from normscope.geometry.align import distance
-from normscope.geometry.candidates.scales import Scales
+from normscope.geometry.candidates.scales import ChannelScales
 from normscope.geometry.discover import symmetry
 from normscope.geometry.representative import balanced, without_constants
 from symmetric_networks import Behind, randomized
@@ -45,7 +45,7 @@ def test_factors_are_balanced_wherever_one_starts() -> None:
     point = {**found.function.point}
     other = moved(list(found.groups), point, ("scale", "rescaling"))
     for group in found.groups:
-        if isinstance(group.family, Scales):
+        if isinstance(group.family, ChannelScales):
             one, two = (p | group.family.move(p, balanced(group.family, p), 1.0) for p in (point, other))
             names = {n: one[n] for n in group.parameters if n != "0.bias"}
             assert max(float((value - two[name]).abs().max()) for name, value in names.items()) < 1e-11

@@ -5,9 +5,9 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
-from normscope.geometry.candidates.matrices import Frame
-from normscope.geometry.function import Function, function_of
-from normscope.geometry.labelling import Labelling
+from normscope.geometry.candidates.matrices import ChannelFrame
+from normscope.geometry.channels.labelling import label_channels
+from normscope.geometry.function import ModelFunction, function_of
 from normscope.geometry.rotate import channels, rotate, spread_matrix
 from normscope.graph.capture import capture
 from normscope.graph.inputs import ModelInputs
@@ -21,7 +21,7 @@ def planted(model: Attention) -> Attention:
     return model
 
 
-def captured(model: nn.Module) -> Function:
+def captured(model: nn.Module) -> ModelFunction:
     """Return a model as a function of its parameters."""
     x = torch.randn(6, 4, 8, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
     return function_of(capture(model, ModelInputs((x,))), mode="running")
@@ -46,10 +46,10 @@ def check(model: Attention, least: float) -> None:
     after = function.flat({**function.point, **found.state})
     assert float((after - before).abs().max()) <= 1e-5 * float(before.abs().max())
     assert found.before >= least * found.after
-    walk = Labelling(function)
-    labels = walk.run()
-    frame = Frame(tuple(labels.same.find(i) for i in labels.products[0].outputs.tolist()))
-    errors = [rounding(channels(walk, frame, {**function.point, **s})) for s in ({}, found.state)]
+    net = label_channels(function)
+    labels = net.labels
+    frame = ChannelFrame(tuple(labels.same.find(i) for i in labels.products[0].outputs.tolist()))
+    errors = [rounding(channels(net, frame, {**function.point, **s})) for s in ({}, found.state)]
     assert errors[1] < errors[0] / 3
 
 

@@ -471,6 +471,20 @@ def test_keys_of_any_kind() -> None:
     assert (float(first), float(second)) == (0.0, 0.0)
 
 
+def test_a_renamed_key_gets_its_name_back() -> None:
+    """The same values in the same order under another name are a change too, of tables and of attributes."""
+    model = nn.Identity()
+    model.table, model.scale = {"mean": torch.zeros(1), "var": torch.ones(1)}, 2.0
+    with untouched(model) as guard:
+        for key in ("mean", "var"):
+            model.table[key.upper()] = model.table.pop(key)
+        model.factor = model.__dict__.pop("scale")
+    assert list(model.table) == ["mean", "var"]
+    assert model.scale == 2.0
+    assert not hasattr(model, "factor")
+    assert {"table", "scale"} <= set(guard.moved)
+
+
 @pytest.mark.filterwarnings("ignore:.*(nested tensors|quantize|Sparse CSR).*")
 @pytest.mark.parametrize(
     "make",

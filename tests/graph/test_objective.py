@@ -52,6 +52,7 @@ def test_scores_leave_out_places_without_a_label() -> None:
     scores, classes = class_scores({"output": X}, torch.tensor([0, -100, 2, 1]))
     assert torch.equal(scores, X[[0, 2, 3]])
     assert classes.tolist() == [0, 2, 1]
+    assert class_scores({"output": X}, torch.tensor([0, 255, 2, 3]))[1].tolist() == [0, 2]  # there are three classes
     assert torch.equal(prediction({"loss": torch.tensor(0.0), "scores": X}), X)
 
 

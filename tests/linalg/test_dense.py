@@ -10,6 +10,7 @@ import torch
 
 from normscope.core.errors import InputError, NonFiniteError
 from normscope.linalg import dense
+from normscope.linalg.bounds import NormBounds
 from normscope.linalg.dense import (
     certified_eigenpair,
     gram_matrix,
@@ -308,3 +309,21 @@ def test_blocks_that_are_not_finite_are_refused(bad: float) -> None:
     A[3, 2] = bad
     with pytest.raises(NonFiniteError):
         streamed_norm(A, numbers=4)
+
+
+@pytest.mark.parametrize("shape", [(40, 30), (30, 40)])
+def test_the_worst_rounding_of_a_gram_matrix_is_allowed_for(
+    shape: tuple[int, int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Inner products of n equal positive terms may err by n u times their value: on all-equal entries n u ||A||^2."""
+    given: list[tuple[LinearMap, float]] = []
+    original = dense.gram_norm
+
+    def noted(mapping: LinearMap, gram: torch.Tensor, error: float, *rest: float, **more: int) -> NormBounds:
+        given.append((mapping, error))
+        return original(mapping, gram, error, *rest, **more)
+
+    monkeypatch.setattr(dense, "gram_norm", noted)
+    matrix_norm(torch.full(shape, 0.7, dtype=torch.float64) + 1e-3 * random(shape))
+    ((mapping, error),) = given
+    assert error >= max(shape) * 2.0**-53 * float(torch.linalg.matrix_norm(mapping.matrix(), 2)) ** 2

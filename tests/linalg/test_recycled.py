@@ -11,7 +11,7 @@ from torch import Tensor
 
 from normscope.core.errors import InputError, NonFiniteError
 from normscope.linalg import recycled
-from normscope.linalg.recycled import KEPT, Followed, Search
+from normscope.linalg.recycled import KEPT, EigenvalueTracker, TrackedEigenpair
 from normscope.linalg.thick_restart import eigenpairs
 
 SIZE = 120
@@ -36,8 +36,10 @@ def _start() -> Tensor:
     return torch.randn(SIZE, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
 
 
-def _found(apply: Callable[[Tensor], Tensor], start: Tensor | Followed, tolerance: float, products: int) -> Followed:
-    search = Search(start, tolerance=tolerance)
+def _found(
+    apply: Callable[[Tensor], Tensor], start: Tensor | TrackedEigenpair, tolerance: float, products: int
+) -> TrackedEigenpair:
+    search = EigenvalueTracker(start, tolerance=tolerance)
     search.advance(apply, products)
     return search.found()
 
@@ -97,9 +99,9 @@ def test_a_jump_is_marked() -> None:
 def test_a_search_goes_on_where_it_stopped() -> None:
     """Products in several parts are those of one part, from nothing and from what is remembered."""
     first, second = _drifting(1, 0.0)[0], _drifting(2, 0.5)[1]
-    before: Tensor | Followed = _start()
+    before: Tensor | TrackedEigenpair = _start()
     for matrix in (first, second):
-        whole, parts = Search(before, tolerance=1e-5), Search(before, tolerance=1e-5)
+        whole, parts = EigenvalueTracker(before, tolerance=1e-5), EigenvalueTracker(before, tolerance=1e-5)
         whole.advance(matrix.matmul, 24)
         while not parts.done and parts.products < 24:
             parts.advance(matrix.matmul, min(4, 24 - parts.products))
@@ -137,7 +139,7 @@ def test_what_has_converged_is_the_largest_eigenvalue_over_many_operators() -> N
     """Operators with close eigenvalues that turn fast, at most 24 products each: a small residual seldom misleads."""
     errors = []
     for seed in range(8):
-        now: Tensor | Followed = _start()
+        now: Tensor | TrackedEigenpair = _start()
         for matrix in _drifting(150, 0.3, seed):
             now = _found(matrix.matmul, now, 1e-2, 24)
             spectrum = torch.linalg.eigvalsh(matrix)
@@ -176,7 +178,7 @@ def test_memory_limits_what_is_held(monkeypatch: pytest.MonkeyPatch) -> None:
     truth = float(torch.linalg.eigvalsh(matrix)[-1])
     assert len(_found(matrix.matmul, _start(), 1e-2, 20).vectors) == KEPT
     monkeypatch.setattr(recycled, "BASIS_BYTES", 7 * SIZE * 8)
-    search = Search(_start(), tolerance=1e-2)
+    search = EigenvalueTracker(_start(), tolerance=1e-2)
     while not search.done:
         search.advance(matrix.matmul, 1)
         assert search._model.filled <= 7

@@ -92,6 +92,10 @@ def test_centring_and_generic_operations_count() -> None:
     """Centring has absolute norm below two; of an unknown operation every coefficient is looked at."""
     centred = _ends(Lambda(lambda s, x: x - x.mean(1, keepdim=True)), 5)
     assert 0.0 < forming_error(*centred).log_mass <= math.log(2.0) + 1e-6
+    n = atom_expr(None, (5,))
+    known = linear(LinearOp("contraction", lambda z: z - z.mean()), [n], (5,))
+    absolute = (torch.eye(5, dtype=torch.float64) - 1 / 5).abs()
+    assert forming_error(n, known).log_mass >= math.log(float(torch.linalg.matrix_norm(absolute, 2)))
     x = atom_expr(None, (4,))
     y = linear(LinearOp("generic", lambda z: 3 * z[1:] - z[:-1]), [x], (3,))
     assert math.log(4.0) <= forming_error(x, y).log_mass <= math.log(4.0) + 1e-6

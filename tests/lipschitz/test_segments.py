@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from fractions import Fraction
+from typing import Any
 
 import pytest
 import torch
@@ -386,3 +387,20 @@ def test_centring_is_formed_once_for_all_normalizers_of_a_shape(monkeypatch: pyt
         assert truth <= bounds.upper * (1 + 1e-12)
         assert bounds.upper == pytest.approx(truth, rel=1e-8)
     assert shapes == [(1, 4), (1, 6)]
+
+
+def test_the_error_of_a_gram_matrix_follows_from_that_of_the_map(monkeypatch: pytest.MonkeyPatch) -> None:
+    """``(A + E)^T (A + E) - A^T A`` may have the norm ``2 ||A|| ||E|| + ||E||^2``."""
+    given: list[tuple[float, float]] = []
+    original = segments.gram_norm
+
+    def noted(mapping: Any, gram: Tensor, gram_error: float, apply_error: float, **more: Any) -> NormBounds:
+        given.append((gram_error, apply_error))
+        return original(mapping, gram, gram_error, apply_error, **more)
+
+    monkeypatch.setattr(segments, "gram_norm", noted)
+    monkeypatch.setattr(segments, "LARGEST_FORMED", 0)
+    x = atom_expr(None, (4,))
+    found = SegmentNorms().norm(x, linear(LinearOp("generic", lambda z: 3 * z[1:] - z[:-1]), [x], (3,)))
+    ((gram_error, apply_error),) = given
+    assert gram_error >= 2 * math.exp(found.log_lower) * apply_error > 0

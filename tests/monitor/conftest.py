@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from normscope.monitor.outlets import LOG
+from normscope.monitor.sinks.group import LOG
 
 
 @pytest.fixture(autouse=True)

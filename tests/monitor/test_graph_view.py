@@ -16,7 +16,7 @@ from normscope.core.errors import CaptureError, InputError
 from normscope.graph.guard import same_bits
 from normscope.monitor.graph_view import GraphView
 from normscope.monitor.probing import probe_inputs, view_of
-from normscope.monitor.view import Look
+from normscope.monitor.view import ProbePass
 
 
 def _view(model: nn.Module, probe: object, mode: str = "batch") -> GraphView:
@@ -67,7 +67,7 @@ def test_values_are_read_from_the_live_model() -> None:
     model = small()
     view = _view(model, batch())
     before = view.layers()[0].map(torch.float32).matrix()
-    old = view.look()
+    old = view.run_probe()
     with torch.no_grad():
         model.conv1.weight.mul_(3.0)
         model.bn1.running_var.fill_(4.0)
@@ -76,42 +76,42 @@ def test_values_are_read_from_the_live_model() -> None:
     assert torch.allclose(view.layers()[0].map(torch.float32).matrix(), 3.0 * before)
     assert view.normalizers()[0].site.running[1].tolist() == [4.0] * 5
     assert view.layers()[2].map(torch.float32).matrix().abs().max() == 0.0
-    assert torch.allclose(view.look().variances["bn1"], 9.0 * old.variances["bn1"], rtol=1e-5)
+    assert torch.allclose(view.run_probe().variances["bn1"], 9.0 * old.variances["bn1"], rtol=1e-5)
 
 
 @pytest.mark.parametrize("mode", ["batch", "running"])
 def test_variances_and_floors_are_those_before_each(mode: str) -> None:
     model, (x, y) = small(), batch()
-    look = _view(model, (x, y), mode).look()
-    seen: dict[str, Tensor] = {}
+    seen = _view(model, (x, y), mode).run_probe()
+    read: dict[str, Tensor] = {}
     copy = small().train(mode == "batch")
     for name in ("bn1", "ln"):
-        getattr(copy, name).register_forward_pre_hook(lambda m, given, name=name: seen.__setitem__(name, given[0]))
+        getattr(copy, name).register_forward_pre_hook(lambda m, given, name=name: read.__setitem__(name, given[0]))
     logits = copy(x)
-    assert torch.allclose(look.variances["bn1"], seen["bn1"].var(dim=(0, 2, 3), correction=0), rtol=1e-4)
-    stds = seen["ln"].detach().flatten(1).double().std(dim=1, correction=0)
-    assert look.floors["ln"].item() == pytest.approx(float(stds.min()), rel=1e-5)
-    assert "bn1" not in look.floors
-    assert len(look.activations) == 2
-    assert torch.allclose(look.outputs["output"], logits, atol=1e-5)
-    assert torch.allclose(look.loss, F.cross_entropy(logits, y), atol=1e-5)
+    assert torch.allclose(seen.variances["bn1"], read["bn1"].var(dim=(0, 2, 3), correction=0), rtol=1e-4)
+    stds = read["ln"].detach().flatten(1).double().std(dim=1, correction=0)
+    assert seen.floors["ln"].item() == pytest.approx(float(stds.min()), rel=1e-5)
+    assert "bn1" not in seen.floors
+    assert len(seen.activations) == 2
+    assert torch.allclose(seen.outputs["output"], logits, atol=1e-5)
+    assert torch.allclose(seen.loss, F.cross_entropy(logits, y), atol=1e-5)
 
 
 def test_gradients_are_those_of_training() -> None:
     model, (x, y) = small(), batch()
-    look = _view(model, (x, y)).look(gradient=True)
+    seen = _view(model, (x, y)).run_probe(gradient=True)
     copy = small()
     F.cross_entropy(copy(x), y).backward()
-    assert look.gradients.keys() == dict(copy.named_parameters()).keys()
+    assert seen.gradients.keys() == dict(copy.named_parameters()).keys()
     for name, parameter in copy.named_parameters():
-        assert torch.allclose(look.gradients[name], parameter.grad, atol=1e-6), name
+        assert torch.allclose(seen.gradients[name], parameter.grad, atol=1e-6), name
     assert all(p.grad is None for p in model.parameters())
 
 
 def test_frozen_parameters_have_no_gradient() -> None:
     model = small()
     model.conv1.weight.requires_grad_(False)
-    assert "conv1.weight" not in _view(model, batch()).look(gradient=True).gradients
+    assert "conv1.weight" not in _view(model, batch()).run_probe(gradient=True).gradients
 
 
 def test_a_tied_weight_is_one_parameter() -> None:
@@ -132,14 +132,14 @@ def test_a_tied_weight_is_one_parameter() -> None:
     model = Tied()
     tokens = torch.arange(8).reshape(2, 4)
     view = _view(model, (tokens, tokens + 1))
-    gradients = view.look(gradient=True).gradients
+    gradients = view.run_probe(gradient=True).gradients
     F.cross_entropy(model(tokens).flatten(0, 1), tokens.flatten() + 1).backward()
     assert gradients.keys() == dict(model.named_parameters()).keys()
     for name, parameter in model.named_parameters():
         assert torch.allclose(gradients[name], parameter.grad, atol=1e-6), name
     (head,) = view.layers()
     assert head.parameter == "embedding.weight"
-    moved = view.look(parameters={"embedding.weight": torch.zeros(10, 6)})
+    moved = view.run_probe(parameters={"embedding.weight": torch.zeros(10, 6)})
     assert moved.outputs["output"].abs().max() == 0.0
 
 
@@ -163,7 +163,7 @@ def test_buffers_a_model_writes_to_are_not_moved() -> None:
     before = fingerprint(model)
     view = view_of(model, x, None, "batch")
     view.refresh()
-    view.look(gradient=True)
+    view.run_probe(gradient=True)
     view.layers()
     assert fingerprint(model) == before
 
@@ -172,8 +172,8 @@ def test_other_parameters_can_be_tried() -> None:
     model = small()
     view = _view(model, batch())
     moved = {"head.weight": torch.zeros(3, 16), "head.bias": torch.zeros(3)}
-    look = view.look(parameters=moved)
-    assert look.outputs["output"].abs().max() == 0.0
+    seen = view.run_probe(parameters=moved)
+    assert seen.outputs["output"].abs().max() == 0.0
     assert same_bits(model.head.weight, small().head.weight)
 
 
@@ -194,7 +194,7 @@ def test_a_normalizer_written_by_hand_is_seen() -> None:
     view = _view(Hand(), torch.randn(3, 4))
     (normalizer,) = view.normalizers()
     assert normalizer.site.kind == "layer_norm"
-    assert set(view.look().floors) == {normalizer.name}
+    assert set(view.run_probe().floors) == {normalizer.name}
 
 
 def test_weight_normalization_is_measured_on_the_effective_weight() -> None:
@@ -221,7 +221,7 @@ def test_a_model_with_a_fixed_batch_is_seen_at_the_whole_probe() -> None:
 
     view = view_of(Fixed(), torch.randn(6, 2), None, "batch")
     assert view.inputs[0].shape[0] == 6
-    assert view.look().outputs["output"].shape == (6, 2)
+    assert view.run_probe().outputs["output"].shape == (6, 2)
 
 
 def test_a_branch_that_training_leaves_is_captured_again() -> None:
@@ -241,13 +241,13 @@ def test_a_branch_that_training_leaves_is_captured_again() -> None:
     with torch.no_grad():
         model.fc.bias.fill_(1.0)
     view = _view(model, x)
-    assert len(view.look().activations) == 1
+    assert len(view.run_probe().activations) == 1
     assert "recorded by running" in view.notes[0]
     with torch.no_grad():
         model.fc.bias.fill_(-1.0)
     view.refresh()
-    assert view.look().activations == {}
-    assert torch.allclose(view.look().outputs["output"], model(x), atol=1e-6)
+    assert view.run_probe().activations == {}
+    assert torch.allclose(view.run_probe().outputs["output"], model(x), atol=1e-6)
 
 
 def test_a_weight_used_by_addmm_is_not_its_bias() -> None:
@@ -282,7 +282,7 @@ def test_one_sample_has_no_batch_statistics() -> None:
     model = nn.Sequential(nn.Linear(3, 2), nn.BatchNorm1d(2))
     with pytest.raises(InputError, match="at least two samples"):
         _view(model, torch.randn(1, 3))
-    assert _view(model, torch.randn(1, 3), "running").look().variances
+    assert _view(model, torch.randn(1, 3), "running").run_probe().variances
 
 
 def test_small_is_what_the_other_tests_take_it_for() -> None:
@@ -316,7 +316,7 @@ def test_a_graph_is_never_read_with_tensors_the_model_no_longer_has() -> None:
     view = _view(model, torch.randn(5, 3))
     nn.utils.parametrizations.weight_norm(model[0])
     view._program = None
-    for read in (view.layers, view.look):
+    for read in (view.layers, view.run_probe):
         with pytest.raises(CaptureError, match=r"needs 0\.weight, which the model no longer has"):
             read()
     assert "0.weight" in view.refresh()
@@ -368,9 +368,9 @@ def test_outputs_of_every_form_are_compared() -> None:
     assert view.refresh() == ""
 
 
-def _product(look: Look) -> Tensor:
-    """Return the product of the Hessian of a look with ones."""
-    slopes, leaves = list(look.gradients.values()), [look.leaves[name] for name in look.gradients]
+def _product(seen: ProbePass) -> Tensor:
+    """Return the product of the Hessian of a pass with ones."""
+    slopes, leaves = list(seen.gradients.values()), [seen.leaves[name] for name in seen.gradients]
     parts = torch.autograd.grad(slopes, leaves, [torch.ones_like(leaf) for leaf in leaves], allow_unused=True)
     return torch.cat([part.flatten() for part in parts if part is not None])
 
@@ -378,14 +378,14 @@ def _product(look: Look) -> Tensor:
 def test_channels_last_change_no_second_derivative() -> None:
     """Products with channels last are those of the plain layout, and of a float64 twin by torch's own formulas."""
     view, twin, (x, y) = _view(small(), batch()), small().double().train(), batch()
-    found = _product(view.look(curved=True, statistics=False))
+    found = _product(view.run_probe(create_graph=True, statistics=False))
     assert view._channels_last
     view._channels_last = False
-    assert torch.allclose(found, _product(view.look(curved=True, statistics=False)), rtol=1e-4, atol=1e-5)
+    assert torch.allclose(found, _product(view.run_probe(create_graph=True, statistics=False)), rtol=1e-4, atol=1e-5)
     named = dict(twin.named_parameters())
     slopes = torch.autograd.grad(F.cross_entropy(twin(x.double()), y), list(named.values()), create_graph=True)
-    look = Look(gradients=dict(zip(named, slopes, strict=True)), leaves=named)
-    assert torch.allclose(found.double(), _product(look), rtol=1e-3, atol=1e-4)
+    seen = ProbePass(gradients=dict(zip(named, slopes, strict=True)), leaves=named)
+    assert torch.allclose(found.double(), _product(seen), rtol=1e-3, atol=1e-4)
 
 
 def test_a_loss_that_needs_the_plain_layout_gets_it() -> None:
@@ -394,7 +394,7 @@ def test_a_loss_that_needs_the_plain_layout_gets_it() -> None:
     inputs, labels = probe_inputs((x, y), model)
     view = GraphView(model, inputs, labels, lambda out, y: (out.view(2, -1) - y).square().mean(), "batch")
     assert view._channels_last
-    found = view.look(curved=True, statistics=False).gradients["0.weight"]
+    found = view.run_probe(create_graph=True, statistics=False).gradients["0.weight"]
     assert not view._channels_last
     truth = torch.autograd.grad(model(x).square().mean(), model[0].weight)[0]
     assert torch.allclose(found, truth, rtol=1e-5, atol=1e-7)

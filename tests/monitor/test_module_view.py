@@ -25,7 +25,7 @@ def _views(model: nn.Module, mode: str = "batch") -> tuple[GraphView, ModuleView
 def test_both_views_agree() -> None:
     for mode in ("batch", "running"):
         graph, modules = _views(small(), mode)
-        first, second = graph.look(gradient=True), modules.look(gradient=True)
+        first, second = graph.run_probe(gradient=True), modules.run_probe(gradient=True)
         assert torch.allclose(first.loss, second.loss, atol=1e-6)
         assert first.gradients.keys() == second.gradients.keys()
         for name, value in first.gradients.items():
@@ -58,7 +58,7 @@ def test_the_model_is_untouched_in_training_mode_with_gradients() -> None:
     inputs, labels = probe_inputs((x, y), model)
     before = fingerprint(model)
     view = ModuleView(model, inputs, labels, None, "batch")
-    view.look(gradient=True, parameters={"head.bias": torch.ones(3)})
+    view.run_probe(gradient=True, parameters={"head.bias": torch.ones(3)})
     assert fingerprint(model) == before
 
 
@@ -71,8 +71,8 @@ def test_every_normalizer_class_is_described() -> None:
     for one, two in zip(graph.normalizers(), modules.normalizers(), strict=True):
         assert one.site.kind == two.site.kind
         assert one.site.spread.size == two.site.spread.size
-    for name, floor in graph.look().floors.items():
-        assert torch.allclose(floor.flatten(), modules.look().floors[name].flatten(), rtol=1e-5), name
+    for name, floor in graph.run_probe().floors.items():
+        assert torch.allclose(floor.flatten(), modules.run_probe().floors[name].flatten(), rtol=1e-5), name
 
 
 def test_weights_are_read_as_in_evaluation_and_without_a_trace() -> None:
@@ -158,5 +158,5 @@ def test_a_layer_that_is_no_longer_reached_is_none() -> None:
     _, view = _views(model)
     assert [x.name for x in view.layers()] == ["body", "head"]
     model.use = False
-    view.look()
+    view.run_probe()
     assert [x.name for x in view.layers()] == ["head"]

@@ -20,9 +20,9 @@ from normscope.core.errors import InputError
 from normscope.core.value import Kind
 from normscope.monitor import Run
 from normscope.monitor.monitor import Monitor
-from normscope.monitor.outlets import MonitorWarning
 from normscope.monitor.quantities import descriptions
 from normscope.monitor.quantities.loss import ProbeLoss
+from normscope.monitor.sinks.group import MonitorWarning
 from normscope.monitor.sinks.tensorboard import TensorBoard
 from normscope.monitor.view import View
 
@@ -339,7 +339,7 @@ def test_a_network_with_own_statistics_and_convolutions() -> None:
 
 def test_a_run_killed_before_its_first_point_measures_its_start(tmp_path: Path) -> None:
     mon, _ = monitored(run=tmp_path, every=1)
-    mon._measured = _interrupted  # type: ignore[method-assign]
+    mon._measure = _interrupted  # type: ignore[method-assign]
     with pytest.raises(KeyboardInterrupt):
         mon.begin()
     assert Run.open(tmp_path).points == ()
@@ -453,7 +453,7 @@ def test_weights_that_cannot_be_kept_are_done_without(monkeypatch: pytest.Monkey
             raise MemoryError("no room")
         return layers()
 
-    mon._previous = None
+    mon._previous_weights = None
     monkeypatch.setattr(view, "layers", full)
     with pytest.warns(MonitorWarning, match="keeping weights.*no room"):
         mon.step()

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from normscope.core.errors import InputError
 from normscope.monitor import Run
 from normscope.monitor.monitor import Monitor
-from normscope.monitor.outlets import MonitorWarning
+from normscope.monitor.sinks.group import MonitorWarning
 
 
 def _net() -> nn.Sequential:
@@ -152,7 +152,7 @@ def test_a_run_too_short_for_its_budget_says_so(tmp_path: Path) -> None:
         with Monitor(_net(), _probe(), run=folder, budget=budget) as mon:
             for _ in range(40):
                 mon.step(loss=1.0)
-        assert sum("budget=math.inf measures more" in note for note in Run.open(folder).notes) == said
+        assert sum("use budget=math.inf to measure more" in note for note in Run.open(folder).notes) == said
 
 
 def test_a_complex_loss_is_refused(tmp_path: Path) -> None:

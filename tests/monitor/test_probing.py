@@ -14,7 +14,7 @@ from monitor.moments import batch, small
 from normscope.core.errors import InputError
 from normscope.monitor.graph_view import GraphView
 from normscope.monitor.module_view import ModuleView
-from normscope.monitor.probing import aside, probe_inputs, view_of
+from normscope.monitor.probing import apart_from_training, probe_inputs, view_of
 
 
 class WithLabels(nn.Module):
@@ -47,9 +47,11 @@ def test_a_model_that_takes_labels_computes_its_own_loss() -> None:
     truth = 5.0 * nn.functional.cross_entropy(model(x)["logits"], labels)
     view = view_of(model, {"x": x, "labels": y}, None, "batch")
     assert isinstance(view, GraphView)
-    assert torch.allclose(view.look().loss, truth)
+    assert torch.allclose(view.run_probe().loss, truth)
     mine = lambda out, labels: (out if isinstance(out, Tensor) else out["logits"]).sum()  # noqa: E731
-    assert torch.allclose(view_of(model, {"x": x, "labels": y}, mine, "batch").look().loss, model(x)["logits"].sum())
+    assert torch.allclose(
+        view_of(model, {"x": x, "labels": y}, mine, "batch").run_probe().loss, model(x)["logits"].sum()
+    )
 
 
 def test_a_loader_is_not_a_batch() -> None:
@@ -76,7 +78,7 @@ def test_modules_are_the_way_out(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_random_states_and_precision_are_put_back() -> None:
     state = random.getstate(), np.random.get_state()[1].copy(), torch.get_rng_state()
-    with torch.autocast("cpu", torch.bfloat16), aside(torch.device("cpu")):
+    with torch.autocast("cpu", torch.bfloat16), apart_from_training(torch.device("cpu")):
         random.random()
         np.random.rand()
         torch.rand(2)
@@ -88,5 +90,5 @@ def test_random_states_and_precision_are_put_back() -> None:
 
 def test_gradients_are_possible_under_inference_mode() -> None:
     view = view_of(small(), batch(), None, "batch")
-    with torch.inference_mode(), aside(torch.device("cpu")):
-        assert view.look(gradient=True).gradients
+    with torch.inference_mode(), apart_from_training(torch.device("cpu")):
+        assert view.run_probe(gradient=True).gradients

@@ -38,7 +38,7 @@ def test_a_moment_moved_is_elsewhere_and_the_model_is_not() -> None:
 
 def test_gradients_can_be_asked_for_later() -> None:
     early, late = moment_of(small(), batch(), gradient=True), moment_of(small(), batch())
-    assert not late.look.gradients
+    assert not late.probe_pass.gradients
     assert all(torch.allclose(early.gradients[n], g) for n, g in late.gradients.items())
 
 
@@ -59,13 +59,13 @@ def test_a_layer_that_has_no_norm_is_left_out_and_no_other() -> None:
     failed: list[str] = []
 
     @contextmanager
-    def survived(what: str) -> Iterator[None]:
+    def tolerate(what: str) -> Iterator[None]:
         try:
             yield
         except Exception:
             failed.append(what)
 
-    moment = moment_of(model, batch(), survived=survived)
+    moment = moment_of(model, batch(), tolerate=tolerate)
     truth = float(torch.linalg.matrix_norm(model.head.weight.detach().double(), 2))
     assert moment.norms.keys() == {"conv2", "head"}
     assert moment.norms["head"] == pytest.approx(truth, rel=1e-4)

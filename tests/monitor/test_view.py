@@ -8,7 +8,14 @@ import torch
 from torch import nn
 from torch.nn.utils import parametrizations, prune
 
-from normscope.monitor.view import channel_moments, difference, gradients_of, linear_map, structure, trained
+from normscope.monitor.view import (
+    as_leaves,
+    channel_moments,
+    gradients_of,
+    layout_difference,
+    linear_map,
+    tensor_layout,
+)
 
 
 def test_variance_of_any_axis_and_precision() -> None:
@@ -21,7 +28,7 @@ def test_variance_of_any_axis_and_precision() -> None:
 
 def test_leaves_share_memory_and_only_wanted_ones_are_differentiated() -> None:
     a, b = torch.ones(2), torch.ones(2)
-    leaves = trained({"a": a, "b": b}, {"a"})
+    leaves = as_leaves({"a": a, "b": b}, {"a"})
     assert leaves["a"].data_ptr() == a.data_ptr()
     assert set(gradients_of((leaves["a"] * leaves["b"]).sum(), leaves)) == {"a"}
     assert gradients_of(None, leaves) == {}
@@ -44,20 +51,20 @@ def _net() -> nn.Sequential:
 
 def test_values_do_not_matter() -> None:
     model = _net()
-    was = structure(model)
+    was = tensor_layout(model)
     with torch.no_grad():
         model[0].weight.mul_(2.0)
     model[3] = nn.Linear(4, 3)
     model.requires_grad_(False).eval()
-    assert difference(was, structure(model)) == ""
+    assert layout_difference(was, tensor_layout(model)) == ""
 
 
 def test_what_is_changed_is_named() -> None:
     def changed(change: object) -> str:
         model = _net()
-        was = structure(model)
+        was = tensor_layout(model)
         change(model)  # type: ignore[operator]
-        return difference(was, structure(model))
+        return layout_difference(was, tensor_layout(model))
 
     pruned = changed(lambda m: prune.l1_unstructured(m[0], "weight", amount=0.5))
     assert "no longer has 0.weight" in pruned
@@ -72,7 +79,7 @@ def test_what_is_changed_is_named() -> None:
 def test_a_tie_that_is_cut_is_a_difference() -> None:
     model = nn.Sequential(nn.Linear(3, 3), nn.Linear(3, 3))
     model[1].weight = model[0].weight
-    was = structure(model)
-    assert difference(was, structure(copy.deepcopy(model))) == ""
+    was = tensor_layout(model)
+    assert layout_difference(was, tensor_layout(copy.deepcopy(model))) == ""
     model[1].weight = nn.Parameter(model[0].weight.detach().clone())
-    assert difference(was, structure(model)) == "1.weight differs"
+    assert layout_difference(was, tensor_layout(model)) == "1.weight differs"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from normscope.monitor.warm_norms import ColdNorms, WarmNorms, followed_norm
+from normscope.monitor.warm_norms import WarmNorms, followed_norm
 from normscope.operators.linear_map import LinearMap
 
 
@@ -51,7 +51,7 @@ def test_cold_norms_depend_on_the_map_alone_and_are_near_the_truth() -> None:
     for seed in range(3):
         A = _matrix(seed, 300, 400)
         truth = float(torch.linalg.matrix_norm(A.double(), 2))
-        used, fresh = ColdNorms(), ColdNorms()
+        used, fresh = WarmNorms(remember=False), WarmNorms(remember=False)
         for B in (_matrix(10, 300, 400), _matrix(11, 300, 400)):
             used.measure("w", lambda dtype, B=B: LinearMap.from_matrix(B.to(dtype)))
         found = [norms.measure("w", lambda dtype, A=A: LinearMap.from_matrix(A.to(dtype))) for norms in (used, fresh)]

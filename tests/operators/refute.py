@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from networks import Lambda, points, program_of
 from normscope.operators.program import Program
-from normscope.testing.upper_bound import Checked, check_upper_bound
+from normscope.testing.upper_bound import UpperBoundCheck, check_upper_bound
 
 Function = Callable[[Tensor], Tensor]
 #: A function on a batch, the shape of one sample, and its constant on all inputs where it is known.
@@ -33,7 +33,7 @@ def program(function: Function, *shape: int) -> Program:
     return program_of(model_of(function), points(2, *shape))
 
 
-def refuted(function: Function, *shape: int, data: Tensor | None = None, ascent: int = 10) -> Checked:
+def refuted(function: Function, *shape: int, data: Tensor | None = None, ascent: int = 10) -> UpperBoundCheck:
     """Try to refute the bounds of a function; nothing may succeed."""
     checked = check_upper_bound(model_of(function), [points(3, *shape) if data is None else data], ascent=ascent)
     assert checked.violations == []

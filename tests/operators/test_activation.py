@@ -37,12 +37,9 @@ CURVES: dict[str, Case] = {
     "sine": (torch.sin, (4,), 1.0),
     "arc tangent": (torch.atan, (4,), 1.0),
     "error function": (torch.erf, (4,), 2 / math.sqrt(math.pi)),
-    "clamp": (lambda x: x.clamp(-0.5, 0.5), (4,), 1.0),
-    "clamp per entry": (lambda x: x.clamp(max=torch.tensor([0.0, 1.0, 2.0, 3.0]).double()), (4,), 1.0),
     "rrelu in evaluation": (lambda x: F.rrelu(x, 0.1, 0.5), (4,), 1.0),
     "first power": (lambda x: x**1.0, (4,), 1.0),
     "prelu per channel": (lambda x: F.prelu(x, torch.tensor([0.1, -3.0]).double()), (2, 3), 3.0),
-    "logaddexp": (lambda x: torch.logaddexp(x, 2 * x), (4,), None),
 }  # fmt: skip
 
 

@@ -24,7 +24,7 @@ from normscope.operators.expression import (
     evaluate,
     linear,
     offset,
-    track,
+    track_axis,
 )
 
 
@@ -168,7 +168,7 @@ def test_a_tracked_axis_is_acted_on_independently(name: str) -> None:
     matrix = jacobian(model, points(1, *shape))
     for a, b in itertools.combinations(range(len(source.shape) + 1), 2):
         n, s = math.prod(source.shape[a:b]), math.prod(source.shape[b:])
-        found = track(source, target, (n, s)) if n > 1 else None
+        found = track_axis(source, target, (n, s)) if n > 1 else None
         if found is None:
             continue
         (m, t), alike = found
@@ -205,7 +205,7 @@ def test_token_axes_are_found(name: str, start: tuple[int, int], expected: objec
     build, shape = AXES[name]
     program = program_of(seeded(build()), points(2, *shape))
     ((_, target),) = program.outputs
-    assert track(program.atoms[0], target, start) == expected
+    assert track_axis(program.atoms[0], target, start) == expected
 
 
 def test_every_kind_is_known() -> None:

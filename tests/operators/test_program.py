@@ -162,11 +162,11 @@ def test_outputs_that_do_not_depend_on_the_input_are_left_out() -> None:
 
 def test_values_are_dropped_when_they_are_done() -> None:
     """A deep network does not hold all its activations: the walk frees what nothing reads any more."""
-    from normscope.operators.program import Walk
+    from normscope.operators.program import ProgramBuilder
 
     model = seeded(nn.Sequential(*[m for _ in range(20) for m in (nn.Linear(4, 4), nn.ReLU())]))
     captured = captured_of(model, points(2, 4))
-    walk = Walk(captured.graph, captured.tensors, captured.at_batch(1))
+    walk = ProgramBuilder(captured.graph, captured.tensors, captured.at_batch(1))
     walk.run()
     held = [v for v in walk.values.values() if isinstance(v, torch.Tensor) and v.shape == (1, 4)]
     assert len(held) < 5

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from networks import Lambda, captured_of, jacobian_norm, points, program_of, seeded, upper_of
-from normscope.operators.program import Walk
+from normscope.operators.program import ProgramBuilder
 from normscope.operators.quadratic_form import RootOfForm, compact, find_root_quotient
 
 Function = Callable[[Lambda, Tensor], Tensor]
@@ -97,7 +97,7 @@ def test_a_form_has_its_numbers() -> None:
         )
 
     captured = captured_of(Lambda(function, g=nn.Parameter(gain), b=nn.Parameter(shift)), points(2, 6))
-    walk = Walk(captured.graph, captured.tensors, captured.at_batch(1))
+    walk = ProgramBuilder(captured.graph, captured.tensors, captured.at_batch(1))
     walk.found = set()
     walk.run()
     walk.found.clear()

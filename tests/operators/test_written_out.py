@@ -8,13 +8,13 @@ from torch import Tensor, nn
 from networks import Lambda, captured_of, points
 from normscope.graph.ir import Node
 from normscope.graph.recognise import name_of
-from normscope.operators.program import Walk
+from normscope.operators.program import ProgramBuilder
 from normscope.operators.written_out import Surroundings
 
 
 def _around(model: nn.Module, x: Tensor) -> Surroundings:
     captured = captured_of(model, x)
-    walk = Walk(captured.graph, captured.tensors, captured.at_batch(1))
+    walk = ProgramBuilder(captured.graph, captured.tensors, captured.at_batch(1))
     walk.run()
     return walk.around
 
@@ -53,7 +53,7 @@ def test_what_depends_on_the_input_later_is_no_shift() -> None:
     """Neither before nor after it is reached."""
     model = Lambda(lambda s, x: (x / (x.square().mean(-1, keepdim=True) + 0.1).sqrt()) + torch.where(x > 1, x, 0.0))
     captured = captured_of(model, points(2, 6))
-    (site,) = Walk(captured.graph, captured.tensors, captured.at_batch(1)).run().sites
+    (site,) = ProgramBuilder(captured.graph, captured.tensors, captured.at_batch(1)).run().sites
     assert (site.gamma, site.beta) == (None, None)
 
 

@@ -11,9 +11,9 @@ from normscope.papers.claim import (
     Claims,
     Outcome,
     Verdict,
+    assumes,
     bound,
     close,
-    given,
     holds,
     refuted,
     unsupported,
@@ -68,5 +68,8 @@ def test_verdicts_on_bounds() -> None:
 def test_verdicts_on_conditions() -> None:
     assert [holds(c, {}, "").verdict for c in (True, False)] == [Verdict.HOLDS, Verdict.FALSE]
     assert [refuted(c, {}, "").verdict for c in (True, False)] == [Verdict.FALSE, Verdict.HOLDS]
-    assert [given(c, {}, "", Verdict.LOOSE).verdict for c in (True, False)] == [Verdict.ASSUMPTION, Verdict.LOOSE]
+    assert [assumes(c, {}, "", Verdict.LOOSE).verdict for c in (True, False)] == [
+        Verdict.ASSUMPTION,
+        Verdict.LOOSE,
+    ]
     assert [unsupported(c, {}, "").verdict for c in (True, False)] == [Verdict.UNSUPPORTED, Verdict.HOLDS]

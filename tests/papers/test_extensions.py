@@ -7,7 +7,7 @@ import pytest
 from checked_claims import claim_entry
 from normscope.papers import extensions
 from normscope.papers.extensions import CLAIMS
-from normscope.papers.run import checked
+from normscope.papers.run import check_claim
 
 IDS = {
     "X-BNtrain", "X-BNfold", "X-RMS", "X-IN", "X-res", "X-att", "X-attB", "X-homog", "X-ressym", "X-share", "X-radial",
@@ -36,8 +36,8 @@ def test_a_residual_of_twice_the_identity() -> None:
 
 def test_a_wrong_constant_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(extensions, "batch_norm_batch_at", lambda *a: 1.0)
-    assert checked(CLAIMS["X-BNtrain"]).verdict == "false"
+    assert check_claim(CLAIMS["X-BNtrain"]).verdict == "false"
     monkeypatch.setattr(extensions, "rms_norm_at", lambda *a: 1.0)
-    assert checked(CLAIMS["X-RMS"]).verdict == "false"
+    assert check_claim(CLAIMS["X-RMS"]).verdict == "false"
     monkeypatch.setattr(extensions, "attention_constants", lambda *a: (1.0, 1.0, 1.0))
-    assert checked(CLAIMS["X-attB"]).error.startswith("CorrectionError")
+    assert check_claim(CLAIMS["X-attB"]).error.startswith("CorrectionError")

@@ -14,7 +14,7 @@ from normscope import audit
 from normscope.core.errors import InputError
 from normscope.papers.claim import Claim, Outcome, Verdict
 from normscope.papers.explain import located
-from normscope.papers.run import SOURCES, Audit, Entry, chosen_claims, every_claim
+from normscope.papers.run import SOURCES, Audit, CheckedClaim, chosen_claims, every_claim
 from normscope.papers.than2025.claims import normalizers
 
 #: What a reading of the papers found; of a claim with two parts, the part that is checked under its id.
@@ -181,4 +181,4 @@ def test_progress_names_each_claim() -> None:
 
 def test_an_entry_without_outcome_is_plain_data() -> None:
     claim = every_claim()["001-L1"]
-    assert Entry(claim, None, "E: no").to_dict()["verdict"] == "error"
+    assert CheckedClaim(claim, None, "E: no").to_dict()["verdict"] == "error"

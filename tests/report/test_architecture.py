@@ -8,12 +8,14 @@ from dataclasses import replace
 import pytest
 
 from normscope.analysis import analyze
-from normscope.report.architecture import SHOWN, Branch, architecture
+from normscope.core.result import NormalizerResult
+from normscope.core.value import Kind, Value
+from normscope.report.architecture import SHOWN, ModuleBranch, architecture
 from normscope.zoo.catalogue import build, example_input
 from report.samples import result
 
 
-def _walk(branches: Sequence[Branch]) -> Iterator[Branch]:
+def _walk(branches: Sequence[ModuleBranch]) -> Iterator[ModuleBranch]:
     for branch in branches:
         yield branch
         yield from _walk(branch.children)
@@ -43,6 +45,16 @@ def test_a_module_called_twice_is_marked_at_its_place() -> None:
     twice = [replace(normalizer, name=f"norm#{i}") for i in (1, 2)]
     marked = [b for b in architecture(result().blocks, twice).children if b.marks]
     assert [(b.name, b.marks[0].count) for b in marked] == [("norm", 2)]
+
+
+def test_normalizers_at_any_depth_are_counted_inside_a_block() -> None:
+    one = Value(0.0, Kind.CERTIFIED)
+    places = [NormalizerResult(name, "layer_norm", None, None, one) for name in ("a.norm", "a.b.norm", "c.norm")]
+    leaf = {"name": "", "type": "Block", "repeat": 1, "ops": [], "parameters": 0, "children": []}
+    inner = {**leaf, "name": "a.b", "children": [{**leaf, "name": "a.b.norm"}]}
+    outer = {**leaf, "name": "a", "children": [{**leaf, "name": "a.norm"}, inner]}
+    (branch,) = architecture([outer], places).children
+    assert [branch.inside, *(child.inside for child in branch.children)] == [2, 1, 1]
 
 
 def test_a_wide_level_is_cut_and_says_so() -> None:

@@ -10,7 +10,7 @@ import pytest
 from normscope import audit, explain
 from normscope.papers.claim import Claim, Outcome, Verdict
 from normscope.papers.explain import Answer, Explanation
-from normscope.papers.run import Audit, Entry, every_claim
+from normscope.papers.run import Audit, CheckedClaim, every_claim
 from normscope.report.audit import (
     answer_sections,
     audit_markdown,
@@ -25,8 +25,8 @@ PAGE = Path(__file__).parents[2] / "docs" / "audit.md"
 PART = ["001-L1", "001-C11", "001-C14=", "002-LN", "000-tight", "001-HKK"]
 
 
-def _entry(outcome: Outcome | None, error: str = "") -> Entry:
-    return Entry(
+def _entry(outcome: Outcome | None, error: str = "") -> CheckedClaim:
+    return CheckedClaim(
         Claim("001-Z", "than2025", "Lemma |0|", "a|b is c*d*e", "f", lambda: Outcome(Verdict.HOLDS)), outcome, error
     )
 

@@ -46,6 +46,14 @@ def test_no_bound_is_said() -> None:
     assert chart.to_dict()["lines"][0]["log10"] == [0.0, "inf", "inf"]
 
 
+def test_a_constant_of_zero_is_no_missing_bound() -> None:
+    """Its logarithm is minus infinity, another word for the script."""
+    curve = Curve.of([0.0, -math.inf], Kind.CERTIFIED)
+    chart = depth_chart(result(depth=Depth(("input", "output"), ("input", "output"), {"global": curve})), "c")
+    assert chart is not None
+    assert chart.to_dict()["lines"][0]["log10"] == [0.0, "-inf"]
+
+
 def test_results_side_by_side() -> None:
     """Places called alike are shared; others are counted; styles come round again."""
     short = Depth(

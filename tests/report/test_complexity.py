@@ -65,7 +65,7 @@ def test_a_network_without_normalizers_has_none() -> None:
     """The table is replaced by a word."""
     plain = complexity_sections(_iterations(result(normalizers=())))
     section = next(s for s in plain if s.title == "with normalizers")
-    assert (section.table, section.after) == (None, ("there are none",))
+    assert (section.table, section.after) == (None, ("there are no normalizers",))
 
 
 def test_the_real_graph_comes_with_the_kind_of_its_constants() -> None:

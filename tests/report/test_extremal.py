@@ -8,7 +8,7 @@ from dataclasses import replace
 from xml.etree import ElementTree
 
 from normscope.core.value import Kind, Value
-from normscope.papers.than2025.extremal.constructions import Settings, Shown
+from normscope.papers.than2025.extremal.constructions import ConstructionReport, ConstructionSettings
 from normscope.report.extremal import (
     BLOCKS,
     PLAIN_BLOCKS,
@@ -20,7 +20,7 @@ from normscope.report.extremal import (
 )
 from normscope.report.table import plain_text
 
-SHOWN = Shown(
+SHOWN = ConstructionReport(
     "a title",
     {
         "constant": Value.of(100.0, Kind.CERTIFIED, statement="than2025 Theorem 6"),
@@ -84,10 +84,10 @@ def test_blocks_follow_the_numbers() -> None:
 
 def test_the_document_is_strict_json() -> None:
     """Infinities are words; one width stands for all that are equal."""
-    document = extremal_document("theorem-6", Settings((4, 4, 4), 3.0), SHOWN)
+    document = extremal_document("theorem-6", ConstructionSettings((4, 4, 4), 3.0), SHOWN)
     read = json.loads(json.dumps(document, allow_nan=False))
     assert (read["construction"], read["settings"]["widths"], read["settings"]["depth"]) == ("theorem-6", 4, 2)
     assert read["series"]["gone"] == {"x": [1.0, 3.0], "log10": [0.0, "-inf"]}
     assert read["values"]["constant"]["kind"] == "certified"
     assert read["notes"] == ["a note"]
-    assert extremal_document("layernorm", Settings((2, 3)), SHOWN)["settings"]["widths"] == [2, 3]
+    assert extremal_document("layernorm", ConstructionSettings((2, 3)), SHOWN)["settings"]["widths"] == [2, 3]

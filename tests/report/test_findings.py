@@ -11,7 +11,7 @@ from normscope.doctor.fixes.run import FixResult
 from normscope.doctor.run import CheckResult
 from normscope.report.findings import LISTED, WIDTH, check_sections, findings_text, fix_text, github_text
 from normscope.report.html import report_html
-from normscope.report.sarif import Source, sarif_text
+from normscope.report.sarif import SourceLocation, sarif_text
 
 LONG = Finding(
     "NS101", Severity.WARNING, "a.b", "word " * 60 + "end", {"n": 1}, Certainty.PROVED, fix="do <this> & that " * 10
@@ -74,7 +74,7 @@ def test_one_command_for_each_finding() -> None:
         Finding("NS003", Severity.INFO, "", "a remark"),
     )
     result = CheckResult("m", findings)
-    assert github_text(result, Source("a,b.py", 2)).splitlines() == [
+    assert github_text(result, SourceLocation("a,b.py", 2)).splitlines() == [
         "::error file=a%2Cb.py,line=2,title=NS204 bn::half of it: 50 %25, gone (likely)",
         "::notice file=a%2Cb.py,line=2,title=NS003 model::a remark (likely)",
     ]

@@ -12,16 +12,24 @@ from importlib.resources import files
 from pathlib import Path
 
 import pytest
+import torch
 
 import normscope
+from curved import classifier, labelled
 from normscope.analysis.checkpoint import CheckpointResult, TensorResult
+from normscope.analysis.stored_results import PanelResult
+from normscope.core.depth_curve import Depth
 from normscope.core.errors import InputError
 from normscope.core.finding import Certainty, Finding, Severity
 from normscope.core.result import Coverage, Result
+from normscope.curvature.run import curvature
+from normscope.report.analysis import compare_rows
 from normscope.report.embed import digest, read_back
-from normscope.report.html import report_html, save_html
+from normscope.report.html import HOTTEST, hot_rows, layer_rows, panel_sections, report_html, save_html
 from normscope.report.numbers import page_value, sort_key
+from normscope.weight_normalization import WeightNormNetwork, verify
 from report.samples import deep, opaque, result
+from report.test_bounds import bounds_result
 
 VENDOR = files("normscope.report") / "vendor"
 VOID = {"meta", "input", "br", "link", "img", "path", "line"}
@@ -144,7 +152,7 @@ def test_findings_are_shown_gravest_first_and_grouped() -> None:
     assert text.index("NS1") < text.index("NS2")
     assert "&lt;norm&gt;" in text
     assert "at 2 places" in text
-    assert "To do:</strong> mend it" in text
+    assert "Fix:</strong> mend it" in text
     assert "ratio: 0.25" in text
     assert "No findings." in report_html(result(), findings=[])
     assert "No checks were run" in report_html(result())
@@ -202,3 +210,74 @@ def test_vendored_files_are_what_they_are_said_to_be() -> None:
     licence = (VENDOR / "LICENSE-uPlot.txt").read_text()
     assert licence.startswith("The MIT License")
     assert html.escape(licence.strip().splitlines()[-1], quote=False) in html.unescape(report_html(result()))
+
+
+def test_rows_follow_the_network() -> None:
+    """Layers and normalizers in one list, numbered from one; without places, layers come first."""
+    assert [(r.place, r.name, r.role) for r in layer_rows(result())] == [
+        (1, "fc", "layer"),
+        (2, "norm", "normalizer"),
+        (3, "out", "layer"),
+    ]
+    assert [r.name for r in layer_rows(replace(result(), depth=Depth()))] == ["fc", "out", "norm"]
+
+
+def test_rows_hold_the_values_of_the_result() -> None:
+    """The very same objects, and the facts in words."""
+    fc, norm, out = layer_rows(result())
+    found = result()
+    assert (fc.proved, fc.attained, fc.folded) == (found.layers[0].upper, found.layers[0].lower, None)
+    assert out.folded == found.layers[1].folded
+    assert (norm.printed, norm.is_bound, norm.floor) == (
+        found.normalizers[0].printed,
+        False,
+        found.normalizers[0].on_floor,
+    )
+    assert (norm.size, norm.note) == ("4 per group", "eps 1.000×10⁻⁵, least std seen 0.5")
+
+
+def test_the_hottest_channels_come_first() -> None:
+    """At most some of them, by how far they stand out in factor or variance."""
+    rows, total = hot_rows(deep(20))
+    assert (len(rows), total) == (HOTTEST, 40)
+    assert [r["heat"] for r in rows] == sorted((r["heat"] for r in rows), reverse=True)
+    ((only,), one) = hot_rows(result())
+    assert (only["heat"], only["factor"], only["variance"], one) == (40.0, "9", "-", 1)
+
+
+def test_side_by_side_leaves_out_what_nobody_has() -> None:
+    """A constant that one of two results has is there, with a gap for the other."""
+    rows = dict(compare_rows([result(), result(end_to_end={"global": None}, effect={})]))
+    assert rows["certified, all inputs"][1] is None
+    assert "printed (Corollary 11)" not in rows
+    assert rows["bound with normalizers over bound without"][1] is None
+
+
+def _panels() -> list[PanelResult]:
+    curved = curvature(classifier(), labelled(), density=1, probes=2, top=1)
+    proved = verify(WeightNormNetwork(3, width=8, depth=2, seed=0), torch.eye(3), torch.ones(3, 1))
+    return [curved, bounds_result(), proved]
+
+
+def test_a_page_shows_every_panel_with_its_charts() -> None:
+    """Beside a capacity result: each title once as a heading, each chart drawn under a name of its own."""
+    panels = _panels()
+    sections = panel_sections(panels)
+    page = report_html(result(), panels=panels)
+    for title in ("density", "generalization bounds of &lt;net&gt;", "weight normalization: bounds and"):
+        assert f"<h2>{title}" in page
+    charts = [s.chart for s in sections if s.chart is not None]
+    assert len(charts) == 4
+    drawn = re.findall(r'<figure class="chart" id="(panel\d+)"', page)
+    assert drawn == [c.id for c in charts]
+    assert len(set(drawn)) == 4
+    for chart in charts:
+        assert f'"{chart.id}":' in page  # what the script draws
+
+
+def test_panels_alone_make_a_page() -> None:
+    """The title is the first section's; names are spelled safely, and nothing is fetched."""
+    page = report_html({}, panels=[bounds_result()])
+    assert "<h1>generalization bounds of &lt;net&gt;</h1>" in page
+    assert "<net>" not in page
+    assert "a &lt;skip&gt;" in page

@@ -12,7 +12,7 @@ import pytest
 
 from normscope.monitor.run import Run
 from normscope.monitor.sinks.folder import RunFolder
-from normscope.report.live import broken, last_text, policy_of, render_live, said
+from normscope.report.live import last_text, line_descriptions, nonfinite_warnings, policy_of, render_live
 
 
 def _line(name: str, **rest: str) -> dict[str, str]:
@@ -60,7 +60,7 @@ def test_without_points_it_still_is_a_page() -> None:
     """A run that has not begun has no facts."""
     facts = dict.fromkeys(("model", "parameters", "preset", "started", "commit"))
     state = _state(facts=facts, notes=[], more_notes=0, last={}) | {"groups": []}
-    assert "There are no points yet" in render_live(state)
+    assert "No points yet" in render_live(state)
 
 
 @pytest.mark.parametrize("live", [True, False])
@@ -77,21 +77,21 @@ def test_the_policy_allows_the_script_and_the_style_of_the_page_alone(live: bool
 
 def test_words_are_said_once_where_they_are_the_same() -> None:
     """And by line where they are not."""
-    (one,) = said({"lines": [_line("a"), _line("b")]})
+    (one,) = line_descriptions({"lines": [_line("a"), _line("b")]})
     assert (one["label"], one["words"]) == ("", "w")
     lines = [_line("a"), *(_line(n, words="v") for n in "bcdef")]
-    assert [s["label"] for s in said({"lines": lines})] == ["a", "b, c, d and 2 more"]
+    assert [s["label"] for s in line_descriptions({"lines": lines})] == ["a", "b, c, d and 2 more"]
 
 
 def test_warnings_of_numbers_that_are_not_finite() -> None:
     """A few by name, the others counted."""
     group = {"lines": [_line(str(i)) for i in range(8)]}
     runs = [{"name": "r", "broken": {str(i): [i + 1, 1000] for i in range(7)}}]
-    found = broken(group, runs)
+    found = nonfinite_warnings(group, runs)
     assert found[0] == "r, 0: 1 number not finite, first at step 1,000"
     assert found[-1] == "and 2 lines more with numbers that are not finite"
     assert len(found) == 6
-    assert broken(group, [{"name": "r", "broken": {}}]) == []
+    assert nonfinite_warnings(group, [{"name": "r", "broken": {}}]) == []
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,7 @@ import pytest
 
 from normscope.core.finding import Finding, Severity
 from normscope.doctor.run import CheckResult
-from normscope.report.sarif import Source, sarif, sarif_text
+from normscope.report.sarif import SourceLocation, sarif, sarif_text
 
 SCHEMA = json.loads((Path(__file__).parent / "sarif_subset.schema.json").read_text())
 FINDINGS = (
@@ -27,7 +27,7 @@ RESULT = CheckResult(
 def test_the_log_fits_the_schema() -> None:
     """With and without a source file, with and without findings; a spoiled one does not."""
     validator = jsonschema.Draft7Validator(SCHEMA)
-    for document in (sarif(RESULT), sarif(RESULT, Source("a b/net.py", 7)), sarif(CheckResult("m", ()))):
+    for document in (sarif(RESULT), sarif(RESULT, SourceLocation("a b/net.py", 7)), sarif(CheckResult("m", ()))):
         validator.validate(json.loads(json.dumps(document, allow_nan=False)))
     spoiled = sarif(RESULT)
     spoiled["runs"][0]["results"][0]["level"] = "fatal"
@@ -37,7 +37,7 @@ def test_the_log_fits_the_schema() -> None:
 
 def test_rules_results_and_places() -> None:
     """Each result points at its rule; severities become levels."""
-    run = json.loads(sarif_text(RESULT, Source("net.py", 7)))["runs"][0]
+    run = json.loads(sarif_text(RESULT, SourceLocation("net.py", 7)))["runs"][0]
     rules = run["tool"]["driver"]["rules"]
     assert [r["id"] for r in rules] == ["NS003", "NS101", "NS204", "NS301"]
     assert [rules[r["ruleIndex"]]["id"] for r in run["results"]] == [r["ruleId"] for r in run["results"]]
@@ -51,5 +51,5 @@ def test_rules_results_and_places() -> None:
 
 def test_a_path_becomes_a_uri() -> None:
     """Blanks are escaped."""
-    run = sarif(RESULT, Source("a b/net.py"))["runs"][0]
+    run = sarif(RESULT, SourceLocation("a b/net.py"))["runs"][0]
     assert run["results"][0]["locations"][0]["physicalLocation"]["artifactLocation"]["uri"] == "a%20b/net.py"

@@ -9,22 +9,22 @@ from xml.etree import ElementTree
 from hypothesis import given
 from hypothesis import strategies as st
 
-from normscope.report.charts import Chart, Line
-from normscope.report.svg import HEIGHT, POINTS, WIDTH, span, still, ticks
+from normscope.report.charts import Chart, ChartLine
+from normscope.report.svg import HEIGHT, POINTS, WIDTH, span, static_svg, ticks
 
 NUMBERS = st.one_of(st.none(), st.floats(-1e15, 1e15), st.sampled_from([math.inf, -math.inf]))
 
 
 def _chart(*lines: tuple[float | None, ...], names: str = "a", **rest: object) -> Chart:
     count = max(len(x) for x in lines)
-    made = tuple(Line("global", "proved", "certified", "", x) for x in lines)
-    return Chart("c", "a title", (names,) * count, ("layer",) * count, made, **rest)  # type: ignore[arg-type]
+    made = tuple(ChartLine("global", "proved", "certified", "", x) for x in lines)
+    return Chart("c", "a title", (names,) * count, made, **rest)  # type: ignore[arg-type]
 
 
 @given(st.lists(NUMBERS, min_size=1, max_size=30))
 def test_whatever_the_numbers_it_is_a_picture(numbers: list[float | None]) -> None:
     """Gaps, infinities, one point, huge ranges: XML that parses, every point inside the frame."""
-    root = ElementTree.fromstring(still(_chart(tuple(numbers))))
+    root = ElementTree.fromstring(static_svg(_chart(tuple(numbers))))
     for path in root.iter("path"):
         for x, y in re.findall(r"(-?[\d.]+) (-?[\d.]+)", path.get("d") or ""):
             assert 0 <= float(x) <= WIDTH
@@ -33,7 +33,7 @@ def test_whatever_the_numbers_it_is_a_picture(numbers: list[float | None]) -> No
 
 def test_names_are_escaped_and_numbers_told() -> None:
     """A name cannot become markup; those who do not see the picture are told its ends."""
-    text = still(_chart((0.0, 2.0), names="<b>&\"'"))
+    text = static_svg(_chart((0.0, 2.0), names="<b>&\"'"))
     assert "<b>" not in text
     root = ElementTree.fromstring(text)
     assert root.get("aria-label") == "a title: proved (certified) from 1 to 100"
@@ -42,7 +42,7 @@ def test_names_are_escaped_and_numbers_told() -> None:
 def test_a_long_line_is_thinned() -> None:
     """Its size does not grow with the network, and its last point is kept."""
     numbers = tuple(float(i % 7) for i in range(20_000))
-    text = still(_chart(numbers))
+    text = static_svg(_chart(numbers))
     assert text.count("L") <= POINTS + 1
     assert len(text) < 20_000
 

@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import nn
 
-from normscope.analysis.stored_results import read_beside
+from normscope.analysis.stored_results import read_panel
 from normscope.core.errors import InputError
 from normscope.geometry.discover import Symmetries, symmetry
 from normscope.report.html import report_html
@@ -47,7 +47,7 @@ def test_orbits_on_the_page_and_from_a_file(tmp_path: Path) -> None:
     """What was read says what was written, and a page shows it as a chart."""
     model = nn.Sequential(nn.Linear(3, 4), nn.BatchNorm1d(4), nn.ReLU(), nn.Linear(4, 2))
     found = symmetry(model, torch.randn(8, 3), name="net", follow_orbits=True)
-    read = read_beside(found.save(tmp_path / "symmetry.json"))
+    read = read_panel(found.save(tmp_path / "symmetry.json"))
     assert isinstance(read, Symmetries)
     assert read.to_dict() == found.to_dict()
     assert str(read) == str(found)

@@ -28,7 +28,7 @@ def test_plain_text_is_ascii_without_boxes() -> None:
 
 def test_words_flush_left_numbers_right() -> None:
     """Words flush left numbers right."""
-    text = plain_text([Section("t", table=Table(("name", "n"), (("a", "1"), ("bbbbb", "22")), frozenset({"name"})))])
+    text = plain_text([Section("t", table=Table(("name", "n"), (("a", "1"), ("bbbbb", "22")), ("name",)))])
     assert text.splitlines()[1:] == ["  name    n", "  a       1", "  bbbbb  22"]
 
 

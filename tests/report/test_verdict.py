@@ -26,8 +26,8 @@ def test_bound_and_attained_of_one_domain_stand_together() -> None:
         "stretches by at most 316 (certified)."
     )
     assert [sentence_text(m) for m in found.more] == [
-        "Where every normalizer sees at least the spread it saw in the data, at most 30 (certified), and 4 (attained) "
-        "at some of them."
+        "On inputs with at least the standard deviation of the data before every normalizer, at most 30 (certified), "
+        "and 4 (attained) at some of them."
     ]
     assert found.coverage == "All 5 operations were understood; 100 % of 40 parameters covered."
     assert found.complete

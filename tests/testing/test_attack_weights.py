@@ -9,7 +9,7 @@ import pytest
 
 import normscope
 from normscope.testing.attack_weights import attack_weights
-from refuting import convolutional, less, scene, small
+from refuting import context, convolutional, less, small
 
 
 @pytest.mark.turns(2)
@@ -18,7 +18,7 @@ def test_what_was_computed_stands(network: Any) -> None:
     """Every weight is attacked, and none falls."""
     model, data, result = network()
     weights = normscope.weight_lipschitz(model, data)
-    here = scene(model, data, result)
+    here = context(model, data, result)
     attack_weights(here, weights)
     assert [str(a) for a in here.attacks if a.refuted] == []
     assert here.skipped == []
@@ -37,7 +37,7 @@ def test_forged_constants_fall() -> None:
         input_norm=less(last.input_norm),
         stacked={**last.stacked, "certified": less(last.stacked["certified"])},
     )
-    here = scene(model, data, result)
+    here = context(model, data, result)
     attack_weights(here, replace(weights, weights=(*weights.weights[:-1], forged)))
     refuted = {a.number for a in here.attacks if a.refuted}
     assert {a.name for a in here.attacks if a.refuted} == {last.name}

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from fingerprints import fingerprint
 from normscope.core.errors import InputError
 from normscope.graph.inputs import ModelInputs
-from normscope.testing.hooked_model import NARROW_NOISE, WIDE_NOISE, HookedModel
+from normscope.testing.hooked_model import FLOAT32_NOISE, FLOAT64_NOISE, HookedModel
 
 
 def _hooked(model: nn.Module, x: Tensor, kind: str = "input", shape: tuple[int, ...] | None = None) -> HookedModel:
@@ -58,8 +58,8 @@ def test_embeddings_of_the_tokens_are_the_point_and_nothing_is_computed_in_float
     change = (hooked(moved[None]).output - hooked(point[None]).output).reshape(3, 4)
     assert torch.allclose(change[0], torch.full((4,), 2e-9, dtype=torch.float64), rtol=1e-5)
     assert float(change[1:].abs().max()) == 0.0
-    assert hooked.noise == WIDE_NOISE
-    assert NARROW_NOISE > WIDE_NOISE
+    assert hooked.noise == FLOAT64_NOISE
+    assert FLOAT32_NOISE > FLOAT64_NOISE
 
 
 class _Experts(nn.Module):
@@ -84,7 +84,7 @@ def test_grouped_products_are_computed_in_float64() -> None:
     rows, (first, second) = x.reshape(4, 8), model.matrices.detach().double()
     expected = torch.cat([rows[:2] @ first, rows[2:3] @ second, torch.zeros(1, 8, dtype=torch.float64)])
     assert torch.allclose(hooked(x).output.reshape(4, 8), expected, rtol=1e-14)
-    assert hooked.noise == WIDE_NOISE
+    assert hooked.noise == FLOAT64_NOISE
 
 
 def test_weights_and_shifts_can_be_put_in_place() -> None:

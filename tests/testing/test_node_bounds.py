@@ -16,7 +16,7 @@ from normscope.lipschitz.lower import EndToEnd
 from normscope.lipschitz.segments import SegmentNorms
 from normscope.operators.expression import Expr
 from normscope.operators.nonlinear import Range
-from normscope.operators.program import Walk
+from normscope.operators.program import ProgramBuilder
 from normscope.testing.node_bounds import node_violations, tensors_inside
 
 
@@ -39,7 +39,7 @@ class Inside:
     def __init__(self) -> None:
         self.model = seeded(Split())
         captured = captured_of(self.model, points(3, 4))
-        self.walk = Walk(captured.graph, captured.tensors, captured.at_batch(1))
+        self.walk = ProgramBuilder(captured.graph, captured.tensors, captured.at_batch(1))
         program = self.walk.run()
         self.end = EndToEnd(captured, program, captured.at_batch(1))
         self.points = points(5, 4, seed=1)

@@ -13,7 +13,7 @@ from fuzzing.draw import Draw, Function
 from networks import spectral_norm
 from normscope.operators import normalization, registry
 from normscope.operators.registry import Call
-from normscope.testing.upper_bound import Checked, check_upper_bound
+from normscope.testing.upper_bound import UpperBoundCheck, check_upper_bound
 
 X = Draw(0).tensor(4, 6)
 #: Norm of the matrix of running sums, of ones on and below its diagonal, for six entries: 1/(2 sin(pi/(4 n + 2))).
@@ -150,7 +150,7 @@ def test_the_seed_decides_everything() -> None:
 
 def test_comparisons_know_what_rounding_may_do() -> None:
     """A value beyond a bound counts, up to the error of its evaluation; derivatives lost in noise and NaN do not."""
-    checked = Checked({"d": math.log(2.0)}, {"d": math.log(1.5)}, noise=1e-3)
+    checked = UpperBoundCheck({"d": math.log(2.0)}, {"d": math.log(1.5)}, noise=1e-3)
     for nothing in (math.nan, math.inf, 0.0, -1.0):
         checked.compare("d", nothing, "a Jacobian")
     checked.compare("d", 1e-4, "a Jacobian")
@@ -164,7 +164,7 @@ def test_comparisons_know_what_rounding_may_do() -> None:
     checked.compare("d", 2.1, "ascent")
     assert len(checked.violations) == 3
     assert checked.attained["d"] == pytest.approx(math.log(2.1))
-    zero = Checked({"d": -math.inf}, {"d": -math.inf})
+    zero = UpperBoundCheck({"d": -math.inf}, {"d": -math.inf})
     zero.compare("d", 1e-9, "a Jacobian")
     assert zero.violations == []
     zero.compare("d", 1e-9, "a pair")

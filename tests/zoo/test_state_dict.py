@@ -273,6 +273,13 @@ def test_tied_weights_need_one_copy(tmp_path: Path) -> None:
     assert mismatch(GPT(width=8, layers=1, tied=False), state) == "missing: head.weight"
 
 
+def test_a_view_of_a_part_of_a_weight_is_a_tensor_of_its_own() -> None:
+    """It begins at the same address, and its numbers are not those of the whole."""
+    model = nn.Linear(2, 3)
+    model.register_buffer("head", model.weight.detach()[:1])
+    assert mismatch(model, nn.Linear(2, 3).state_dict()) == "missing: head"
+
+
 def test_complex_weights_are_refused(tmp_path: Path) -> None:
     """They would lose their imaginary parts."""
     torch.save({"weight": torch.ones(1, 2, dtype=torch.complex64), "bias": torch.ones(1)}, tmp_path / "m.pt")

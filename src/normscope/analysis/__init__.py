@@ -1,4 +1,4 @@
-"""One analysis, put together: model and data in, result out.
+"""The steps of an analysis: from a model and data to a result.
 
 The names are loaded when they are first used: the doctor needs the steps of an analysis, not all of it.
 """

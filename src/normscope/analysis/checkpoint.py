@@ -1,4 +1,4 @@
-"""Checkpoints without their model: the norm of every weight, one tensor in memory at a time."""
+"""Checkpoints without their model: the norm of every weight, with one tensor in memory at a time."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ class TensorResult:
 
 @dataclass(frozen=True, repr=False)
 class CheckpointResult(Stored, Shown):
-    """What the weights alone tell.
+    """Norms and statistics of the tensors of a checkpoint.
 
     Attributes:
         checkpoint: name of the file or folder, files, number of tensors and numbers, bytes.
@@ -126,7 +126,7 @@ def analyze_checkpoint(path: str | Path, progress: Progress | None = None) -> Ch
 
 
 def is_checkpoint(text: str) -> bool:
-    """Return whether a user's text names weights rather than a model: by its ending, or a directory.
+    """Return whether a command-line argument names a checkpoint rather than a model, by its suffix or as a directory.
 
     >>> is_checkpoint("a/model.safetensors"), is_checkpoint("zoo:relu10"), is_checkpoint("net.py:build")
     (True, False, False)
@@ -138,7 +138,7 @@ def is_checkpoint(text: str) -> bool:
 
 
 def _headers(files: list[Path]) -> list[TensorEntry]:
-    """Return the entries of several files, which together must be one checkpoint: no name comes twice."""
+    """Return the entries of the files of one checkpoint, in which names must be unique."""
     place: dict[str, Path] = {}
     entries = [(file, entry) for file in files for entry in read_header(file)]
     for file, entry in entries:
@@ -181,14 +181,14 @@ def _unmeasured(entry: TensorEntry, tensor: Tensor) -> str:
 
 
 def _is_named_as_weight(entry: TensorEntry) -> bool:
-    """Return whether a tensor is a parameter or a statistic by its name, and no mask."""
+    """Return whether the name of a tensor is that of a parameter or statistic rather than a mask."""
     last = entry.name.lower().rpartition(".")[2]
     known = (Role.EMBEDDING, Role.NORM_SCALE, Role.BIAS, Role.RUNNING_STATISTICS)
     return "mask" not in last and (entry.role in known or bool(re.search("weight|kernel|original", last)))
 
 
 def _measure(entry: TensorEntry, tensor: Tensor, gains: dict[str, Tensor]) -> TensorResult:
-    """Return what one tensor tells."""
+    """Return the norm and statistics of one tensor."""
     base = TensorResult(entry.name, entry.role.value, entry.shape, entry.dtype, tensor.numel())
     reason = _unmeasured(entry, tensor)
     if reason:
@@ -220,7 +220,7 @@ def _linear(base: TensorResult, weight: Tensor, rounding: float, note: str) -> T
 
 
 def _effective(entry: TensorEntry, tensor: Tensor, gains: dict[str, Tensor]) -> tuple[Tensor | None, float, str]:
-    """Return the weight as it acts (None if it has no numbers), the relative rounding error of it, and a note.
+    """Return the effective weight (``None`` if it is undefined), its relative rounding error, and a note.
 
     The direction of a weight-normalized tensor is combined with its gain where the gain came before it in the file.
     """
@@ -268,7 +268,7 @@ def _lower(bounds: NormBounds) -> Value:
 
 
 def _facts(entry: TensorEntry, tensor: Tensor) -> dict[str, float]:
-    """Return extremes of a vector: of a scale or bias its largest magnitude, of a variance the deviations."""
+    """Return the largest magnitude of a scale or bias, or the extreme standard deviations of a variance."""
     if entry.role is Role.RUNNING_STATISTICS and entry.name.lower().endswith(("var", "variance")):
         low, high = (float(x) for x in torch.aminmax(tensor.double()))
         deviations = {"std_min": math.sqrt(max(low, 0.0)), "std_max": math.sqrt(max(high, 0.0))}
@@ -301,7 +301,7 @@ def _products(results: list[TensorResult]) -> dict[str, Value]:
 
 
 def _messages(results: list[TensorResult], path: Path) -> Iterator[str]:
-    """Return what a reader must know before the numbers."""
+    """Return notes on the result."""
     yield "weights only: no statement about the network; roles are guessed from names and shapes"
     if (path / "config.json").is_file():
         yield f"the directory has a config.json: pass hf:{path} to analyze the network itself"

@@ -50,8 +50,8 @@ def _change(first: Value | None, value: Value | None) -> float | None:
 
 
 @dataclass(frozen=True)
-class Row:
-    """One layer, normalizer or tensor as it is in each model."""
+class ComparedPart:
+    """One layer, normalizer or tensor in each of the models."""
 
     names: tuple[str | None, ...]  #: its name in each model; ``None`` where there is none
     kinds: tuple[str | None, ...]  #: what it is in each
@@ -66,7 +66,7 @@ class Row:
     def largest_change(self) -> float:
         """Return the largest change of any of its numbers, in decades; infinite where a part is missing.
 
-        >>> Row(("a", None), ("matrix", None), ()).largest_change
+        >>> ComparedPart(("a", None), ("matrix", None), ()).largest_change
         inf
         """
         if any(name is None for name in self.names):
@@ -95,8 +95,8 @@ class Comparison(Saved, Shown):
 
     models: tuple[str, ...]
     end_to_end: tuple[Quantity, ...]
-    layers: tuple[Row, ...]
-    normalizers: tuple[Row, ...] = ()
+    layers: tuple[ComparedPart, ...]
+    normalizers: tuple[ComparedPart, ...] = ()
     findings: tuple[tuple[Finding, tuple[bool, ...]], ...] = ()
     checked: tuple[bool, ...] = ()
     messages: tuple[str, ...] = ()
@@ -104,8 +104,8 @@ class Comparison(Saved, Shown):
 
     @property
     def numbers(self) -> list[dict[str, Any]]:
-        """Return every number of every part in a row: part, name, what it is, and its value in each model."""
-        whole = [Row(("",), ("",), self.end_to_end)]
+        """Return one row for every number of every part: part, name, quantity, and its value in each model."""
+        whole = [ComparedPart(("",), ("",), self.end_to_end)]
         parts = {"network": whole, "layer": self.layers, "normalizer": self.normalizers}
         return [
             {"part": part, "name": row.name, "number": q.name, **dict(zip(self.models, q.values, strict=True))}
@@ -115,11 +115,11 @@ class Comparison(Saved, Shown):
         ]
 
     def new_findings(self, model: int) -> tuple[Finding, ...]:
-        """Return what is found in a model and not in the first, if the doctor saw both."""
+        """Return findings in a model that are not in the first, if both were checked."""
         return self._found_in(model, 0)
 
     def gone_findings(self, model: int) -> tuple[Finding, ...]:
-        """Return what is found in the first and not in a model, if the doctor saw both."""
+        """Return findings in the first model that are not in another, if both were checked."""
         return self._found_in(0, model)
 
     def _found_in(self, model: int, other: int) -> tuple[Finding, ...]:
@@ -183,20 +183,24 @@ def compare(results: Mapping[str, Comparable], findings: Mapping[str, Sequence[F
 
 
 def _quantities(values: Sequence[Mapping[str, Value | None]]) -> tuple[Quantity, ...]:
-    """Return every number that one of the models has."""
+    """Return every quantity that at least one model has."""
     keys = dict.fromkeys(key for column in values for key, value in column.items() if value is not None)
     return tuple(Quantity(key, tuple(column.get(key) for column in values)) for key in keys)
 
 
-def _rows(columns: Sequence[Sequence[Any]], signature: Sequence[str], numbers: Sequence[str]) -> tuple[Row, ...]:
+def _rows(
+    columns: Sequence[Sequence[Any]], signature: Sequence[str], numbers: Sequence[str]
+) -> tuple[ComparedPart, ...]:
     """Return the aligned rows of parts, each with those of its numbers that some model has."""
     rows = []
-    for places in align([[Part(x.name, tuple(getattr(x, key) for key in signature)) for x in c] for c in columns]):
+    for places in align(
+        [[PartSignature(x.name, tuple(getattr(x, key) for key in signature)) for x in c] for c in columns]
+    ):
         items = [None if i is None else column[i] for i, column in zip(places, columns, strict=True)]
         kinds = tuple(None if x is None else str(getattr(x, "kind", None) or getattr(x, "role", "")) for x in items)
         found = (Quantity(n, tuple(None if x is None else getattr(x, n) for x in items)) for n in numbers)
         quantities = tuple(q for q in found if any(v is not None for v in q.values))
-        rows.append(Row(tuple(None if x is None else x.name for x in items), kinds, quantities))
+        rows.append(ComparedPart(tuple(None if x is None else x.name for x in items), kinds, quantities))
     return tuple(rows)
 
 
@@ -213,8 +217,8 @@ def _findings(
     return seen, tuple(name in findings for name in names)
 
 
-def _messages(rows: Sequence[Row]) -> tuple[str, ...]:
-    """Return what alignment has to say: parts that only some have."""
+def _messages(rows: Sequence[ComparedPart]) -> tuple[str, ...]:
+    """Return messages about parts that are missing or renamed in some models."""
     alone = sum(any(name is None for name in row.names) for row in rows)
     renamed = sum(len({n for n in row.names if n is not None}) > 1 for row in rows)
     said = {
@@ -225,7 +229,7 @@ def _messages(rows: Sequence[Row]) -> tuple[str, ...]:
 
 
 def _other_domains(results: Sequence[Result]) -> tuple[str, ...]:
-    """Return a warning where numbers of one row speak of different inputs or statistics."""
+    """Return warnings if the models were analyzed on different inputs, data or BatchNorm modes."""
     modes = {str(r.model.get("mode")) for r in results}
     shapes = {json.dumps([[b["name"], list(b["shape"])] for b in r.input.get("blocks", ())]) for r in results}
     data = {json.dumps(r.input.get("source"), sort_keys=True, default=str) for r in results}
@@ -238,30 +242,30 @@ def _other_domains(results: Sequence[Result]) -> tuple[str, ...]:
 
 
 @dataclass(frozen=True)
-class Part:
-    """A layer or normalizer as alignment sees it."""
+class PartSignature:
+    """What layers or normalizers of two models are matched by."""
 
     name: str  #: its module path
     #: what it is, e.g. its kind and shape; parts of other names are matched only if these are equal
     signature: Hashable
 
 
-def align(columns: Sequence[Sequence[Part]]) -> list[tuple[int | None, ...]]:
-    """Return rows that hold, for each network, the place of the part in its list, or ``None`` if it has no such part.
+def align(columns: Sequence[Sequence[PartSignature]]) -> list[tuple[int | None, ...]]:
+    """Align the parts of several networks: each row holds the index of a part in every network, or ``None``.
 
-    The first network is the measure: every other one is matched to the rows there are, and what it has beyond them
-    gets rows of its own, after the row of the part before it. Parts match if their names are equal, and otherwise
-    between matched neighbours if their signatures are, in order.
+    Every network is matched to the rows of those before it; a part without a match gets a row of its own, after that of
+    its predecessor. Parts match if their names are equal; between matched neighbours, parts with equal signatures match
+    in order.
 
-    >>> a = [Part("fc1", 3), Part("norm", "bn"), Part("fc2", 3)]
-    >>> b = [Part("fc1", 3), Part("fc2", 3), Part("fc3", 3)]
+    >>> a = [PartSignature("fc1", 3), PartSignature("norm", "bn"), PartSignature("fc2", 3)]
+    >>> b = [PartSignature("fc1", 3), PartSignature("fc2", 3), PartSignature("fc3", 3)]
     >>> align([a, b])
     [(0, 0), (1, None), (2, 1), (None, 2)]
     """
     if not columns:
         return []
     rows: list[tuple[int | None, ...]] = [(i,) for i in range(len(columns[0]))]
-    faces: list[Part] = list(columns[0])
+    faces: list[PartSignature] = list(columns[0])
     for width, column in enumerate(columns[1:], start=1):
         matched = _match(faces, column)
         taken = {j: i for i, j in matched.items()}
@@ -271,7 +275,7 @@ def align(columns: Sequence[Sequence[Part]]) -> list[tuple[int | None, ...]]:
             before = taken.get(j, before)
             if j not in taken:
                 new[before].append(j)
-        merged: list[tuple[tuple[int | None, ...], Part]] = []
+        merged: list[tuple[tuple[int | None, ...], PartSignature]] = []
         for i in range(-1, len(rows)):
             merged += [((*rows[i], matched.get(i)), faces[i])] if i >= 0 else []
             merged += [((*[None] * width, j), column[j]) for j in new[i]]
@@ -279,8 +283,8 @@ def align(columns: Sequence[Sequence[Part]]) -> list[tuple[int | None, ...]]:
     return rows
 
 
-def _match(faces: Sequence[Part], column: Sequence[Part]) -> dict[int, int]:
-    """Return the place in the column of each face that has one there; order is kept."""
+def _match(faces: Sequence[PartSignature], column: Sequence[PartSignature]) -> dict[int, int]:
+    """Return the index in the column of each row that has a match there; the order is kept."""
     names = difflib.SequenceMatcher(None, [f.name for f in faces], [p.name for p in column], autojunk=False)
     blocks = names.get_matching_blocks()
     found = {b.a + k: b.b + k for b in blocks for k in range(b.size)}

@@ -1,4 +1,4 @@
-"""What an analysis starts from: the captured model, its program, the data."""
+"""The context of an analysis: the request, the captured model and its program, and how data is read."""
 
 import functools
 import math
@@ -13,76 +13,83 @@ from torch import Tensor, nn
 from normscope.analysis.fixed_inputs import FixedInputs, fixed_inputs, same_values, values_of
 from normscope.analysis.options import Options
 from normscope.core.errors import InputError
-from normscope.core.result import LayerResult, NormalizerResult
-from normscope.graph.capture import Captured, capture
+from normscope.graph.capture import Captured, capture, uncompiled
 from normscope.graph.inputs import first_samples, guess_inputs, iterate
 from normscope.graph.modes import running_statistics, with_batch_statistics, with_statistics
+from normscope.graph.repeatable_data import repeatable
 from normscope.graph.sample_coupling import where_samples_meet
+from normscope.graph.weights_validation import check_model
 from normscope.lipschitz.composition import Composition
 from normscope.lipschitz.cost import is_large
 from normscope.lipschitz.search import number_of_points
-from normscope.lipschitz.segments import SegmentNorms
+from normscope.lipschitz.segments import Effort, SegmentNorms
 from normscope.operators.normalizer import couples_samples
 from normscope.operators.program import Program, build_program
 from normscope.operators.survey import Survey, activation_inputs, survey
 
 Progress = Callable[[str], None]
-#: Most samples among which the search for bad inputs begins.
+#: Most samples from which the search for worst-case inputs starts.
 CANDIDATES = 64
-#: Numbers of a network below which a batch is looked at as one stacked input without being asked for.
+#: Default tolerance of norms in large networks, and in all others.
+COARSE, FINE = 1e-2, 1e-4
+#: Parameters below which a batch is bounded as one stacked input by default.
 AFFORDABLE = 2_000_000
 _STATISTICS = "the statistics of the batch"
 
 
-@dataclass
-class LeftOut:
-    """Samples of the data that an analysis cannot use."""
-
-    #: how many have other shapes than the example, by their shapes
-    other_shapes: Counter[str] = field(default_factory=Counter)
-    uneven: int = 0  #: how many are left over because their batch is smaller than the stacked one
+def _silent(text: str) -> None:
+    """Report no progress."""
 
 
-@dataclass(eq=False)
-class Work:
-    """What an analysis starts from and hands to each of its steps, and what several of them use of the results."""
+@dataclass(frozen=True, eq=False)
+class AnalysisRequest:
+    """What to analyze and how: the arguments of :func:`normscope.analyze`."""
 
-    captured: Captured  #: the model as it was captured
-    program: Program  #: its program
-    options: Options  #: how to work
-    norms: SegmentNorms  #: cache of segment norms
-    say: Progress  #: progress
-    model: nn.Module = field(default_factory=nn.Identity)  #: the model itself, which knows the names of its inputs
-    data: Any = None  #: the data, if there is any
-    limit: int | None = None  #: the most samples of the data to use
-    coupled: str = ""  #: where samples meet, so that the stacked batch is the input; empty if they never do
-    composition: type[Composition] = Composition  #: composes bounds
-    candidates: list[list[Tensor]] = field(default_factory=list)  #: inputs at which the network may be differentiated
-    seen: Survey | None = None  #: what the data showed
-    left_out: LeftOut = field(default_factory=LeftOut)  #: what of the data is not used
-    layers: list[LayerResult] = field(default_factory=list)  #: the norm of every linear layer
-    normalizers: list[NormalizerResult] = field(default_factory=list)  #: the constants of every normalizer
-    messages: list[str] = field(default_factory=list)  #: what a reader must know; steps add to it
+    model: nn.Module
+    data: Any = None
+    options: Options = field(default_factory=Options)
+    name: str = ""
+    limit: int | None = None
+    input_shape: tuple[int, ...] | None = None
+    device: str | torch.device | None = None
+    say: Progress = _silent  #: called with a line of text at each step
 
     def at_most(self, samples: int) -> int:
-        """Return a number of samples, or the limit if that is less."""
+        """Return a number of samples, at most the limit."""
         return samples if self.limit is None else min(self.limit, samples)
+
+
+@dataclass(frozen=True, eq=False)
+class PreparedModel:
+    """A captured model and its program."""
+
+    captured: Captured
+    program: Program
+    coupled: str  #: where samples meet, so that the stacked batch is the input; empty if they never do
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class AnalysisContext(AnalysisRequest, PreparedModel):
+    """What every step of an analysis reads: the request, the model in the requested mode, and norms they share."""
+
+    norms: SegmentNorms  #: cache of the norms of linear segments
+    composition: type[Composition] = Composition  #: how bounds of the parts are composed
 
     @property
     def mode(self) -> str | None:
-        """Return what BatchNorm does, if there is one."""
+        """Return the mode of BatchNorm, or ``None`` if there is none."""
         return self.options.mode if any(couples_samples(s.kind) for s in self.program.sites) else None
 
     @property
     def stacked(self) -> int | None:
-        """Return the size of the batch that is one input, if samples depend on each other."""
+        """Return the size of the batch if the whole batch is one input, because its samples are coupled."""
         shape = self.program.blocks[0].shape if self.program.blocks else ()
         size = shape[0] if shape else 1
         return size if self.captured.graph.batch == "dynamic" and (self.coupled or size != 1) else None
 
     @property
     def stacks_batches(self) -> bool:
-        """Return whether a batch is to be looked at as one stacked input, too: where that was asked for or is cheap."""
+        """Return whether to bound a batch as one stacked input, too: if that is requested, or cheap."""
         wanted, captured = self.options.stacked, self.captured
         if wanted is None:
             wanted = sum(t.numel() for t in captured.tensors.values()) < AFFORDABLE
@@ -90,64 +97,119 @@ class Work:
 
     @property
     def reference(self) -> list[Tensor]:
-        """Return the input the program was walked at."""
+        """Return the input at which the program was built."""
         return self.captured.example if self.stacked is not None else self.captured.at_batch(1)
 
     @functools.cached_property
     def fixed_inputs(self) -> FixedInputs:
-        """Return what of the input is held fixed as it is in the reference."""
+        """Return the inputs (masks, positions) that are held fixed at their values in the reference."""
         return fixed_inputs(self.captured, self.program)
 
+    @property
+    def fixed_condition(self) -> str:
+        """Return which inputs are held fixed, and at which values, as text; empty if none are."""
+        one = self.stacked is None and self.captured.graph.batch == "dynamic"
+        source = "the example" if self.data is None else "the first sample" if one else "the first batch"
+        return self.fixed_inputs.condition(source)
 
-def captured_on(
-    model: nn.Module,
-    data: Any,
-    shape: tuple[int, ...] | None,
-    device: str | torch.device | None,
-    limit: int | None = None,
-    *,
-    first_look: bool = False,
-    known: Captured | None = None,
-) -> Captured:
-    """Capture a model on the first of the data, or on guessed inputs, and move what was captured to a device.
 
-    The example is the batch given, cut to the limit: a batch of one, which capture doubles, is one again. At a first
-    look it is of two samples, and graph and model are compared at the first only; what was captured at one is known.
+@dataclass
+class SkippedSamples:
+    """Samples of the data that an analysis cannot use."""
+
+    #: how many have other shapes than the example, by their shapes
+    other_shapes: Counter[str] = field(default_factory=Counter)
+    uneven: int = 0  #: how many are left over because their batch is smaller than the stacked one
+
+
+@dataclass(frozen=True, eq=False)
+class Observations:
+    """What was observed on the data; without data, the only candidate is the example."""
+
+    candidates: list[list[Tensor]]  #: inputs at which the network may be differentiated
+    seen: Survey | None = None  #: ranges and statistics
+    skipped: SkippedSamples = field(default_factory=SkippedSamples)
+
+
+def checked(request: AnalysisRequest) -> AnalysisRequest:
+    """Return a valid request: the model uncompiled and named, the data such that it can be read again.
+
+    Raises:
+        InputError: if the model is no module, or the options do not fit.
+        NonFiniteError: if a weight is not finite.
     """
-    example = guess_inputs(model, shape, batch=2) if data is None else next(iter(iterate(data, model)))
+    model, limit = request.model, request.limit
+    if request.options.mode == "frozen-batch" and request.data is None:
+        raise InputError("mode='frozen-batch' needs a batch of data to freeze its statistics. Pass data.")
+    if limit is not None and limit < 1:
+        raise InputError(f"Expected limit, the largest number of samples, to be at least 1, got {limit}.")
+    if not isinstance(model, nn.Module):
+        raise InputError(
+            f"Expected a torch.nn.Module, got {type(model).__name__}. Build the model, or load it with "
+            "normscope.load_model(...)."
+        )
+    model, data = uncompiled(model), repeatable(request.data)
+    check_model(model)
+    return replace(request, model=model, data=data, name=request.name or type(model).__name__)
+
+
+def capture_example(request: AnalysisRequest, *, first_look: bool = False, known: Captured | None = None) -> Captured:
+    """Capture a model on the first batch of the data, or on guessed inputs, and move the capture to the device.
+
+    The example is the batch given, cut to the limit: a batch of one, which capture doubles, is one again. A first look
+    takes two samples, and compares graph and model at the first only. ``known`` is its capture, which is reused.
+    """
+    model, data = request.model, request.data
+    example = guess_inputs(model, request.input_shape, batch=2) if data is None else next(iter(iterate(data, model)))
     if first_look:
         example = first_samples(example, 2)
     captured = capture(model, example, elsewhere=not first_look, known=known)
-    size = example.batch if limit is None else min(limit, example.batch)
-    return captured.first_samples(max(size, 1)).on(device)
+    return captured.first_samples(max(request.at_most(example.batch), 1)).on(request.device)
+
+
+def prepare(request: AnalysisRequest) -> PreparedModel:
+    """Capture a model on at most two samples and build its program with running statistics."""
+    return walk_one(capture_example(request, first_look=True), Options())
+
+
+def full_context(request: AnalysisRequest, captured: Captured) -> AnalysisContext:
+    """Return the context of a full analysis: the model in its mode, and norms as precise as its size allows."""
+    options = request.options
+    prepared = walk_coupled(in_mode(captured, options), options)
+    tolerance = options.tolerance or (COARSE if is_large(prepared.program) else FINE)
+    norms = SegmentNorms(Effort(tolerance, options.delta, options.seed), request.say)
+    request = replace(request, options=replace(options, tolerance=tolerance))
+    return AnalysisContext(**vars(request), **vars(prepared), norms=norms)
 
 
 def in_mode(captured: Captured, options: Options) -> Captured:
-    """Return a model with BatchNorm in the mode that was asked for."""
+    """Return a model with BatchNorm in the requested mode."""
     if options.mode == "batch":
         return replace(captured, graph=with_batch_statistics(captured.graph))
     return frozen(captured) if options.mode == "frozen-batch" else captured
 
 
 def walk_coupled(
-    captured: Captured, options: Options, *, without: bool = False, coupled: str | None = None
-) -> tuple[Program, str]:
-    """Walk the graph at one sample, or at the example's batch where samples meet; tell where, unless that is known."""
+    captured: Captured, options: Options, *, without_normalizers: bool = False, coupled: str | None = None
+) -> PreparedModel:
+    """Build the program at one sample, or at the example's batch where samples meet; ``coupled`` is where, if known."""
     try:
         if coupled is None:
             coupled = _STATISTICS if options.mode == "batch" else where_samples_meet(captured)
         inputs = captured.example if coupled else captured.at_batch(1)
-        program = build_program(captured.graph, captured.tensors, inputs, without_normalizers=without)
+        build = functools.partial(
+            build_program, captured.graph, captured.tensors, without_normalizers=without_normalizers
+        )
+        program = build(inputs)
         if not coupled and uses_batch_statistics(program):
-            coupled = _STATISTICS
-            program = build_program(captured.graph, captured.tensors, captured.example, without_normalizers=without)
-        return program, coupled
+            coupled, program = _STATISTICS, build(captured.example)
+        return PreparedModel(captured, program, coupled)
     except RuntimeError as error:
         raise InputError(f"The graph cannot be run on this input: {error}") from error
 
 
-def walk_one(captured: Captured, options: Options) -> tuple[Program, str]:
-    """Walk the graph at one sample, without asking where samples meet; at the whole example where only that runs."""
+def walk_one(captured: Captured, options: Options) -> PreparedModel:
+    """Build the program at one sample without asking where samples meet; at the whole example where only that runs."""
     if options.mode != "batch":
         try:
             return walk_coupled(captured, options, coupled="")
@@ -156,34 +218,13 @@ def walk_one(captured: Captured, options: Options) -> tuple[Program, str]:
     return walk_coupled(captured, options, coupled="the batch")
 
 
-@dataclass(frozen=True, eq=False)
-class Prepared:
-    """A model as first look and doctor see it: captured, compared at one sample, and walked there."""
-
-    captured: Captured  #: the model
-    program: Program  #: its program, with running statistics
-    coupled: str  #: where samples meet, as far as that was asked
-
-
-def prepare(
-    model: nn.Module,
-    data: Any = None,
-    shape: tuple[int, ...] | None = None,
-    device: str | torch.device | None = None,
-    limit: int | None = None,
-) -> Prepared:
-    """Capture a model on at most two samples and walk it; arguments are those of :func:`captured_on`."""
-    captured = captured_on(model, data, shape, device, limit, first_look=True)
-    return Prepared(captured, *walk_one(captured, Options()))
-
-
 def uses_batch_statistics(program: Program) -> bool:
     """Return whether some normalizer takes its statistics over the batch axis."""
     return any(s.spread is not None and 0 in s.spread.axes and len(s.shape) > 1 for s in program.sites)
 
 
 def refuse_single_values(program: Program) -> None:
-    """Raise if a statistic over the batch is of a single value, which has no variance and torch does not train on."""
+    """Raise if a batch statistic is of a single value, which has no variance; torch refuses it in training, too."""
     for site in program.sites:
         spread = site.spread
         if spread is not None and 0 in spread.axes and math.prod(spread.view[a] for a in spread.axes) < 2:
@@ -211,83 +252,81 @@ def frozen(captured: Captured) -> Captured:
     return replace(captured, graph=with_statistics(captured.graph, statistics), tensors=tensors)
 
 
-def look(work: Work, limit: int | None, *, exact: bool = True) -> None:
-    """Run over the data once, and keep what it shows and what of it is not used.
+def observe(context: AnalysisContext, candidates: int, samples: int | None, *, exact: bool = True) -> Observations:
+    """Run over some samples of the data once, and choose inputs at which the network may be differentiated.
 
-    If it is to be exact, candidates lie on the variance floor in float64, too: they will be differentiated there.
+    Candidates have the masks and positions of the reference. If it is to be exact, candidates lie on the variance floor
+    in float64, too: they will be differentiated there.
     """
-    found = survey(
-        work.captured,
-        work.program,
-        batches(work, limit, work.left_out),
-        activations=activation_inputs(work.captured, work.program),
-        progress=lambda n: work.say(f"statistics of the data: {n} samples"),
+    program, data = context.program, context.data
+    if context.coupled:
+        refuse_single_values(program)
+    if data is None:
+        return Observations([context.reference])
+    points = [context.reference] if (context.stacked or 1) > 1 else one_at_a_time(context, candidates)
+    context.say("statistics of the data")
+    skipped = SkippedSamples()
+    seen = survey(
+        context.captured,
+        program,
+        batches(context, samples, skipped),
+        activations=activation_inputs(context.captured, program),
+        progress=lambda n: context.say(f"statistics of the data: {n} samples"),
     )
-    if found.samples == 0:
+    if seen.samples == 0:
         raise InputError("The data is empty. Pass at least one sample, or no data.")
     if exact:  # in exact arithmetic a sample may lie below the floor its own rounding gave
-        large = is_large(work.program)
-        points = work.candidates[: number_of_points(work.program, work.options.points)] if large else work.candidates
-        found.include(survey(work.captured, work.program, points, activations={}, dtype=torch.float64))
-    work.seen = found
+        some = points[: number_of_points(program, context.options.points)] if is_large(program) else points
+        seen.include(survey(context.captured, program, some, activations={}, dtype=torch.float64))
+    return Observations(points, seen, skipped)
 
 
-def candidates(work: Work, most: int) -> list[list[Tensor]]:
-    """Return inputs at which the network may be differentiated: of the data if there is any, else the example.
-
-    They hold what the program holds: the masks and places of the reference.
-    """
-    if work.data is None or (work.stacked or 1) > 1:
-        return [work.reference]
-    return one_at_a_time(work, most)
-
-
-def one_at_a_time(work: Work, limit: int) -> list[list[Tensor]]:
-    """Return the data one input of the program at a time, those that hold what the reference holds."""
-    fixed = work.captured.graph.batch != "dynamic"
-    size = int(work.captured.graph.batch) if fixed else work.stacked or 1  # zero: whatever there is
-    names = work.fixed_inputs.names
-    wanted = values_of(work.captured, names, work.reference) if names else []
+def one_at_a_time(context: AnalysisContext, limit: int | None) -> list[list[Tensor]]:
+    """Return single inputs of the program from the data: those with the masks and positions of the reference."""
+    fixed = context.captured.graph.batch != "dynamic"
+    size = int(context.captured.graph.batch) if fixed else context.stacked or 1  # zero: whatever there is
+    names = context.fixed_inputs.names
+    wanted = values_of(context.captured, names, context.reference) if names else []
     inputs: list[list[Tensor]] = []
-    for batch in batches(work, limit):
+    for batch in batches(context, limit):
         length = _length(batch)
         pieces = (_piece(batch, i, size or length) for i in range(0, length - size + 1, size or length))
-        inputs += [p for p in pieces if not names or same_values(wanted, values_of(work.captured, names, p))]
+        inputs += [p for p in pieces if not names or same_values(wanted, values_of(context.captured, names, p))]
     return inputs
 
 
-def batches(work: Work, limit: int | None, left_out: LeftOut | None = None) -> Iterator[list[Tensor]]:
-    """Yield the tensor inputs of each batch: those of the example's shape, in its size where that is part of the input.
+def batches(
+    context: AnalysisContext, limit: int | None, skipped: SkippedSamples | None = None
+) -> Iterator[list[Tensor]]:
+    """Yield the batches whose samples have the shape of the example, in its size where the batch is the input.
 
-    What is not used is counted in ``left_out``.
+    What is not used is counted in ``skipped``.
     """
-    captured, left_out = work.captured, left_out or LeftOut()
+    captured, skipped = context.captured, skipped or SkippedSamples()
     left = math.inf if limit is None else limit
     reference = next(iter(captured.tensors.values()), torch.zeros(0))
     dynamic = captured.graph.batch == "dynamic"
-    step = work.stacked if dynamic else int(captured.graph.batch)
+    step = context.stacked if dynamic else int(captured.graph.batch)
     first = True
     batched = len({t.shape[0] for t in captured.example if t.ndim}) <= 1
     wanted = [t.shape[batched:] for t in captured.example]  # up to the number of samples, if there is such an axis
-    for inputs in iterate(work.data, work.model):
+    for inputs in iterate(context.data, context.model):
         tensors = [v.to(reference.device) for v in (*inputs.args, *inputs.kwargs.values()) if isinstance(v, Tensor)]
         size = _length(tensors)
-        pieces: list[int] = []
+        take = count = 0
         if [t.shape[batched:] for t in tensors] != wanted:
-            left_out.other_shapes[shapes_of(tensors)] += size
+            skipped.other_shapes[shapes_of(tensors)] += size
             left -= size  # what is read counts, so that an endless stream ends
         elif step is None:
-            pieces = [int(min(size, left))]
+            take, count = int(min(size, left)), 1
         else:
             step = min(step, size) if first and dynamic else step or size
-            pieces = [step] * (size // step)
-            left_out.uneven += size % step
+            take, count = step, size // step
+            skipped.uneven += size % step
             left -= size % step
-        first = first and not pieces
-        start = 0
-        for take in pieces:
-            yield _piece(tensors, start, take)
-            start += take
+        first = first and not count
+        for i in range(count):
+            yield _piece(tensors, i * take, take)
             left -= take
             if left <= 0:
                 return
@@ -295,26 +334,19 @@ def batches(work: Work, limit: int | None, left_out: LeftOut | None = None) -> I
             return
 
 
-def where_fixed(work: Work) -> str:
-    """Return in words where what is held fixed comes from."""
-    if work.seen is None:
-        return "the example"
-    return "the first sample" if work.stacked is None and work.captured.graph.batch == "dynamic" else "the first batch"
-
-
 def _length(tensors: list[Tensor]) -> int:
-    """Return how many samples a batch has, by its first tensor."""
+    """Return the number of samples in a batch, by its first tensor."""
     return tensors[0].shape[0] if tensors and tensors[0].ndim else 1
 
 
 def _piece(tensors: list[Tensor], start: int, size: int) -> list[Tensor]:
-    """Return some samples of a batch; what has another first axis than the first tensor belongs to all of them."""
+    """Return some samples of a batch; a tensor whose first axis has another length is shared by all samples."""
     length = _length(tensors)
     return [t[start : start + size] if t.ndim and t.shape[0] == length else t for t in tensors]
 
 
 def shapes_of(tensors: list[Tensor]) -> str:
-    """Return the shapes of one sample in words.
+    """Return the shapes of one sample as text.
 
     >>> shapes_of([torch.ones(4, 9, 8), torch.ones(4, 9)])
     '9x8 and 9'

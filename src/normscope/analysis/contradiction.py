@@ -4,12 +4,12 @@ import math
 from collections.abc import Iterable
 from dataclasses import replace
 
-from normscope.analysis.end_to_end import Whole
+from normscope.analysis.end_to_end import EndToEndConstants
 from normscope.core.result import LayerResult
 from normscope.core.value import Value
 from normscope.lipschitz.weights.result import WeightRow
 
-#: Upper bounds of the whole network, and what is attained inside the domain of each.
+#: Upper bounds of the whole network, and the lower bounds attained inside the domain of each.
 PAIRS = {
     "global": ("lower_everywhere", "lower", "jacobian"),
     "global_probabilistic": ("lower_everywhere", "lower", "jacobian"),
@@ -17,7 +17,7 @@ PAIRS = {
     "variance_floor_probabilistic": ("lower",),
     "stacked_batch": ("stacked_batch_lower",),
 }
-#: What rounding may put between the logarithms of a bound and of a value that attains it.
+#: Most that the logarithm of an attained value may exceed that of its bound, by rounding.
 ROUNDING = 1e-6
 
 
@@ -31,8 +31,8 @@ def contradicts(upper: Value | None, lower: Value | None) -> bool:
     return upper is not None and lower is not None and lower.log > upper.log + ROUNDING
 
 
-def uncontradicted(whole: Whole, messages: list[str]) -> Whole:
-    """Return the constants of a network; if a bound lies below what is attained, none is given, and a message says so.
+def uncontradicted(whole: EndToEndConstants, messages: list[str]) -> EndToEndConstants:
+    """Replace all upper bounds by "no bound" if one of them lies below an attained value, and add a message.
 
     They all come from the same rules: where one is wrong, none can be trusted.
     """
@@ -78,7 +78,7 @@ def uncontradicted_weight(row: WeightRow, messages: list[str]) -> WeightRow:
 
 
 def _message(what: str, upper: Value, lower: Iterable[Value]) -> str:
-    """Name a contradiction."""
+    """Return the message about a contradiction."""
     most = max(lower, key=lambda v: v.log)
     return (
         f"contradiction ({what}): the {upper.kind.value} bound, log10 {upper.log10:.6g} on {upper.domain}, is below "

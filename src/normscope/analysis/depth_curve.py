@@ -19,9 +19,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from normscope.analysis.context import Work
-from normscope.analysis.end_to_end import Whole, rounded_up
-from normscope.analysis.layers import layer_names
+from normscope.analysis.context import AnalysisContext
+from normscope.analysis.end_to_end import EndToEndConstants, rounded_up
+from normscope.analysis.layers import LayerTables, layer_names
 from normscope.core.depth_curve import Curve, Depth
 from normscope.core.gap import Gap, Share
 from normscope.core.value import Kind, Value, log_of
@@ -40,19 +40,19 @@ from normscope.operators.program import Program
 
 #: Upper curves, by the name of the end-to-end constant at which each ends.
 UPPER = ("global", "variance_floor", "without_normalizers")
-#: Places whose own worst direction is looked for, at most.
+#: Most places whose own worst direction is searched for.
 ANCHORS = 6
 #: Linear operations after which a tensor is far from its atom, and how many operations are measured for all such
 #: tensors together: each takes time in proportion to its distance.
 FAR, MEASURED = 32, 4_000
 #: Multiplications above which the norm of a matrix is measured only if the end-to-end constant needs it.
 LARGEST = 4e9
-#: Forward passes that looking for one direction takes, and multiplications spent on all of them.
+#: Forward passes per search for a direction, and multiplications spent on all searches.
 PASSES, BUDGET = 60, 6e9
 
 
 @dataclass(frozen=True, eq=False)
-class Place:
+class DepthPlace:
     """A layer or normalizer of the network."""
 
     name: str  #: as in the tables of the result
@@ -62,50 +62,49 @@ class Place:
     key: str  #: what it is found by in another walk of the same graph: its name, or its graph node
 
 
-def depth(work: Work, whole: Whole) -> Depth:
+def depth(context: AnalysisContext, tables: LayerTables, whole: EndToEndConstants) -> Depth:
     """Return the curves of the bounds along depth, from the input to the end-to-end constants at the output.
 
     There is one number per place and curve; curves whose constant was not computed are left out.
     """
-    if not work.program.outputs:
+    if not context.program.outputs:
         return Depth()
-    work.say("the bounds along depth")
-    found = places(work)
+    context.say("the bounds along depth")
+    found = depth_places(context.program, tables)
     curves: dict[str, Curve] = {}
     constants, best = whole.constants, whole.best
     for name in UPPER:
         value, composition = constants.get(name), whole.compositions.get(name)
         if value is not None and composition is not None:
-            curves[name] = _curve([0.0, *_upper_logs(composition, found, work.program), value.log], value)
+            curves[name] = _curve([0.0, *_upper_logs(composition, found, context.program), value.log], value)
     printed = constants.get("printed")
     if printed is not None:
         curves["printed"] = _curve([0.0, *_printed_logs(found), printed.log], printed)
     inside = best is None or best.inside  # otherwise the curve says nothing about the variance floor
     lower = (constants.get("lower") if inside else None) or constants.get("lower_everywhere")
     if lower is not None:
-        curves["lower"] = _curve([0.0, *attained(work, best, [p.expr for p in found]), lower.log], lower)
+        curves["lower"] = _curve([0.0, *attained(context, best, [p.expr for p in found]), lower.log], lower)
     names = ("input", *(p.name for p in found), "output")
     return Depth(names, ("input", *(p.kind for p in found), "output"), curves)
 
 
-def places(work: Work) -> list[Place]:
+def depth_places(program: Program, tables: LayerTables) -> list[DepthPlace]:
     """Return the layers and normalizers of activations in the order of the network."""
-    program = work.program
-    layers = zip(program.layers, work.layers, strict=True)
-    found = [Place(row.name, "layer", expr, row.upper, row.name) for expr, row in layers]
+    layers = zip(program.layers, tables.layers, strict=True)
+    found = [DepthPlace(row.name, "layer", expr, row.upper, row.name) for expr, row in layers]
     reached, atoms = {a.id for a in program.atoms}, {a.atom.name: a for a in reversed(program.atoms)}
-    for site, row in zip(program.sites, work.normalizers, strict=True):
+    for site, row in zip(program.sites, tables.normalizers, strict=True):
         if acts_on_weights(site):
             continue
         atom = atoms.get(site.node)
         expr = program.ends[site.node][1] or (atom and program.scaled.get(site.node, atom))  # with its scale and shift
         if expr is not None and expr.atoms and expr.atoms <= reached:
-            found.append(Place(row.name, "normalizer", expr, row.printed, site.node))
+            found.append(DepthPlace(row.name, "normalizer", expr, row.printed, site.node))
     return sorted(found, key=lambda place: place.expr.id)
 
 
-def _without_normalizers(place: Place, program: Program, layers: Mapping[str, Expr]) -> Expr | None:
-    """Return the tensor at a place in a walk without normalizers: where one is taken out, what goes into it.
+def _without_normalizers(place: DepthPlace, program: Program, layers: Mapping[str, Expr]) -> Expr | None:
+    """Return the tensor at a place in the program without normalizers: for a removed normalizer, its input.
 
     The scale of one that is written out is an operation of its own, and stays.
     """
@@ -115,8 +114,8 @@ def _without_normalizers(place: Place, program: Program, layers: Mapping[str, Ex
     return program.scaled.get(place.key, source)
 
 
-def _upper_logs(composition: Composition, found: Sequence[Place], program: Program) -> list[float | None]:
-    """Return the certified logarithm at every place; some in long linear parts are left out, and matrices too large."""
+def _upper_logs(composition: Composition, found: Sequence[DepthPlace], program: Program) -> list[float | None]:
+    """Return the certified logarithm at every place; ``None`` for some in long linear parts and large matrices."""
     tensors: list[Expr | None] = [place.expr for place in found]
     if composition.program is not program:
         layers = dict(zip(layer_names(composition.program), composition.program.layers, strict=True))
@@ -130,7 +129,7 @@ def _upper_logs(composition: Composition, found: Sequence[Place], program: Progr
 
 
 def _too_large(expr: Expr) -> bool:
-    """Return whether the matrices by which a tensor depends on its atoms are too large to be measured for a curve."""
+    """Return whether the linear map to a tensor is too large to be measured for a curve alone."""
     source = expr
     while source.op is not None and source.atoms:
         source = max((i for i in source.inputs if i.atoms), key=lambda i: i.id)
@@ -138,7 +137,7 @@ def _too_large(expr: Expr) -> bool:
     return sides[0] ** 2 * sides[1] > LARGEST
 
 
-def _printed_logs(found: Sequence[Place]) -> list[float]:
+def _printed_logs(found: Sequence[DepthPlace]) -> list[float]:
     """Return the flat product of the printed factors up to every place."""
     logs: list[float] = []
     whole = Value(0.0, Kind.PRINTED)
@@ -154,34 +153,34 @@ def _curve(logs: Sequence[float | None], like: Value) -> Curve:
     return Curve.of(logs, like.kind, **rest)
 
 
-def attained(work: Work, best: Best | None, exprs: Sequence[Expr]) -> list[float | None]:
+def attained(context: AnalysisContext, best: Best | None, exprs: Sequence[Expr]) -> list[float | None]:
     """Return the logarithm of a value attained by ``||J_k||`` at every place, at the best input of the search.
 
     Directions: the one the whole network stretches most there, and the worst of some places on the way. A network too
     large for that gets none, and ``None`` stands where nothing was measured.
     """
     nothing: list[float | None] = [None] * len(exprs)
-    nodes = [work.program.nodes.get(e.id) for e in exprs]
-    cost = forward_cost(work.program)
-    if best is None or is_large(work.program) or not any(nodes):
+    nodes = [context.program.nodes.get(e.id) for e in exprs]
+    cost = forward_cost(context.program)
+    if best is None or is_large(context.program) or not any(nodes):
         return nothing
     try:
-        return _attained(work, best, nodes, [e.numel for e in exprs], int(min(ANCHORS, BUDGET // (PASSES * cost))))
+        return _attained(context, best, nodes, [e.numel for e in exprs], int(min(ANCHORS, BUDGET // (PASSES * cost))))
     except (RuntimeError, NotImplementedError):  # an operation without a derivative, or too little memory
         return nothing
 
 
 def _attained(
-    work: Work, best: Best, nodes: Sequence[str | None], sizes: Sequence[int], anchors: int
+    context: AnalysisContext, best: Best, nodes: Sequence[str | None], sizes: Sequence[int], anchors: int
 ) -> list[float | None]:
     """Measure along the best direction of the whole network, and along those of some places."""
     known = [(i, node) for i, node in enumerate(nodes) if node is not None]
-    whole = Along(work, best.inputs, [node for _, node in known])
+    whole = TensorsAlongDepth(context, best.inputs, [node for _, node in known])
     directions = [best.direction]
     step = max(1, len(known) // max(anchors, 1))
     for _, node in known[::step][:anchors]:
-        function = Along(work, best.inputs, [node])
-        directions.append(jacobian_norm(function, best.point, steps=12, tolerance=1e-3, seed=work.options.seed)[1])
+        function = TensorsAlongDepth(context, best.inputs, [node])
+        directions.append(jacobian_norm(function, best.point, steps=12, tolerance=1e-3, seed=context.options.seed)[1])
     top = [0.0] * len(known)
     for direction in directions:
         if bool(torch.isfinite(direction).all()):
@@ -193,18 +192,18 @@ def _attained(
     return logs
 
 
-class Along(EndToEnd):
+class TensorsAlongDepth(EndToEnd):
     """The network as a function from its flattened input blocks to the tensors at some of its nodes, flattened.
 
     One input of the model fixes everything discrete.
     """
 
-    def __init__(self, work: Work, inputs: Sequence[Tensor], nodes: Sequence[str]) -> None:
-        super().__init__(work.captured, work.program, inputs, torch.float64)
+    def __init__(self, context: AnalysisContext, inputs: Sequence[Tensor], nodes: Sequence[str]) -> None:
+        super().__init__(context.captured, context.program, inputs, torch.float64)
         self.nodes = nodes
 
     def __call__(self, x: Tensor) -> Tensor:
-        """Run the network from its blocks and keep what passes."""
+        """Run the network from its blocks and return the tensors at the nodes."""
         kept: dict[str, Any] = dict.fromkeys(self.nodes)
 
         def look(node: Node, value: Any, values: object) -> None:
@@ -215,36 +214,36 @@ class Along(EndToEnd):
         return torch.cat([kept[name].flatten() for name in self.nodes])
 
 
-def gap(work: Work, whole: Whole, depth: Depth) -> Gap | None:
+def gap(program: Program, tables: LayerTables, whole: EndToEndConstants, depth: Depth) -> Gap | None:
     """Return the shares of the gap, or nothing where a bound is infinite or nothing was measured along depth."""
     floor, everywhere = depth.curves.get("variance_floor"), depth.curves.get("global")
     same = floor is None or (everywhere is not None and floor.domain == everywhere.domain)
     bound = "global" if same else "variance_floor"
     ends = [whole.constants.get(name) for name in (bound, "lower", "jacobian")]
     composition = whole.compositions.get(bound)
-    if composition is None or "lower" not in depth.curves or len(work.program.outputs) != 1:
+    if composition is None or "lower" not in depth.curves or len(program.outputs) != 1:
         return None
     if any(value is None or math.isinf(value.log) for value in ends):
         return None
     upper, lower, seen = (value.log10 for value in ends if value is not None)
-    output = work.program.outputs[0][1]
+    output = program.outputs[0][1]
     product = composition.lipschitz(output).total()[0] / math.log(10.0)
     known = {}
     upper_curve, lower_curve = (depth.curves[name].log10[1:-1] for name in (bound, "lower"))
-    for place, high, low in zip(places(work), upper_curve, lower_curve, strict=True):
+    for place, high, low in zip(depth_places(program, tables), upper_curve, lower_curve, strict=True):
         if high is not None and low is not None and not math.isinf(high) and not math.isinf(low):
             known[place.expr.id] = (place, high - low)
     name = known[output.id][0].name if output.id in known else "output"
     if math.isinf(product) or not known:
         return None
-    known[output.id] = (Place(name, "layer", output, None, name), product - seen)
+    known[output.id] = (DepthPlace(name, "layer", output, None, name), product - seen)
     shares = _along(output, known)
     shares.append(Share("search beyond the data", "search", seen - lower))
     shares.append(Share("multiplier chains", "chains", upper - product))
     return Gap(bound, tuple(s for s in shares if abs(s.log10) > 1e-7))
 
 
-def _along(output: Expr, known: Mapping[int, tuple[Place, float]]) -> list[Share]:
+def _along(output: Expr, known: Mapping[int, tuple[DepthPlace, float]]) -> list[Share]:
     """Return the differences of the gap along the path to the output on which it is largest."""
     shares: list[Share] = []
     here: Expr | None = output
@@ -257,8 +256,8 @@ def _along(output: Expr, known: Mapping[int, tuple[Place, float]]) -> list[Share
     return shares[::-1]
 
 
-def _before(expr: Expr, known: Mapping[int, tuple[Place, float]]) -> tuple[list[Expr], list[object]]:
-    """Return the places a tensor is made of, and the nonlinear operations between."""
+def _before(expr: Expr, known: Mapping[int, tuple[DepthPlace, float]]) -> tuple[list[Expr], list[object]]:
+    """Return the nearest places before a tensor, and the nonlinear operations in between."""
     found: dict[int, Expr] = {}
     rules: dict[int, object] = {}
     seen, stack = {expr.id}, [expr]
@@ -275,8 +274,8 @@ def _before(expr: Expr, known: Mapping[int, tuple[Place, float]]) -> tuple[list[
     return [found[key] for key in sorted(found)], [rules[key] for key in sorted(rules)]
 
 
-def _cause(place: Place, rules: Sequence[object]) -> str:
-    """Return what a step of the network is, by the operation that usually costs most."""
+def _cause(place: DepthPlace, rules: Sequence[object]) -> str:
+    """Return the kind of a step of the network, named after the operation that usually loosens the bound most."""
     if any(isinstance(rule, Attention | Softmax | LogSoftmax | MatrixProduct) for rule in rules):
         return "attention"
     if place.kind == "normalizer" or any(isinstance(rule, Division) for rule in rules):

@@ -1,5 +1,6 @@
-"""Everything around the numbers: coverage, input, statistics, what the normalizers change, messages."""
+"""The result of an analysis and its descriptive parts: coverage, input, statistics, effect of normalizers, messages."""
 
+import functools
 import itertools
 import math
 from collections.abc import Iterable, Mapping
@@ -7,35 +8,45 @@ from typing import Any
 
 import torch
 
-from normscope.analysis.context import Work, shapes_of, where_fixed
+from normscope.analysis.context import AnalysisContext, Observations, shapes_of
+from normscope.analysis.layers import LayerTables
 from normscope.core.errors import attempt
 from normscope.core.result import Coverage, LayerResult, NormalizerResult, OpaqueOperation, Result, Rows
 from normscope.core.value import Kind, Value, product
 from normscope.graph.capture import Captured
 from normscope.graph.module_tree import fold
 from normscope.operators.program import Program
+from normscope.operators.survey import Survey
 
 
-def gathered(work: Work, name: str, constants: dict[str, Value | None], **rest: Any) -> Result:
-    """Return the result of an analysis, each table by itself: one that fails takes no other along."""
-    told, graph = work.messages, work.captured.graph
+def assembled_result(
+    context: AnalysisContext,
+    observed: Observations,
+    tables: LayerTables,
+    constants: dict[str, Value | None],
+    messages: list[str],
+    **rest: Any,
+) -> Result:
+    """Return the result of an analysis; a part that fails is left out with a message, and the others are kept."""
+    graph, step = context.captured.graph, functools.partial(attempt, messages=messages)
     return Result(
-        model=model_facts(work, name),
-        input=input_facts(work),
-        coverage=coverage(work.program, work.captured),
-        normalizers=Rows(work.normalizers),
-        layers=Rows(work.layers),
+        model=model_facts(context),
+        input=input_facts(context),
+        coverage=coverage(context.program, context.captured),
+        normalizers=Rows(tables.normalizers),
+        layers=Rows(tables.layers),
         end_to_end=constants,
-        effect=attempt("what normalizers change", lambda: effect(work.normalizers, work.layers, constants), {}, told),
-        statistics=attempt("the statistics of the data", lambda: statistics(work), {}, told),
-        blocks=attempt("the tree of modules", lambda: tuple(b.to_dict() for b in fold(graph)), (), told),
-        messages=attempt("a part of these messages", lambda: tuple(messages(work)), (), told) or tuple(told),
+        effect=step("what normalizers change", lambda: effect(tables.normalizers, tables.layers, constants), {}),
+        statistics=step("the statistics of the data", lambda: statistics(context.program, observed.seen), {}),
+        blocks=step("the tree of modules", lambda: tuple(b.to_dict() for b in fold(graph)), ()),
+        messages=step("a part of these messages", lambda: tuple(all_messages(context, observed, messages)), ())
+        or tuple(messages),
         **rest,
     )
 
 
 def coverage(program: Program, captured: Captured) -> Coverage:
-    """Return how much was understood."""
+    """Return how many operations and parameters have rules."""
     rules = [expr.atom for expr in program.opaque]
     opaque = [OpaqueOperation(rule.name, rule.op, rule.owner, rule.reason, rule.known) for rule in rules]
     unknown = {o.name for o in opaque if not o.known}
@@ -47,13 +58,13 @@ def coverage(program: Program, captured: Captured) -> Coverage:
     return Coverage(program.total, program.total - len(unknown), share, total, tuple(opaque))
 
 
-def model_facts(work: Work, name: str) -> dict[str, Any]:
-    """Return facts about the model and how it was looked at."""
+def model_facts(context: AnalysisContext) -> dict[str, Any]:
+    """Return facts about the model and the settings of the analysis."""
     from normscope import __version__
 
-    graph, model, options = work.captured.graph, work.model, work.options
+    graph, model, options = context.captured.graph, context.model, context.options
     return {
-        "name": name,
+        "name": context.name,
         "class": type(model).__name__,
         "parameters": sum(p.numel() for p in model.parameters()),
         "front_end": graph.front_end,
@@ -67,23 +78,22 @@ def model_facts(work: Work, name: str) -> dict[str, Any]:
     }
 
 
-def input_facts(work: Work) -> dict[str, Any]:
-    """Return what counts as the network input."""
-    program = work.program
+def input_facts(context: AnalysisContext) -> dict[str, Any]:
+    """Return what the constants take as the input of the network."""
+    program = context.program
     return {
         "blocks": [{"name": b.name, "shape": list(b.shape), "kind": b.kind} for b in program.blocks],
-        "held_fixed": [*work.fixed_inputs.inputs, *work.fixed_inputs.tokens],
+        "held_fixed": [*context.fixed_inputs.inputs, *context.fixed_inputs.tokens],
         "outputs": [name for name, _ in program.outputs],
-        "data": work.data is not None,
+        "data": context.data is not None,
     }
 
 
-def statistics(work: Work) -> dict[str, Any]:
-    """Return what the data showed, or nothing."""
-    seen = work.seen
+def statistics(program: Program, seen: Survey | None) -> dict[str, Any]:
+    """Return statistics of the data, if there is any."""
     if seen is None:
         return {}
-    owners = {a.atom.name: a.atom.owner for a in work.program.atoms}
+    owners = {a.atom.name: a.atom.owner for a in program.atoms}
     activations = [
         {
             "name": owners.get(name) or name,
@@ -103,7 +113,7 @@ def statistics(work: Work) -> dict[str, Any]:
 def effect(
     normalizers: list[NormalizerResult], layers: list[LayerResult], end_to_end: Mapping[str, Value | None]
 ) -> dict[str, Any]:
-    """Return what the normalizers change, as printed and in a form that does not notice rescaled weights."""
+    """Return the effect of the normalizers, as printed and in a form that is invariant to rescaled weights."""
     out: dict[str, Any] = {}
     printed = [n.printed for n in normalizers if n.printed is not None]
     if printed:
@@ -137,40 +147,40 @@ def effect(
 
 
 def _product(values: Iterable[Value], note: str) -> dict[str, Any]:
-    """Return a product of normalizers' numbers; one of zero makes it zero, unless another has no bound."""
+    """Return the product of constants of normalizers; a zero makes it zero, unless another has no bound."""
     whole = product(values)
     return {"log10": whole.log10, "kind": whole.kind.value, "note": note}
 
 
-def messages(work: Work) -> Iterable[str]:
-    """Return what a reader must know before the numbers."""
-    yield from work.captured.graph.notes
-    yield from work.messages
-    unknown = [a.atom for a in work.program.opaque if not a.atom.known]
+def all_messages(context: AnalysisContext, observed: Observations, messages: Iterable[str]) -> Iterable[str]:
+    """Return what a reader must know before the numbers: notes on the graph, messages of the steps, limitations."""
+    yield from context.captured.graph.notes
+    yield from messages
+    unknown = [a.atom for a in context.program.opaque if not a.atom.known]
     for rule in itertools.islice({r.op: r for r in unknown}.values(), 8):
         where = rule.owner or "the model"
         yield f"{rule.op} in {where} is not understood, so bounds through it are infinite: {rule.reason}"
-    broken = [a.atom for a in work.program.opaque if a.atom.known]
+    broken = [a.atom for a in context.program.opaque if a.atom.known]
     for rule in itertools.islice({r.op: r for r in broken}.values(), 8):
         yield f"{rule.op} in {rule.owner or 'the model'} is not Lipschitz: {rule.reason}"
-    if any(b.kind == "embedding output" for b in work.program.blocks):
+    if any(b.kind == "embedding output" for b in context.program.blocks):
         yield "tokens are discrete: constants are with respect to the embedding output"
-    condition = work.fixed_inputs.condition(where_fixed(work))
-    if condition:
-        yield f"kept fixed: bounds and attained values are for inputs {condition}"
-    if work.stacked is not None:
-        yield (f"the samples of a batch are coupled in {work.coupled}: the input is a stacked batch of {work.stacked}")
-    if work.left_out.uneven:
-        size = work.stacked or work.captured.graph.batch
-        yield f"samples skipped because they do not fill a batch of {size}: {work.left_out.uneven}"
-    shapes = work.left_out.other_shapes
+    if context.fixed_condition:
+        yield f"kept fixed: bounds and attained values are for inputs {context.fixed_condition}"
+    stacked = context.stacked
+    if stacked is not None:
+        yield f"the samples of a batch are coupled in {context.coupled}: the input is a stacked batch of {stacked}"
+    if observed.skipped.uneven:
+        size = stacked or context.captured.graph.batch
+        yield f"samples skipped because they do not fill a batch of {size}: {observed.skipped.uneven}"
+    shapes = observed.skipped.other_shapes
     if shapes:
         others = ", ".join(itertools.islice(shapes, 4)) + (", ..." if len(shapes) > 4 else "")
         yield (
-            f"the data has samples of several shapes: all results are for shape {shapes_of(work.captured.example)}, "
+            f"the data has samples of several shapes: all results are for shape {shapes_of(context.captured.example)}, "
             f"that of the first; samples skipped, of other shapes ({others}): {sum(shapes.values())}"
         )
-    if not work.program.outputs:
+    if not context.program.outputs:
         yield "no output depends on a floating-point input: every constant is zero"
-    if work.seen is None:
+    if context.data is None:
         yield "no data was given, so no result is about your data (--data on the command line, data= in Python)"

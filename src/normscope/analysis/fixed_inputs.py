@@ -20,7 +20,7 @@ _SHAPE_ONLY = (
 
 @dataclass(frozen=True)
 class FixedInputs:
-    """What a constant holds fixed."""
+    """Inputs that are held fixed while others vary."""
 
     #: graph nodes whose values are held: these inputs, and what is made of tokens besides their embedding
     names: tuple[str, ...] = ()
@@ -29,7 +29,7 @@ class FixedInputs:
     tokens: tuple[str, ...] = ()
 
     def condition(self, where: str) -> str:
-        """Return the condition on inputs in words, empty if nothing is held.
+        """Return the condition on inputs as text, empty if nothing is held fixed.
 
         >>> FixedInputs(("mask",), ("mask",)).condition("the first sample")
         'with mask as in the first sample'
@@ -41,7 +41,7 @@ class FixedInputs:
 
 
 def fixed_inputs(captured: Captured, program: Program) -> FixedInputs:
-    """Return what of the input is held fixed and meets its numbers: the constants of a program are for these values.
+    """Return the inputs that are held fixed and combined with numeric ones: constants hold for their values.
 
     Token ids are looked up in an embedding, whose output is the input of the network: they are not held, unless
     something else is made of them as well.
@@ -71,7 +71,7 @@ def fixed_inputs(captured: Captured, program: Program) -> FixedInputs:
 
 
 def _reached(graph: Graph, start: set[str], outside: set[str] | frozenset[str]) -> set[str]:
-    """Return what depends on the values of some nodes, these included, without what is outside."""
+    """Return the nodes that depend on the values of some nodes, including these, except those ``outside``."""
     found = set(start)
     for node in graph:
         if node.op == "output" or node.name in outside or _reads_shape(node):
@@ -88,7 +88,7 @@ def _reads_shape(node: Node) -> bool:
 
 
 def values_of(captured: Captured, names: Sequence[str], inputs: Sequence[Tensor]) -> list[Tensor]:
-    """Return the values that some nodes of the graph have on an input."""
+    """Return the values of some nodes of the graph at an input."""
     direct = {n.name: t for n, t in zip((n for n in captured.graph if n.op == "input"), inputs, strict=False)}
     if all(name in direct for name in names):
         return [direct[name] for name in names]
@@ -104,5 +104,5 @@ def values_of(captured: Captured, names: Sequence[str], inputs: Sequence[Tensor]
 
 
 def same_values(first: Sequence[Tensor], second: Sequence[Tensor]) -> bool:
-    """Return whether two inputs hold the same."""
+    """Return whether two lists of tensors are equal."""
     return all(a.shape == b.shape and torch.equal(a, b) for a, b in zip(first, second, strict=True))

@@ -2,13 +2,13 @@
 
 import functools
 import math
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from normscope.analysis.context import Work
+from normscope.analysis.context import AnalysisContext
 from normscope.core.errors import attempt, unless_stopped
 from normscope.core.names import numbered
 from normscope.core.result import LayerResult, NormalizerResult
@@ -18,37 +18,51 @@ from normscope.operators.expression import Expr
 from normscope.operators.normalizer import acts_on_weights, site_constants
 from normscope.operators.program import Program
 from normscope.operators.site import Site, describe
-from normscope.operators.survey import Seen
+from normscope.operators.survey import InputStatistics, Survey
 
-#: What a layer costs however small it is, in weights.
-EACH = 500_000
+#: Cost of the smallest layer, in weights, for estimates of the remaining time.
+LEAST_COST = 500_000
 _NO_BOUND, _NOT_PRINTED = Value(math.inf, Kind.CERTIFIED), Value(math.inf, Kind.PRINTED)
 
 
-def layers(work: Work) -> list[LayerResult]:
+@dataclass(frozen=True, eq=False)
+class LayerTables:
+    """The tables of a result that have one row for each layer or normalizer."""
+
+    layers: list[LayerResult]  #: the norm of every linear layer
+    normalizers: list[NormalizerResult]  #: the constants of every normalizer
+
+
+def layer_tables(context: AnalysisContext, seen: Survey | None, messages: list[str]) -> LayerTables:
+    """Return the norm of every linear layer and the constants of every normalizer, on the variance floors seen."""
+    layers = layer_rows(context, messages)
+    return LayerTables(layers, normalizer_rows(context, seen, layers, messages))
+
+
+def layer_rows(context: AnalysisContext, messages: list[str]) -> list[LayerResult]:
     """Return the norm of every linear layer, alone and with the fixed normalization after it."""
-    after = fixed_normalization(work.program)
+    after = fixed_normalization(context.program)
     results: list[LayerResult] = []
-    left = TimeLeft([EACH + x.op.data["weight"].numel() for x in work.program.layers if x.op is not None])
-    for expr, name in zip(work.program.layers, layer_names(work.program), strict=True):
+    left = TimeLeft([LEAST_COST + x.op.data["weight"].numel() for x in context.program.layers if x.op is not None])
+    for expr, name in zip(context.program.layers, layer_names(context.program), strict=True):
         op = expr.op
         if op is None:
             continue
-        work.say(f"norms of layers: {name}, {len(results) + 1} of {len(left.costs)}{left.text(len(results))}")
+        context.say(f"norms of layers: {name}, {len(results) + 1} of {len(left.costs)}{left.text(len(results))}")
         unknown = LayerResult(name, op.kind, tuple(op.data["weight"].shape), _NO_BOUND, Value(-math.inf, Kind.LOWER))
-        step = functools.partial(_layer, work, unknown, expr, after.get(expr.id, ("", None))[1])
-        results.append(unless_stopped(f"the norm of {name}", step, unknown, work.messages))
+        step = functools.partial(_layer, context, unknown, expr, after.get(expr.id, ("", None))[1])
+        results.append(unless_stopped(f"the norm of {name}", step, unknown, messages))
     return results
 
 
-def _layer(work: Work, row: LayerResult, expr: Expr, after: Expr | None) -> LayerResult:
-    """Return the row of a layer with its norm, and with that together with the normalization after it."""
+def _layer(context: AnalysisContext, row: LayerResult, expr: Expr, after: Expr | None) -> LayerResult:
+    """Return the row of a layer with its norm, alone and together with the normalization after it."""
     source = before_padding(expr)
-    bounds = work.norms.norm(source, expr)
+    bounds = context.norms.norm(source, expr)
     folded = probable = None
     if after is not None:
-        log = work.norms.norm(source, after).log_upper
-        folded = Value(log, Kind.CERTIFIED, mode=work.options.mode, statement="normscope F1")
+        log = context.norms.norm(source, after).log_upper
+        folded = Value(log, Kind.CERTIFIED, mode=context.options.mode, statement="normscope F1")
     if bounds.delta != 0:
         krylov = "normscope Krylov certificate"
         probable = Value(bounds.log_probable, Kind.PROBABILISTIC, statement=krylov, delta=bounds.delta)
@@ -63,14 +77,14 @@ def _layer(work: Work, row: LayerResult, expr: Expr, after: Expr | None) -> Laye
 
 
 def fixed_normalization(program: Program) -> dict[int, tuple[str, Expr]]:
-    """Return by the id of what it reads the node and the result of every normalizer with fixed statistics."""
+    """Return node and output of every normalizer with fixed statistics, by the id of its input."""
     fixed = {s.node for s in program.sites if s.running is not None}
     ends = program.ends.items()
     return {before.id: (node, out) for node, (before, out) in ends if node in fixed and out is not None}
 
 
 def before_padding(layer: Expr) -> Expr:
-    """Return what a layer acts on: the padding of a convolution, where it is an operation of its own, is part of it."""
+    """Return the input of a layer; a padding that is an operation of its own counts as part of its convolution."""
     source = layer.inputs[0]
     while layer.op is not None and source.op is not None and layer.op.kind == "convolution":
         pads = source.op.data.get("pads") or (source.op.kind == "embedding" and len(source.inputs) == 1)
@@ -85,23 +99,27 @@ def layer_names(program: Program) -> list[str]:
     return numbered([e.op.owner or e.op.weight_name for e in program.layers])  # type: ignore[union-attr]
 
 
-def normalizers(work: Work) -> list[NormalizerResult]:
+def normalizer_rows(
+    context: AnalysisContext, seen: Survey | None, layers: list[LayerResult], messages: list[str]
+) -> list[NormalizerResult]:
     """Return every normalizer with its printed and proved constants; one of weights has those of its layer."""
-    sites = work.program.sites
+    sites = context.program.sites
     results = []
     for site, name in zip(sites, numbered([s.owner or s.node for s in sites]), strict=True):
         unknown = NormalizerResult(name, site.kind, _NOT_PRINTED, None, _NO_BOUND, details={"eps": site.eps})
-        of_weight = acts_on_weights(site) and not site.of_array
-        step = functools.partial(_of_weight if of_weight else _normalizer, work, unknown, site)
-        results.append(attempt(f"the constant of {name}", step, unknown, work.messages))
+        if acts_on_weights(site) and not site.of_array:
+            step = functools.partial(_of_weight, context.program, layers, unknown, site)
+        else:
+            before = None if seen is None else seen.before_normalizers.get(site.node)
+            step = functools.partial(_normalizer, unknown, site, before, context.options.mode)
+        results.append(attempt(f"the constant of {name}", step, unknown, messages))
     return results
 
 
-def _normalizer(work: Work, row: NormalizerResult, site: Site) -> NormalizerResult:
+def _normalizer(row: NormalizerResult, site: Site, seen: InputStatistics | None, mode: str) -> NormalizerResult:
     """Return the row of a normalizer with its constants."""
-    seen = None if work.seen is None else work.seen.before_normalizers.get(site.node)
     floor = None if seen is None else seen.floor
-    constants = site_constants(site, floor, work.options.mode)
+    constants = site_constants(site, floor, mode)
     details = describe(site) | _seen_facts(site, seen)
     if constants.slides is not None:
         details["slides"] = constants.slides
@@ -119,12 +137,12 @@ def _normalizer(work: Work, row: NormalizerResult, site: Site) -> NormalizerResu
     )
 
 
-def _of_weight(work: Work, row: NormalizerResult, site: Site) -> NormalizerResult:
+def _of_weight(program: Program, layers: list[LayerResult], row: NormalizerResult, site: Site) -> NormalizerResult:
     """Return the row of a normalizer of weights: the norm of its layer as it acts, the largest over its uses.
 
     What it leaves of the weight says nothing of the layer: a convolution is not its reshaped kernel.
     """
-    pairs = [(e.op, x.upper) for e, x in zip(work.program.layers, work.layers, strict=True) if e.op is not None]
+    pairs = [(e.op, x.upper) for e, x in zip(program.layers, layers, strict=True) if e.op is not None]
     found = [v for op, v in pairs if op.weight_name == site.source] or [v for op, v in pairs if op.owner == site.owner]
     details = describe(site)
     if not found:
@@ -133,8 +151,8 @@ def _of_weight(work: Work, row: NormalizerResult, site: Site) -> NormalizerResul
     return replace(row, printed=None, proved=proved, details=details)
 
 
-def _seen_facts(site: Site, seen: Any) -> dict[str, Any]:
-    """Return what the data showed before a normalizer: variances, extremes, drift from the running statistics."""
+def _seen_facts(site: Site, seen: InputStatistics | None) -> dict[str, Any]:
+    """Return statistics of the data before a normalizer: variances, extremes, drift from the running statistics."""
     if seen is None or seen.moments.count == 0:
         return {}
     variance = seen.moments.variance
@@ -155,11 +173,11 @@ def _seen_facts(site: Site, seen: Any) -> dict[str, Any]:
     return facts
 
 
-#: How many times the median makes a channel hot, and how many are kept of each normalizer.
+#: A channel is hot above so many times the median; and most channels that are listed for a normalizer.
 HOT, KEPT = 3.0, 5
 
 
-def hot_channels(site: Site, seen: Seen | None) -> list[dict[str, Any]]:
+def hot_channels(site: Site, seen: InputStatistics | None) -> list[dict[str, Any]]:
     """Return the channels of a normalizer that stand out, hottest first.
 
     The factor of channel c is ``|gamma_c| / sqrt(s_c^2 + eps)``, s the running standard deviation, or else the least
@@ -190,7 +208,7 @@ def hot_channels(site: Site, seen: Seen | None) -> list[dict[str, Any]]:
     return rows
 
 
-def _factors(site: Site, seen: Seen | None) -> Tensor | None:
+def _factors(site: Site, seen: InputStatistics | None) -> Tensor | None:
     """Return the factor of each channel, or ``None`` if there are no channels to tell apart."""
     gamma = None if site.gamma is None else site.gamma.detach().double().flatten().abs().cpu()
     if site.running is not None:
@@ -208,7 +226,7 @@ def _factors(site: Site, seen: Seen | None) -> Tensor | None:
 
 
 def _over_median(values: Tensor) -> Tensor:
-    """Return values over their median; what is larger than a zero median is infinitely larger.
+    """Return values divided by their median; a positive value over a zero median is infinite.
 
     >>> _over_median(torch.tensor([0.0, 0.0, 1.0])).tolist()
     [1.0, 1.0, inf]

@@ -11,7 +11,7 @@ from normscope.core.errors import InputError
 from normscope.core.numbers import check_count, check_fraction
 from normscope.lipschitz.chains.join import SECONDS
 
-#: What BatchNorm may do.
+#: Modes of BatchNorm.
 MODES = ("running", "batch", "frozen-batch")
 
 
@@ -69,8 +69,6 @@ class Options:
         check_count(self.seed, "seed", least=0)
         check_fraction(self.share, "share")
         check_fraction(self.confidence, "confidence")
-        if isinstance(self.radius, int | float):
-            object.__setattr__(self, "radius", (float(self.radius),))
         for radius in self.radii:
             if not (isinstance(radius, int | float) and 0 <= radius < math.inf):
                 raise InputError(f"Expected a finite radius >= 0, got {radius!r}.")
@@ -81,14 +79,14 @@ class Options:
 
     @property
     def radii(self) -> tuple[float, ...]:
-        """Return the radii that were given."""
+        """Return the given radii as a tuple, empty if there are none."""
         if self.radius is None:
             return ()
-        return (self.radius,) if isinstance(self.radius, int | float) else tuple(self.radius)
+        return (float(self.radius),) if isinstance(self.radius, int | float) else tuple(self.radius)
 
     @classmethod
     def of(cls, options: Options | None, settings: Mapping[str, Any]) -> Options:
-        """Return options, by default the usual ones, with single fields set anew.
+        """Return options, by default the usual ones, with some fields replaced.
 
         Raises:
             InputError: if there is no such field, or a number is out of range.

@@ -1,4 +1,4 @@
-"""Results in files: what ``analyze`` wrote, read back."""
+"""Read results that were saved as JSON."""
 
 import json
 import os
@@ -15,13 +15,13 @@ from normscope.geometry.discover import Symmetries
 from normscope.weight_normalization.guarantees import Guarantees
 
 T = TypeVar("T", bound=Stored)
-#: What the report shows beside a capacity result.
-Beside: TypeAlias = CurvatureResult | BoundsResult | Guarantees | Symmetries
+#: Results that the report shows beside a capacity result.
+PanelResult: TypeAlias = CurvatureResult | BoundsResult | Guarantees | Symmetries
 
 _RESULTS: dict[str, type[Result | CheckpointResult]] = {r._kind: r for r in (Result, CheckpointResult)}
-_BESIDE: dict[str, type[Beside]] = {r._kind: r for r in (CurvatureResult, BoundsResult, Guarantees, Symmetries)}
+_PANELS: dict[str, type[PanelResult]] = {r._kind: r for r in (CurvatureResult, BoundsResult, Guarantees, Symmetries)}
 
-#: What reading a file that was written otherwise, cut, or changed by hand can raise.
+#: Errors raised by files that are damaged, or hold something else.
 _DAMAGED = (OSError, ValueError, KeyError, TypeError, AttributeError, IndexError, OverflowError, RecursionError)
 
 
@@ -45,7 +45,7 @@ def read_result(file: str | os.PathLike[str]) -> Result | CheckpointResult:
     return _read(file, _RESULTS)
 
 
-def read_beside(file: str | os.PathLike[str]) -> Beside:
+def read_panel(file: str | os.PathLike[str]) -> PanelResult:
     """Return what ``curvature``, ``bounds``, ``symmetry`` or ``weight_normalization.verify`` wrote.
 
     Args:
@@ -54,23 +54,23 @@ def read_beside(file: str | os.PathLike[str]) -> Beside:
     Raises:
         InputError: if the file is not there, or holds something else.
     """
-    return _read(file, _BESIDE)
+    return _read(file, _PANELS)
 
 
-def is_beside(file: str | os.PathLike[str]) -> bool:
-    """Return whether a file is one for :func:`read_beside`.
+def is_panel(file: str | os.PathLike[str]) -> bool:
+    """Return whether a file is one for :func:`read_panel`.
 
-    >>> is_beside("nowhere.json")
+    >>> is_panel("nowhere.json")
     False
     """
     try:
-        return json.loads(user_path(file).read_text(encoding="utf-8"))["kind"] in _BESIDE
+        return json.loads(user_path(file).read_text(encoding="utf-8"))["kind"] in _PANELS
     except _DAMAGED:
         return False
 
 
 def _read(file: str | os.PathLike[str], kinds: Mapping[str, type[T]]) -> T:
-    """Return what a file holds, by its kind."""
+    """Return the result in a file; its kind says which class it has."""
     path = user_path(file)
     if not path.is_file():
         if path.is_dir():

@@ -3,17 +3,27 @@
 import functools
 import math
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from normscope.analysis.capacity import begin, checked
-from normscope.analysis.context import Progress, Work, captured_on, one_at_a_time
+from normscope.analysis.context import (
+    CANDIDATES,
+    AnalysisContext,
+    AnalysisRequest,
+    Observations,
+    Progress,
+    capture_example,
+    checked,
+    full_context,
+    observe,
+    one_at_a_time,
+)
 from normscope.analysis.contradiction import uncontradicted_weight
-from normscope.analysis.end_to_end import everywhere_of
-from normscope.analysis.facts import input_facts, messages, model_facts
+from normscope.analysis.end_to_end import widest_domain
+from normscope.analysis.facts import all_messages, input_facts, model_facts
 from normscope.analysis.options import Options
 from normscope.core.value import Kind, Value, log_of, log_sum
 from normscope.graph.capture import Captured
@@ -31,61 +41,66 @@ from normscope.lipschitz.weights.uses import Weights, find_weights
 from normscope.operators.nonlinear import INF
 from normscope.operators.normalizer import acts_on_weights, site_constants
 from normscope.operators.site import Site
-from normscope.operators.survey import survey
+from normscope.operators.survey import Survey, survey
 
-#: Samples used where nothing else is said.
+#: Default number of samples.
 SAMPLES = 64
-#: Points at which Jacobians are measured where nothing else is said, in a small and in a large network.
+#: Default number of points at which Jacobians are computed, in a small and in a large network.
 POINTS, POINTS_LARGE = 4, 1
-#: Samples of a stacked batch, at most.
+#: Most samples of a stacked batch.
 BATCH = 16
-#: How a bound over data takes the activations.
+#: Assumption of bounds over data.
 MEASURED = "activations at the data are evaluated in float64, with a margin for rounding in the last bits"
 EXACT = "exact real arithmetic"
 _FLOOR = "normalizer stds stay above those seen in the data"
 
 
-@dataclass(eq=False)
-class Found:
-    """What the steps found, in the order of the weights and their uses."""
+@dataclass(frozen=True, eq=False)
+class OutputBounds:
+    """Certified constants with respect to the results of uses, by domain."""
 
-    weights: Weights  #: the weights and their uses
-    work: Work  #: what the analysis shares
-    domains: dict[str, Domain] = field(default_factory=dict)  #: the domains spoken about
-    #: constants with respect to the results of uses, by domain
-    outputs: dict[str, Outputs] = field(default_factory=dict)
+    domains: dict[str, Domain]  #: the domains spoken about, by name
+    constants: dict[str, Outputs]  #: the constants on each of them
     #: uses whose constant on the variance floor also needs inputs in the range of the data
-    ranged: set[int] = field(default_factory=set)
-    ranged_weights: set[int] = field(default_factory=set)  #: weights of which the same holds for changes of any size
-    samples: list[Sample] = field(default_factory=list)  #: what the uses met at each sample
-    factors: list[list[float]] = field(default_factory=list)  #: logarithms of the input factors at each sample
-    norms: list[Norms] = field(default_factory=list)  #: exact norms at the points differentiated
-    #: of the first samples stacked into one input, by the name of the weight; empty for all weights together
-    stacked: dict[str, dict[str, Value]] = field(default_factory=dict)
+    ranged: frozenset[int] = frozenset()
+    ranged_weights: frozenset[int] = frozenset()  #: weights of which the same holds for changes of any size
+
+
+@dataclass(frozen=True, eq=False)
+class WeightMeasurements:
+    """What the rows are made from, in the order of the weights and their uses."""
+
+    context: AnalysisContext  #: the context of the analysis, with the program of the weights
+    seen: Survey | None  #: what the data showed
+    weights: Weights  #: the weights and their uses
+    outputs: OutputBounds
+    samples: list[Sample]  #: what the uses met at each sample
+    factors: list[list[float]]  #: logarithms of the input factors at each sample
+    norms: list[Norms]  #: exact norms at the points differentiated
 
     @functools.cached_property
     def layers(self) -> list[tuple[int, Value]]:
         """Return the norms of all layers, by the place of each in the program."""
-        norm = self.work.norms.norm
-        pairs = [(e.id, norm(e.inputs[0], e).log_upper) for e in self.work.program.layers]
+        norm = self.context.norms.norm
+        pairs = [(e.id, norm(e.inputs[0], e).log_upper) for e in self.context.program.layers]
         return [(key, Value(log, Kind.CERTIFIED, statement="normscope norm")) for key, log in pairs]
 
     @functools.cached_property
     def normalizers(self) -> list[tuple[int, Value]]:
         """Return the constants that the paper prints for normalizers, or proved ones, by their places."""
-        work, out = self.work, []
-        for site in work.program.sites:
-            if not acts_on_weights(site) and site.node in work.program.ends:
-                seen = None if work.seen is None else work.seen.before_normalizers.get(site.node)
-                known = site_constants(site, None if seen is None else seen.floor, work.options.mode)
-                place = work.program.ends[site.node][0].id
+        program, out = self.context.program, []
+        for site in program.sites:
+            if not acts_on_weights(site) and site.node in program.ends:
+                seen = None if self.seen is None else self.seen.before_normalizers.get(site.node)
+                known = site_constants(site, None if seen is None else seen.floor, self.context.options.mode)
+                place = program.ends[site.node][0].id
                 out.append((place, known.printed or known.on_floor or known.proved))
         return out
 
     @functools.cached_property
     def plain(self) -> bool:
         """Return whether the network is a plain chain."""
-        return is_plain_chain(self.work.program)
+        return is_plain_chain(self.context.program)
 
 
 def weight_lipschitz(
@@ -129,98 +144,107 @@ def weight_lipschitz(
     >>> all(row.attained.log <= row.best.log for row in result.weights)
     True
     """
-    options = Options.of(options, settings)
-    model, data = checked(model, data, options, limit)
     say = progress or (lambda text: None)
-    limit = SAMPLES if limit is None else limit
-    with untouched(model):
+    request = AnalysisRequest(model, data, Options.of(options, settings), name, limit, input_shape, device, say)
+    request = checked(request)
+    request = replace(request, limit=SAMPLES if limit is None else limit)
+    with untouched(request.model):
         say("capturing the graph")
-        captured = captured_on(model, data, input_shape, device, limit)
-        work = begin(captured, options, say, model, data, limit)
-        samples = [] if data is None else one_at_a_time(work, limit)
-        return _measured(work, samples, name or type(model).__name__)
+        return _measured(full_context(request, capture_example(request)))
 
 
-def _measured(work: Work, samples: list[list[Tensor]], name: str) -> WeightResult:
-    """Carry out the steps."""
-    captured = work.captured
-    weights = find_weights(captured.graph, captured.tensors, work.reference)
-    work.program = weights.program
-    if work.seen is not None and samples:  # floors that hold in exact arithmetic too
-        work.seen.include(survey(captured, work.program, samples, activations={}, dtype=torch.float64))
-    found = Found(weights, work)
-    whole = everywhere_of(work)
-    found.domains["global"] = Domain(whole)
-    if work.seen is not None:
-        found.domains["variance_floor"] = Domain(whole, work.seen.floors())
-    for key, domain in found.domains.items():
-        work.say(f"composing the bounds with respect to inner tensors: {key}")
-        found.outputs[key] = output_constants(weights, Composition(work.program, domain, work.norms))
-    _within_ranges(work, found)
+def _measured(context: AnalysisContext) -> WeightResult:
+    """Carry out the steps on a captured model."""
+    observed = observe(context, context.at_most(CANDIDATES), context.limit)
+    samples = [] if context.data is None else one_at_a_time(context, context.limit)
+    captured, options, seen = context.captured, context.options, observed.seen
+    weights = find_weights(captured.graph, captured.tensors, context.reference)
+    context = replace(context, program=weights.program)
+    if seen is not None and samples:  # floors that hold in exact arithmetic too
+        seen.include(survey(captured, context.program, samples, activations={}, dtype=torch.float64))
+    outputs = _output_bounds(context, observed, weights)
+    met = []
     for i, inputs in enumerate(samples):
-        work.say(f"activations: sample {i + 1} of {len(samples)}")
-        found.samples.append(meet(captured, weights, inputs))
-    on_data = Composition(work.program, _data_domain(work), work.norms)
-    found.factors = [input_factors(weights, sample, on_data) for sample in found.samples]
-    points = POINTS_LARGE if forward_cost(work.program) > LARGE / 10 else POINTS
-    chosen = samples[: work.options.points or points]
+        context.say(f"activations: sample {i + 1} of {len(samples)}")
+        met.append(meet(captured, weights, inputs))
+    on_data = Composition(context.program, _data_domain(seen), context.norms)
+    factors = [input_factors(weights, sample, on_data) for sample in met]
+    points = POINTS_LARGE if forward_cost(context.program) > LARGE / 10 else POINTS
+    chosen = samples[: options.points or points]
+    norms = []
     for i, inputs in enumerate(chosen):
-        work.say(f"Jacobians in the weights: point {i + 1} of {len(chosen)}")
-        found.norms.append(norms_at(captured, weights, inputs, seed=work.options.seed))
-    found.stacked = _stacked(found, samples)
-    table = [uncontradicted_weight(_row(found, leaf), work.messages) for leaf in range(len(weights.leaves))]
+        context.say(f"Jacobians in the weights: point {i + 1} of {len(chosen)}")
+        norms.append(norms_at(captured, weights, inputs, seed=options.seed))
+    found = WeightMeasurements(context, seen, weights, outputs, met, factors, norms)
+    stacked, stacked_jointly = _stacked(found, samples)
+    messages: list[str] = []
+    rows = [_row(found, leaf, stacked) for leaf in range(len(weights.leaves))]
+    table = tuple(uncontradicted_weight(row, messages) for row in rows)
     return WeightResult(
-        model=model_facts(work, name),
-        input=input_facts(work) | {"data": bool(samples)},
-        weights=tuple(table),
-        jointly=_jointly(found, table),
-        samples={"data": len(samples), "jacobians": len(found.norms)},
-        residual=max((n.residual for n in found.norms), default=None),
-        messages=(*messages(work), *_messages_on_weights(found, samples)),
+        model=model_facts(context),
+        input=input_facts(context) | {"data": bool(samples)},
+        weights=table,
+        jointly=_jointly(found, table, stacked_jointly),
+        samples={"data": len(samples), "jacobians": len(norms)},
+        residual=max((n.residual for n in norms), default=None),
+        messages=(*all_messages(context, observed, messages), *_messages_on_weights(weights, samples)),
     )
 
 
-def _data_domain(work: Work) -> Domain:
-    """Return inputs in the range of the data, on the floors seen."""
-    if work.seen is None:
-        return Domain()
-    return Domain("the data", work.seen.floors(), tuple(work.seen.inputs))
+def _output_bounds(context: AnalysisContext, observed: Observations, weights: Weights) -> OutputBounds:
+    """Compose the constants with respect to the results of uses on all inputs and on the variance floor.
 
-
-def _within_ranges(work: Work, found: Found) -> None:
-    """Where the variance floor alone leaves a constant infinite, keep the inputs in the range of the data as well."""
-    outputs = found.outputs.get("variance_floor")
-    if outputs is None or max(outputs.small, default=-INF) < INF:
-        return
-    work.say("composing the bounds with respect to inner tensors: within the range of the data")
-    other = output_constants(found.weights, Composition(work.program, _data_domain(work), work.norms))
-    found.ranged = {i for i, log in enumerate(outputs.small) if log == INF}
-    found.ranged_weights = {i for i, logs in enumerate(outputs.any_size) if logs is not None and INF in logs}
-    small = tuple(b if a == INF else a for a, b in zip(outputs.small, other.small, strict=True))
-    better = tuple(other.any_size[i] if i in found.ranged_weights else logs for i, logs in enumerate(outputs.any_size))
-    found.outputs["variance_floor"] = Outputs(small, better)
-
-
-def _stacked(found: Found, samples: Sequence[list[Tensor]]) -> dict[str, dict[str, Value]]:
-    """Return the constants of the first samples stacked into one input; none where that is already so, or too much.
-
-    Where there is BatchNorm it uses the statistics of this batch.
+    Where the variance floor alone leaves a constant infinite, inputs are kept in the range of the data as well.
     """
-    work, captured, weights = found.work, found.work.captured, found.weights
-    if len(samples) < 2 or not work.stacks_batches:
-        return {}
+    seen, everywhere = observed.seen, widest_domain(context, observed)
+    domains = {"global": Domain(everywhere)}
+    if seen is not None:
+        domains["variance_floor"] = Domain(everywhere, seen.floors())
+
+    def composed(domain: Domain, name: str) -> Outputs:
+        context.say(f"composing the bounds with respect to inner tensors: {name}")
+        return output_constants(weights, Composition(context.program, domain, context.norms))
+
+    constants = {key: composed(domain, key) for key, domain in domains.items()}
+    floor = constants.get("variance_floor")
+    if floor is None or max(floor.small, default=-INF) < INF:
+        return OutputBounds(domains, constants)
+    other = composed(_data_domain(seen), "within the range of the data")
+    ranged = frozenset(i for i, log in enumerate(floor.small) if log == INF)
+    ranged_weights = frozenset(i for i, logs in enumerate(floor.any_size) if logs is not None and INF in logs)
+    small = tuple(b if a == INF else a for a, b in zip(floor.small, other.small, strict=True))
+    any_size = tuple(other.any_size[i] if i in ranged_weights else logs for i, logs in enumerate(floor.any_size))
+    constants["variance_floor"] = Outputs(small, any_size)
+    return OutputBounds(domains, constants, ranged, ranged_weights)
+
+
+def _data_domain(seen: Survey | None) -> Domain:
+    """Return the domain of inputs in the range of the data and on its variance floors."""
+    return Domain() if seen is None else Domain("the data", seen.floors(), tuple(seen.inputs))
+
+
+def _stacked(
+    found: WeightMeasurements, samples: Sequence[list[Tensor]]
+) -> tuple[dict[str, dict[str, Value]], dict[str, Value]]:
+    """Return the constants of the first samples stacked into one input: by weight, and for all weights together.
+
+    BatchNorm uses the statistics of this batch. Both are empty if inputs are batches anyway, or if it is expensive.
+    """
+    context, captured, weights = found.context, found.context.captured, found.weights
+    if len(samples) < 2 or not context.stacks_batches:
+        return {}, {}
     size = min(len(samples), BATCH)
     batch = [torch.cat(parts) if parts[0].ndim else parts[0] for parts in zip(*samples[:size], strict=True)]
-    work.say("a stacked batch")
-    mode, outputs = work.mode, found.outputs["variance_floor"].small
-    if has_batch_norm(captured.graph) and work.options.mode == "running":
+    context.say("a stacked batch")
+    mode, outputs = context.mode, found.outputs.constants["variance_floor"].small
+    if has_batch_norm(captured.graph) and context.options.mode == "running":
         mode = "batch"
         captured = replace(captured, graph=with_batch_statistics(captured.graph), example=batch)
         weights = find_weights(captured.graph, captured.tensors, batch)
-        outputs, factors = _with_batch_statistics(work, captured, weights)
+        outputs, factors = _with_batch_statistics(context, captured, weights)
     else:
         factors = [_stacked_factor(found, use, size) for use in range(len(weights.uses))]
-    norms = norms_at(captured, weights, batch, seed=work.options.seed)
+    norms = norms_at(captured, weights, batch, seed=context.options.seed)
     where = f"the first {size} samples stacked, at these weights"
     certified = functools.partial(Value, kind=Kind.CERTIFIED, domain=where, mode=mode)
     attained = functools.partial(Value, kind=Kind.LOWER, domain=where, mode=mode, statement="normscope F13")
@@ -234,25 +258,27 @@ def _stacked(found: Found, samples: Sequence[list[Tensor]]) -> dict[str, dict[st
             "input_norm": certified(_root_of_squares(met), statement="normscope Proposition W-2"),
             "attained": attained(log_of(norms.weights[i])),
         }
-    rows[""] = {"stacked_certified": certified(INF, statement="normscope Proposition W-6")}
+    jointly = {"stacked_certified": certified(INF, statement="normscope Proposition W-6")}  # until rows are checked
     if norms.jointly is not None:
-        rows[""]["stacked_attained"] = attained(log_of(norms.jointly))
-    return rows
+        jointly["stacked_attained"] = attained(log_of(norms.jointly))
+    return rows, jointly
 
 
-def _stacked_factor(found: Found, use: int, size: int) -> float:
+def _stacked_factor(found: WeightMeasurements, use: int, size: int) -> float:
     """Return the logarithm of ``||dW -> dY||`` of one use, Y the results at the first samples together."""
     met = [s.met[use] for s in found.samples[:size] if use in s.met]
     bound = _root_of_squares(f[use] for f in found.factors[:size])
     return bound if len(met) < size else min(bound, log_of(stacked_norm(met) * found.weights.uses[use].copies))
 
 
-def _with_batch_statistics(work: Work, captured: Captured, weights: Weights) -> tuple[tuple[float, ...], list[float]]:
+def _with_batch_statistics(
+    context: AnalysisContext, captured: Captured, weights: Weights
+) -> tuple[tuple[float, ...], list[float]]:
     """Return the constants with respect to results of uses, and the input factors, at a batch with its statistics."""
     program, batch = weights.program, captured.example
     seen = survey(captured, program, [batch], activations={}, dtype=torch.float64)
     ranges = (r.tightened(b.shape) for r, b in zip(seen.inputs, program.blocks, strict=True))
-    composition = Composition(program, Domain("this batch", seen.floors(), tuple(ranges)), work.norms)
+    composition = Composition(program, Domain("this batch", seen.floors(), tuple(ranges)), context.norms)
     sample = meet(captured, weights, batch)
     factors = input_factors(weights, sample, composition)
     for i, use in enumerate(weights.uses):
@@ -261,43 +287,44 @@ def _with_batch_statistics(work: Work, captured: Captured, weights: Weights) -> 
     return output_constants(weights, composition).small, factors
 
 
-def _jointly(found: Found, table: Sequence[WeightRow]) -> dict[str, Value]:
+def _jointly(found: WeightMeasurements, table: Sequence[WeightRow], stacked: dict[str, Value]) -> dict[str, Value]:
     """Return the constants in all weights together: ``sqrt(sum L_i^2)``, and the norm of the whole Jacobian."""
     if not found.samples:
         return {}
     log = joint_constant([INF if row.best is None else row.best.log for row in table])
     domain = "these data points, at these weights"
-    out = {"certified": Value(log, Kind.CERTIFIED, domain, found.work.mode, "normscope Proposition W-6", (MEASURED,))}
+    out = {
+        "certified": Value(log, Kind.CERTIFIED, domain, found.context.mode, "normscope Proposition W-6", (MEASURED,))
+    }
     attained = _attained(found, [n.jointly for n in found.norms])
     if attained is not None:
         out["attained"] = attained
-    if found.stacked:
+    if stacked:
         parts = [row.stacked.get("certified") for row in table]
         log = joint_constant([INF if part is None else part.log for part in parts])
-        out |= found.stacked[""]
-        out["stacked_certified"] = replace(out["stacked_certified"], log=log)
+        out |= stacked | {"stacked_certified": replace(stacked["stacked_certified"], log=log)}
     return out
 
 
-def _messages_on_weights(found: Found, samples: list[list[Tensor]]) -> list[str]:
-    """Return what a reader must know about the weights."""
-    unknown = [u for u in found.weights.uses if u.kind == "unknown"]
-    said = [f"{found.weights.leaves[use.leaf].name}: no bound, {use.reason}" for use in unknown[:8]]
-    if any(leaf.effective for leaf in found.weights.leaves):
+def _messages_on_weights(weights: Weights, samples: list[list[Tensor]]) -> list[str]:
+    """Return notes on all weights."""
+    unknown = [u for u in weights.uses if u.kind == "unknown"]
+    said = [f"{weights.leaves[use.leaf].name}: no bound, {use.reason}" for use in unknown[:8]]
+    if any(leaf.effective for leaf in weights.leaves):
         said.append("constants of parametrized weights are with respect to the effective weight")
     if not samples:
         said.append("without data, only the constants with respect to layer outputs are bounded")
     return said
 
 
-def _row(found: Found, leaf: int) -> WeightRow:
+def _row(found: WeightMeasurements, leaf: int, stacked: dict[str, dict[str, Value]]) -> WeightRow:
     """Return the row of one weight."""
     weights = found.weights
     uses, item = weights.of(leaf), weights.leaves[leaf]
     constants = _constants(found, leaf, uses, over_data=True) if found.samples else {}
     attained = _attained(found, [n.weights[leaf] for n in found.norms])
     one = uses[0] if len(uses) == 1 else None
-    graph = found.work.captured.graph
+    graph = found.context.captured.graph
     site = None if one is None else scale_free(graph, weights.program, weights.uses[one], training=True)
     theorem = None if one is None else _theorem(found, one)
     best = min(constants.values(), key=lambda v: v.log, default=None)
@@ -312,7 +339,7 @@ def _row(found: Found, leaf: int) -> WeightRow:
         constants=constants,
         attained=attained,
         attained_output=_attained(found, [n.outputs[leaf] for n in found.norms]),
-        stacked=found.stacked.get(item.name, {}),
+        stacked=stacked.get(item.name, {}),
         printed=theorem,
         printed_is_bound=_decided(theorem, best, attained),
         unnormalized=None if one is None else _unnormalized(found, one),
@@ -322,7 +349,7 @@ def _row(found: Found, leaf: int) -> WeightRow:
 
 
 def _decided(printed: Value | None, best: Value | None, attained: Value | None) -> bool | None:
-    """Return whether the printed number is a bound: at least a proved one, or below an attained one, or undecided."""
+    """Return whether a printed number is a bound: yes above a proved one, no below an attained one, else ``None``."""
     if printed is None:
         return None
     if best is not None and printed.log >= best.log - 1e-9:  # what is proved has room for rounding in it
@@ -330,29 +357,30 @@ def _decided(printed: Value | None, best: Value | None, attained: Value | None) 
     return False if attained is not None and printed.log < attained.log else None
 
 
-def _conditions(found: Found, key: str, leaf: int, *, small: bool, data: bool) -> str:
-    """Return the domain of a constant in words."""
-    floors = key == "variance_floor" and bool(found.domains[key].floors)
-    needed = any(i in found.ranged for i in found.weights.of(leaf)) if small else leaf in found.ranged_weights
+def _conditions(found: WeightMeasurements, key: str, leaf: int, *, small: bool, data: bool) -> str:
+    """Return the name of the domain of a constant."""
+    outputs = found.outputs
+    floors = key == "variance_floor" and bool(outputs.domains[key].floors)
+    needed = any(i in outputs.ranged for i in found.weights.of(leaf)) if small else leaf in outputs.ranged_weights
     ranged = key == "variance_floor" and needed
     if data:
         weight = "at these weights" if small else "all values of this weight"
         return f"these data points, {weight}" + (f" for which {_FLOOR}" if floors and not small else "")
-    whole = found.domains[key].name
+    whole = outputs.domains[key].name
     conditions = [f"whose {_FLOOR}"] * floors + ["within the data's range and norms"] * ranged
     inputs = f"{'inputs' if whole == 'all inputs' else whole} {' and '.join(conditions)}" if conditions else whole
     return f"{inputs}, at these weights" if small else inputs
 
 
 def _both(key: str, small: float, whole: float | None) -> Iterable[tuple[str, float, bool]]:
-    """Yield what is worth reporting of a pair: name, logarithm, and whether it speaks of small changes only."""
+    """Yield the constants of a pair worth reporting: name, logarithm, and whether it is for small changes only."""
     if whole is not None:
         yield key, whole, False
     if whole is None or small < whole - 1e-9:
         yield f"{key}_small", small, True
 
 
-def _constants(found: Found, leaf: int, uses: Sequence[int], *, over_data: bool) -> dict[str, Value]:
+def _constants(found: WeightMeasurements, leaf: int, uses: Sequence[int], *, over_data: bool) -> dict[str, Value]:
     """Return ``||h, y||`` on every domain, y the stacked results of the uses; or ``||h, W||`` over the data."""
     factors = [[sample[i] for i in uses] for sample in found.factors]
     statement = "normscope Proposition W-3" if over_data else "normscope F13"
@@ -362,12 +390,12 @@ def _constants(found: Found, leaf: int, uses: Sequence[int], *, over_data: bool)
         return max(weight_constant(logs, f) for f in factors) if over_data else _root_of_squares(logs)
 
     out: dict[str, Value] = {}
-    for key, outputs in found.outputs.items():
+    for key, outputs in found.outputs.constants.items():
         whole = outputs.any_size[leaf]
         small = together([outputs.small[i] for i in uses])
         for name, log, is_small in _both(key, small, None if whole is None else together(whole)):
             domain = _conditions(found, key, leaf, small=is_small, data=over_data)
-            out[name] = Value(log, Kind.CERTIFIED, domain, found.work.mode, statement, assumptions)
+            out[name] = Value(log, Kind.CERTIFIED, domain, found.context.mode, statement, assumptions)
     return out
 
 
@@ -376,7 +404,7 @@ def _root_of_squares(logs: Iterable[float]) -> float:
     return log_sum((2 * x for x in logs), INF) / 2
 
 
-def _input_norm(found: Found, uses: Sequence[int]) -> Value | None:
+def _input_norm(found: WeightMeasurements, uses: Sequence[int]) -> Value | None:
     """Return the largest norm of ``dW -> (y_u)`` over the data."""
     if not found.samples:
         return None
@@ -384,16 +412,16 @@ def _input_norm(found: Found, uses: Sequence[int]) -> Value | None:
     return Value(log, Kind.CERTIFIED, "these data points", None, "normscope Proposition W-2", (MEASURED,))
 
 
-def _attained(found: Found, values: Sequence[float | None]) -> Value | None:
-    """Return the largest exact norm of those that are known."""
+def _attained(found: WeightMeasurements, values: Sequence[float | None]) -> Value | None:
+    """Return the largest of the exact norms that are known."""
     known = [value for value in values if value is not None]
     if not known:
         return None
     domain = "these data points"
-    return Value.of(max(known), Kind.LOWER, domain=domain, mode=found.work.mode, statement="normscope F13")
+    return Value.of(max(known), Kind.LOWER, domain=domain, mode=found.context.mode, statement="normscope F13")
 
 
-def _theorem(found: Found, index: int) -> Value | None:
+def _theorem(found: WeightMeasurements, index: int) -> Value | None:
     """Return Theorem 12, as it is printed, for one use of a matrix or kernel."""
     use = found.weights.uses[index]
     sizes = [s.met[index].activation for s in found.samples if index in s.met]
@@ -406,7 +434,7 @@ def _theorem(found: Found, index: int) -> Value | None:
     return theorem_12(activation, after, [v for key, v in found.normalizers if key >= start])
 
 
-def _unnormalized(found: Found, index: int) -> Value | None:
+def _unnormalized(found: WeightMeasurements, index: int) -> Value | None:
     """Return the product of all other norms for a matrix of a plain chain; that of a kernel has another norm."""
     use = found.weights.uses[index]
     if not found.samples or not found.plain or use.place is None or use.kind != "matrix":
@@ -419,8 +447,8 @@ def _unnormalized(found: Found, index: int) -> Value | None:
     return unnormalized_product([norm for _, norm in found.layers], before - 1, size)
 
 
-def _notes(found: Found, leaf: int, uses: Sequence[int], site: Site | None) -> Iterable[str]:
-    """Return what a reader must know of one weight."""
+def _notes(found: WeightMeasurements, leaf: int, uses: Sequence[int], site: Site | None) -> Iterable[str]:
+    """Return notes on one weight."""
     weights = found.weights
     yield from dict.fromkeys(weights.uses[i].reason for i in uses if weights.uses[i].reason)
     if weights.leaves[leaf].effective:
@@ -430,8 +458,8 @@ def _notes(found: Found, leaf: int, uses: Sequence[int], site: Site | None) -> I
         kept = "only eps keeps a bound over all its values finite"
         end = kept if site.eps > 0 else "no bound holds for all its values"
         yield f"scale-invariant{mode}: at c W the derivative is 1/c times that at W, so {end}"
-    shared = len(uses) > 1 and all(o.any_size[leaf] is None for o in found.outputs.values())
+    shared = len(uses) > 1 and all(o.any_size[leaf] is None for o in found.outputs.constants.values())
     if shared and not any(weights.uses[i].reason for i in uses):
         yield "used where it changes what it acts on, or in a constant: constants are for small changes"
-    if any(math.isinf(log) for o in found.outputs.values() for log in (o.small[i] for i in uses)):
+    if any(math.isinf(log) for o in found.outputs.constants.values() for log in (o.small[i] for i in uses)):
         yield "no finite constant through some operation: see the messages of analyze"

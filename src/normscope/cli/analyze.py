@@ -150,7 +150,7 @@ def _sections(
 ) -> Sequence[Section]:
     """Return the report of a model, or of a checkpoint."""
     from normscope.core.result import Result
-    from normscope.report.text import result_sections
+    from normscope.report.analysis import result_sections
 
     if not isinstance(result, Result):
         return result.sections(everything=everything)
@@ -196,7 +196,7 @@ def run(
         return analyze_checkpoint(place if place.name else place.resolve(), stages)  # "." has no name
     from normscope.analysis import analyze as capacity
     from normscope.analysis.capacity import is_big
-    from normscope.analysis.context import prepare
+    from normscope.analysis.context import AnalysisRequest, prepare
     from normscope.doctor import check as ask
 
     def twin(model: nn.Module, data: Any, **rest: Any) -> Result:
@@ -205,7 +205,8 @@ def run(
         big = is_big(model)
         if fast or big:
             stages("first look: capturing the graph")
-            prepared = prepare(model, data, rest["input_shape"], request.device, request.limit)
+            shape, device = rest["input_shape"], request.device
+            prepared = prepare(AnalysisRequest(model, data, limit=request.limit, input_shape=shape, device=device))
 
         def doctor(*, quick: bool) -> None:
             """Ask the doctor: about a big network first what needs no time, and the rest when that is shown."""

@@ -70,14 +70,14 @@ def _bench(bound: str, draws: int, delta: float, seed: int, *, json: bool, quiet
     """Try to break a bound; exit with code 1 if it is broken."""
     with Stages(quiet=quiet, lines=not json) as stages:
         stages("loading the problems")
-        from normscope.generalization.bench.run import CONTESTANTS, try_bound
+        from normscope.generalization.bench.run import KNOWN_BOUNDS, try_bound
 
         found = None
         if bound != "list":
             with user_function(bound, seed) if ":" in bound else contextlib.nullcontext(bound) as tried:
                 found = try_bound(tried, delta=delta, draws=draws, seed=seed, name=bound, progress=stages)
     if found is None:
-        print("\n".join(CONTESTANTS))
+        print("\n".join(KNOWN_BOUNDS))
         return
     finish(found, json=json, quiet=quiet)
     if found.broken:

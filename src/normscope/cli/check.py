@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
     from normscope.core.result import Result
     from normscope.doctor import CheckResult, Settings
-    from normscope.report.sarif import Source
+    from normscope.report.sarif import SourceLocation
 
 FORMATS = ("text", "json", "sarif", "github", "html")
 #: Exit code of a check that fails.
@@ -153,7 +153,7 @@ def run(
 def rendered(
     result: CheckResult,
     format: str,
-    source: Source | None = None,
+    source: SourceLocation | None = None,
     capacity: Callable[[], Result] | None = None,
     *,
     width: int = 118,
@@ -198,9 +198,9 @@ def optimizer_of(spec: str, model: nn.Module, seed: int = 0) -> Any:
     return made
 
 
-def source_of(spec: str) -> Source | None:
+def source_of(spec: str) -> SourceLocation | None:
     """Return where a model is written down: the file of ``FILE.py:factory`` and the line of the factory."""
-    from normscope.report.sarif import Source
+    from normscope.report.sarif import SourceLocation
     from normscope.zoo.load import parse_spec
 
     kind, location, name = parse_spec(spec)
@@ -211,7 +211,7 @@ def source_of(spec: str) -> Source | None:
         for node in ast.parse(user_path(location).read_bytes()).body:
             if getattr(node, "name", None) == name.partition(".")[0]:
                 line = node.lineno
-    return Source(Path(location).as_posix(), line)
+    return SourceLocation(Path(location).as_posix(), line)
 
 
 def _earlier(model: nn.Module, weights: Path) -> nn.Module:

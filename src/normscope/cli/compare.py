@@ -27,8 +27,8 @@ FILE, ALIGNMENT = "comparison.json", "alignment.json"
 #: Options that say how networks are analyzed or shown; with ``--modulo`` nothing is.
 _OF_ANALYSES = ("device", "printed", "no_check", "report", "everything")
 _ITEMS = (
-    "Two or more of: models as for analyze (FILE.py:factory, zoo:NAME, ...), result.json "
-    "files of earlier analyses, checkpoints (.safetensors, .pt). The others are compared with "
+    "Two or more of: models as for analyze (FILE.py:factory, zoo:NAME, ...), earlier results "
+    "(result.json, or the folder it is in), checkpoints (.safetensors, .pt). The others are compared with "
     "the first."
 )
 
@@ -91,14 +91,15 @@ def run(
     Checkpoints are weights of ``model``, if it was named; all else that is asked of each analysis is in common.
     """
     from normscope.analysis.compare import compare as compared
-    from normscope.cli.report import read_whole
+    from normscope.cli.report import read_whole, result_file
     from normscope.core.result import Result
 
     results: dict[str, Comparable] = {}
     findings: dict[str, Sequence[Finding]] = {}
     for name, item in zip(numbered(items, "{} ({})", plain_first=True), items, strict=True):
-        if item.endswith(".json") and not item.endswith(".index.json"):
-            results[name] = read_whole(user_path(item))
+        place = result_file(user_path(item))
+        if place.name.endswith(".json") and not place.name.endswith(".index.json"):
+            results[name] = read_whole(place)
             continue
         found = results[name] = analyzed(_about(item, model, common), stages.about(name), check=check)
         if isinstance(found, Result) and found.findings is not None:

@@ -20,8 +20,8 @@ if TYPE_CHECKING:
     from torch import nn
 
     from normscope.core.result import Result
+    from normscope.report.analysis import Facts
     from normscope.report.table import Section
-    from normscope.report.text import Facts
 
 #: Column of the comparison and folder of the result, and the normalizer it stands for.
 VARIANTS = {"plain": "none", "batchnorm": "bn"}
@@ -55,8 +55,8 @@ def demo(
     Writes a report to open in a browser. The digits come with the package; nothing is downloaded. Results go to
     the folder given by --out.
     """
+    from normscope.report.analysis import verdict_section
     from normscope.report.table import Section, plain_text
-    from normscope.report.text import verdict_section
 
     folder = checked_folder(out)
     for place in (folder, *(folder / name for name in VARIANTS)):
@@ -108,7 +108,7 @@ def compare(stages: Stages, *, seed: int, width: int, epochs: int) -> tuple[dict
     from normscope.analysis import analyze
     from normscope.doctor import check
     from normscope.papers.study import labelled_data
-    from normscope.report.text import compare_section
+    from normscope.report.analysis import compare_section
     from normscope.zoo.data.load import load_data
     from normscope.zoo.train import accuracy
 

@@ -32,7 +32,7 @@ def extremal(
     prescribed gradient of the training loss; layernorm a constant near eps^(-K/2) that would be one without LayerNorm.
     In Python, these networks are functions of normscope.papers.than2025.extremal, for testing other tools.
     """
-    from normscope.papers.than2025.extremal.constructions import CONSTRUCTIONS, Settings
+    from normscope.papers.than2025.extremal.constructions import CONSTRUCTIONS, ConstructionSettings
     from normscope.report.extremal import extremal_chart, extremal_document
 
     build = CONSTRUCTIONS.get(construction)
@@ -43,7 +43,7 @@ def extremal(
     if plot is not None and plot.suffix.lower() != ".svg":
         raise BadParameter(f"Expected a file ending in .svg, got {plot.name!r}.", param_hint="--plot")
     target = None if plot is None else checked_file(plot, "--plot")
-    settings = Settings(_widths(width, depth), scale, layer, _numbers(input), eps, activation)
+    settings = ConstructionSettings(_widths(width, depth), scale, layer, _numbers(input), eps, activation)
     shown = build(settings)
     if target is not None:
         write_file(target, extremal_chart(shown), "--plot")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -21,7 +22,7 @@ from normscope.core.names import numbered
 
 if TYPE_CHECKING:
     from normscope.analysis.checkpoint import CheckpointResult
-    from normscope.analysis.stored_results import Beside
+    from normscope.analysis.stored_results import PanelResult
     from normscope.core.result import Result
 
 
@@ -31,8 +32,8 @@ def report(
         list[Path] | None,
         Argument(
             metavar="RESULT",
-            help=f"{FILE} of one or several analyses; curvature.json, bounds.json, symmetry.json and "
-            "weight_normalization.json become panels of the same page.",
+            help=f"{FILE} of one or several analyses, or the folders they are in; curvature.json, bounds.json, "
+            "symmetry.json and weight_normalization.json become panels of the same page.",
             show_default=False,
         ),
     ] = None,
@@ -46,7 +47,7 @@ def report(
     quiet: options.Quiet = False,
 ) -> None:
     """Write the HTML report of saved results, side by side if there are several, or extract results from a report."""
-    given = [user_path(path) for path in results or []]
+    given = [result_file(user_path(path)) for path in results or []]
     if from_html is not None:
         if given:
             raise BadParameter("Results and --from-html cannot be used together.")
@@ -62,7 +63,7 @@ def report(
             print(f"written: {path}")
 
 
-def read_results(paths: Sequence[Path]) -> tuple[Result | CheckpointResult | dict[str, Result], list[Beside]]:
+def read_results(paths: Sequence[Path]) -> tuple[Result | CheckpointResult | dict[str, Result], list[PanelResult]]:
     """Return the one capacity result in files, or several by name; and what is shown beside them."""
     from normscope.analysis.checkpoint import CheckpointResult
     from normscope.core.result import Result
@@ -79,6 +80,12 @@ def read_results(paths: Sequence[Path]) -> tuple[Result | CheckpointResult | dic
     return dict(zip(_names([path for path, _ in named]), (r for _, r in named), strict=True)), panels
 
 
+def result_file(path: Path) -> Path:
+    """Return the result in a folder that ``analyze --out`` wrote; any other path is returned as it is."""
+    inside = path / FILE
+    return inside if os.path.isfile(inside) else path  # a model's specification may be too long for Path.is_file
+
+
 def read_whole(path: Path) -> Result | CheckpointResult:
     """Return the result in a file, after seeing that all of it can be shown."""
     from normscope.analysis.stored_results import read_result
@@ -90,14 +97,14 @@ def read_whole(path: Path) -> Result | CheckpointResult:
     return found
 
 
-def _read_shown(path: Path) -> Result | CheckpointResult | Beside:
+def _read_shown(path: Path) -> Result | CheckpointResult | PanelResult:
     """Return what a page can show, after seeing that all of it can be shown."""
-    from normscope.analysis.stored_results import is_beside, read_beside
+    from normscope.analysis.stored_results import is_panel, read_panel
     from normscope.report.html import report_html
 
-    if not is_beside(path):
+    if not is_panel(path):
         return read_whole(path)
-    found = read_beside(path)
+    found = read_panel(path)
     with _undamaged(path, "the command that made it"):
         report_html({}, panels=[found])
     return found

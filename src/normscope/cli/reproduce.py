@@ -45,7 +45,7 @@ def reproduce(
     folder = checked_folder(out)
     try:
         with Stages(quiet=quiet, lines=not json) as stages, writing(folder):
-            from normscope.report.studies import reproduce as reproduced
+            from normscope.report.reproduction import reproduce as reproduced
 
             done = reproduced(
                 figure, scale, out=folder, data_root=data_root, seed=seed, certify=not no_certify, progress=stages
@@ -56,7 +56,7 @@ def reproduce(
     if json:
         print(json_text(done.facts))
     elif not quiet:
-        from normscope.report.studies import evidence_section
+        from normscope.report.reproduction import evidence_section
 
         show([evidence_section(figure, scale, done.evidence)])
         print("\nopen:")

@@ -14,7 +14,7 @@ from normscope.cli.specification import checked_file, writing
 from normscope.core.files import user_path
 
 if TYPE_CHECKING:
-    from normscope.monitor.live.feed import Feed
+    from normscope.monitor.live.feed import LiveFeed
     from normscope.monitor.live.server import WatchServer
 
 
@@ -60,16 +60,16 @@ def watch(
     serve(WatchServer(feed, host, port), open_browser=open_browser, quiet=quiet)
 
 
-def opened(paths: list[Path], *, wait: bool) -> Feed:
+def opened(paths: list[Path], *, wait: bool) -> LiveFeed:
     """Return the feed of some runs, read as far as they were written.
 
     A run that cannot be read is left out, with a line on stderr, if it lies in a folder of several; one that was named
     is a mistake. With ``wait``, runs that have not begun are accepted.
     """
-    from normscope.monitor.live.feed import Feed, run_folders
+    from normscope.monitor.live.feed import LiveFeed, run_folders
 
     places = [user_path(path) for path in paths]
-    feed = Feed(run_folders(places, wait=wait))
+    feed = LiveFeed(run_folders(places, wait=wait))
     if wait:
         feed.poll()
         return feed

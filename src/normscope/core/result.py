@@ -134,7 +134,7 @@ class Result(Stored, Shown):
     """
 
     _kind = "capacity"
-    _layout = ("normscope.report.text", "summary_sections")
+    _layout = ("normscope.report.analysis", "summary_sections")
     _rows = "layers"
 
     model: dict[str, Any]
@@ -155,7 +155,7 @@ class Result(Stored, Shown):
     def __repr__(self) -> str:
         """Return one line: which model, and between which numbers its constant lies."""
         name = self.model.get("name") or self.model.get("class") or "model"
-        return f"<Result of {name}: {late('normscope.report.text', 'between')(self)}>"
+        return f"<Result of {name}: {late('normscope.report.analysis', 'between')(self)}>"
 
     @property
     def upper(self) -> Value | None:

@@ -1,4 +1,4 @@
-"""What products will cost in memory, before they are made, and which way of making them fits."""
+"""Estimate the memory of matrix-vector products, and choose a way of computing them that fits."""
 
 from dataclasses import dataclass, replace
 
@@ -7,30 +7,30 @@ from torch import Tensor
 
 from normscope.core import memory
 from normscope.core.errors import NotEnoughMemoryError
-from normscope.curvature.problem import Problem, Term
+from normscope.curvature.problem import LossTerm, Problem
 from normscope.graph.inputs import first_samples
 
-#: Products from which recording the derivative of the gradient once pays for itself.
+#: Number of products from which linearizing the gradient once is cheaper.
 MANY = 100
 #: Share of the free memory that may be used.
 SHARE = 0.8
-#: What a product takes beside the graph it goes through, as a share of the graph.
+#: Temporary memory of a product, as a share of the autograd graph.
 TRANSIENT = 0.5
-#: Vectors of all parameters that a product and a step of a solver hold for a moment.
+#: Temporary vectors of a product and a solver step.
 WORKING = 4
 
 
 @dataclass(frozen=True)
-class Plan:
-    """How products will be made."""
+class ProductPlan:
+    """How products will be computed."""
 
     way: str  #: one of :data:`normscope.curvature.products.WAYS`
-    bytes: float  #: memory that is needed beside what is held already
-    free: float  #: memory that is there
+    bytes: float  #: additional memory needed
+    free: float  #: memory available
     vectors: int  #: vectors of all parameters that may be kept beside the graph
 
 
-def graph_bytes(problem: Problem, term: Term) -> float:
+def graph_bytes(problem: Problem, term: LossTerm) -> float:
     """Return the bytes that the graph of the gradient of one term keeps, from runs on two and four samples of it.
 
     Args:
@@ -44,7 +44,7 @@ def graph_bytes(problem: Problem, term: Term) -> float:
     return four + max(0.0, (four - two) / 2) * (size - 4)
 
 
-def _kept_bytes(problem: Problem, term: Term) -> float:
+def _kept_bytes(problem: Problem, term: LossTerm) -> float:
     """Build the graph of the gradient, and count what it keeps besides the parameters."""
     leaves = problem.leaves()
     own = {leaf.untyped_storage().data_ptr() for leaf in leaves.values()}
@@ -63,14 +63,14 @@ def _kept_bytes(problem: Problem, term: Term) -> float:
     return float(sum(seen.values()))
 
 
-def plan(problem: Problem, products: int, vectors: tuple[int, int], way: str | None = None) -> Plan:
-    """Return the way of making products that fits into memory and costs least.
+def plan(problem: Problem, products: int, vectors: tuple[int, int], way: str | None = None) -> ProductPlan:
+    """Return the fastest way of computing products that fits into memory.
 
     Args:
         problem: the loss, entered as a context.
         products: how many products are expected.
-        vectors: how many vectors of all parameters are kept beside: the fewest that do, and as many as are of use.
-        way: a way that was asked for.
+        vectors: how many vectors of all parameters are kept: the fewest possible, and the most that are useful.
+        way: the requested way, if any.
 
     Raises:
         NotEnoughMemoryError: if no way fits, or the one asked for does not, with both sizes and what to do.
@@ -85,7 +85,7 @@ def plan(problem: Problem, products: int, vectors: tuple[int, int], way: str | N
     for candidate in order:
         fitting = min(useful, int((free - needed[candidate]) // vector) - WORKING)
         if fitting >= fewest:
-            return Plan(candidate, needed[candidate] + (fitting + WORKING) * vector, free, fitting)
+            return ProductPlan(candidate, needed[candidate] + (fitting + WORKING) * vector, free, fitting)
     least = needed[order[-1]] + (fewest + WORKING) * vector
     raise NotEnoughMemoryError(
         f"Curvature of {problem.dimension} parameters on batches of {problem.terms[0].inputs.batch} samples needs "

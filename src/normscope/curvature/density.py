@@ -13,7 +13,7 @@ from normscope.linalg.accumulated import dots
 from normscope.linalg.thick_restart import Eigenpairs, Quadrature, lanczos_quadrature
 
 Apply = Callable[[Tensor], Tensor]
-#: Residual of a Ritz pair relative to its value up to which it is taken for an eigenpair: it is misplaced by less.
+#: Largest residual, relative to its value, up to which a Ritz pair counts as an eigenpair.
 NEAR = 0.1
 
 
@@ -113,7 +113,7 @@ def spectral_density(
 
 
 def _settled(pairs: Eigenpairs) -> tuple[Tensor, np.ndarray, np.ndarray]:
-    """Return orthonormal rows, eigenvalues, and the eigenvectors as combinations of the rows, one a column."""
+    """Return orthonormal rows, eigenvalues, and the eigenvectors as combinations of the rows, in columns."""
     if pairs.basis is None or pairs.matrix is None:
         rows = pairs.vectors[torch.as_tensor(pairs.converged, device=pairs.vectors.device)]
         return rows, pairs.values[pairs.converged], np.eye(len(rows))

@@ -1,4 +1,4 @@
-"""Directions in which the loss is known not to change: of symmetry groups, scalings of weights, given generators."""
+"""Directions along which the loss is known to be constant: symmetry groups, scalings of weights, given generators."""
 
 import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -11,11 +11,11 @@ from normscope.core.errors import InputError, NormscopeError, OutOfTimeError
 from normscope.curvature.problem import Problem
 from normscope.geometry.discover import symmetry
 
-#: Combinations of unit generators that are shorter than this are not counted.
+#: Combinations of unit generators shorter than this count as linearly dependent.
 INDEPENDENT = 1e-6
-#: Numbers that generators may hold together; otherwise only scale groups are kept.
+#: Largest number of entries of all generators together; beyond it only scale groups are kept.
 MOST = 2 * 10**7
-#: Generators that must fit, or they are not looked for.
+#: Number of generators that must fit for the search to be worthwhile.
 WORTHWHILE = 100
 
 
@@ -151,7 +151,7 @@ def find_groups(
     *,
     seed: int = 0,
 ) -> tuple[Any, ...] | None:
-    """Return the continuous symmetries of a model, or nothing where the search failed or took too long.
+    """Return the continuous symmetries of a model, or None if the search failed or took too long.
 
     In networks so large that few directions fit into memory only scalings of weights are looked for, unless time is
     unlimited.
@@ -163,7 +163,7 @@ def find_groups(
         loss: as for :func:`normscope.geometry.discover.symmetry`.
         seconds: time for the search; 0 for none, ``math.inf`` for as long as it takes.
         say: called with a line of text at each step.
-        messages: to which what was not looked for is added.
+        messages: a list to which notes on skipped searches are added.
         seed: of the random coefficients.
     """
     if not seconds:

@@ -1,4 +1,4 @@
-r"""Inner products of the rows of :math:`S^{1/2} J`, layer by layer: the rows themselves are never held at once."""
+r"""Inner products of the rows of :math:`S^{1/2} J`, layer by layer: all rows are never in memory at once."""
 
 from __future__ import annotations
 
@@ -12,28 +12,28 @@ from torch import Tensor
 from torch.nn import functional as F
 from torch.overrides import TorchFunctionMode
 
-from normscope.curvature.outputs import Root, root_of, rows_of
-from normscope.curvature.problem import Block, Problem, Term, blocks_of
+from normscope.curvature.outputs import OutputHessianRoot, root_of, rows_of
+from normscope.curvature.problem import LossTerm, ParameterBlock, Problem, blocks_of
 from normscope.curvature.products import Products
 
-#: Numbers of the rows that are held at once.
+#: Entries of the rows that are kept in memory at once.
 HELD = 2**27
-#: Rows that are multiplied by all below them at once.
+#: Rows per block of the matrix product.
 TOGETHER = 512
-#: The most that the gradient of a layer may differ from the outer product it should be, in roots of the rounding unit.
+#: Tolerance for the test that a gradient is an outer product, in square roots of the unit roundoff.
 OUTER = 0.05
 
 
 @dataclass(frozen=True)
 class Gram:
-    r"""The matrix :math:`S^{1/2} J J^T S^{1/2}`, and what it takes to compute it.
+    r"""The matrix :math:`S^{1/2} J J^T S^{1/2}`, with the cost of computing it.
 
     Its eigenvalues that are not zero are those of the Gauss-Newton matrix :math:`J^T S J`.
     """
 
     products: Products  #: of the Gauss-Newton matrix
-    roots: tuple[Root, ...]  #: of the Hessian of the loss in the outputs, one per term
-    layers: tuple[Layer, ...]  #: weights whose gradients are outer products, with their biases
+    roots: tuple[OutputHessianRoot, ...]  #: of the Hessian of the loss in the outputs, one per term
+    layers: tuple[LinearLayer, ...]  #: weights whose gradients are outer products, with their biases
 
     @property
     def count(self) -> int:
@@ -47,13 +47,13 @@ class Gram:
 
     @property
     def bytes(self) -> float:
-        """Return the memory that is needed: three such matrices, gradients at layers, and the rows held at once."""
+        """Return the memory needed: three such matrices, gradients at layers, and the rows held at once."""
         gradients = sum(layer.weight.shape[0] for layer in self.layers)
         return 8.0 * (3 * self.count**2 + self.count * gradients + 2 * min(HELD, self.count * self.entries))
 
     @property
     def work(self) -> float:
-        """Return the multiplications that inner products and eigenvalues take."""
+        """Return the number of multiplications for inner products and eigenvalues."""
         thin = sum(sum(layer.weight.shape) for layer in self.layers)
         return float(self.count**2 * (self.entries / 2 + thin + 2 * self.count))
 
@@ -71,12 +71,12 @@ class Gram:
             total += _outer(factors, one=layer.bias is not None)
         known = {name for layer in self.layers for name in (layer.weight.name, layer.bias and layer.bias.name)}
         for part in _parts([block for block in problem.blocks if block.name not in known], HELD // self.count):
-            rows = self._rows(Columns(problem, part))
+            rows = self._rows(RestrictedProblem(problem, part))
             for at in range(0, self.count, TOGETHER):  # half of a symmetric matrix
                 total[at:, at : at + TOGETHER].addmm_(rows[at:], rows[at : at + TOGETHER].mT)
         return total.tril() + total.tril(-1).mT
 
-    def _factors(self, term: Term, root: Root) -> list[tuple[Tensor, Tensor]]:
+    def _factors(self, term: LossTerm, root: OutputHessianRoot) -> list[tuple[Tensor, Tensor]]:
         """Return the inputs and the gradients at the output of each layer in one term."""
         calls, scores = _recorded(self.products.problem, term)
         used = [calls[layer.weight.name][0] for layer in self.layers]
@@ -112,13 +112,13 @@ class Gram:
 
 
 def gram_of(products: Products) -> Gram | None:
-    """Return what the matrix of inner products takes, before it is computed.
+    """Prepare the matrix of inner products, so that its cost is known before it is computed.
 
     Args:
         products: of the Gauss-Newton matrix.
 
     Returns:
-        Nothing where the loss is not a sum over samples, or not convex in their outputs.
+        None where the loss is not a sum over samples, or not convex in their outputs.
 
     >>> model = torch.nn.Linear(2, 1, bias=False)
     >>> with Problem(model, (torch.eye(2), torch.zeros(2, 1))) as problem:
@@ -136,11 +136,11 @@ def gram_of(products: Products) -> Gram | None:
 
 
 @dataclass(frozen=True)
-class Layer:
-    """A linear layer that sees each sample once."""
+class LinearLayer:
+    """A linear layer that is applied once to each sample."""
 
-    weight: Block  #: its weight
-    bias: Block | None  #: its bias, if that is a chosen parameter
+    weight: ParameterBlock  #: its weight
+    bias: ParameterBlock | None  #: its bias, if that is a chosen parameter
 
     @property
     def entries(self) -> int:
@@ -148,23 +148,23 @@ class Layer:
         return self.weight.shape.numel() + (self.bias.shape.numel() if self.bias else 0)
 
 
-class Columns(Problem):
-    """A problem in which all but some pieces of parameters are constants.
+class RestrictedProblem(Problem):
+    """A problem in which only some slices of the parameters vary.
 
     Args:
         whole: the problem, entered as a context.
-        pieces: names of parameters, with the places of the pieces in them.
+        pieces: the parameters, with a slice of the flattened entries of each.
     """
 
-    def __init__(self, whole: Problem, pieces: Sequence[tuple[Block, slice]]) -> None:
+    def __init__(self, whole: Problem, pieces: Sequence[tuple[ParameterBlock, slice]]) -> None:
         vars(self).update(vars(whole))
         self._whole, self._pieces = whole, {block.name: place for block, place in pieces}
         self._values = {name: whole._values[name].reshape(-1)[place] for name, place in self._pieces.items()}
         self.blocks = tuple(blocks_of(self._values))
         self.dimension = self.blocks[-1].place.stop
 
-    def outputs(self, parameters: Mapping[str, Tensor], term: Term) -> Any:
-        """Run the model with these pieces in the place of its own."""
+    def outputs(self, parameters: Mapping[str, Tensor], term: LossTerm) -> Any:
+        """Run the model with these slices in place of its own."""
         whole = {}
         for name, piece in parameters.items():
             value, place = self._whole._values[name].detach(), self._pieces[name]
@@ -183,7 +183,7 @@ class _Call:
 
 
 class _Recording(TorchFunctionMode):
-    """A context that notes the linear layers that see matrices, and adds a zero to differentiate to their outputs."""
+    """A context that records calls of linear layers, and adds a zero leaf to their outputs for differentiation."""
 
     def __init__(self, leaves: Mapping[str, Tensor]) -> None:
         super().__init__()
@@ -191,7 +191,7 @@ class _Recording(TorchFunctionMode):
         self.calls: dict[str, list[_Call]] = {}
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        """Call everything as it is."""
+        """Call the function; record it if it is a linear layer."""
         found = func(*args, **(kwargs or {}))
         if func is not F.linear:
             return found
@@ -204,23 +204,23 @@ class _Recording(TorchFunctionMode):
         return found + shift
 
 
-def _recorded(problem: Problem, term: Term, leaves: Mapping[str, Tensor] | None = None) -> tuple[Any, Tensor]:
-    """Run one term, and return the calls of linear layers by the name of their weight, and the scores."""
+def _recorded(problem: Problem, term: LossTerm, leaves: Mapping[str, Tensor] | None = None) -> tuple[Any, Tensor]:
+    """Run one term; return the calls of linear layers by the name of their weight, and the scores."""
     leaves = leaves or problem.leaves()
     with _Recording(leaves) as recording:
         scores = problem.prediction(problem.outputs(leaves, term))
     return recording.calls, scores
 
 
-def _layers(problem: Problem, roots: Sequence[Root]) -> list[Layer]:
+def _layers(problem: Problem, roots: Sequence[OutputHessianRoot]) -> list[LinearLayer]:
     """Return the layers whose gradients are outer products in every term, by a test on random vectors."""
     blocks = {block.name: block for block in problem.blocks}
     tested = [_tested(problem, term, len(root.scores)) for term, root in zip(problem.terms, roots, strict=True)]
     everywhere = [pair for pair in tested[0].items() if all(pair in found.items() for found in tested)]
-    return [Layer(blocks[name], blocks[bias] if bias else None) for name, bias in everywhere]
+    return [LinearLayer(blocks[name], blocks[bias] if bias else None) for name, bias in everywhere]
 
 
-def _tested(problem: Problem, term: Term, samples: int) -> dict[str, str | None]:
+def _tested(problem: Problem, term: LossTerm, samples: int) -> dict[str, str | None]:
     """Return the weights, with their biases, for which each sample's gradient in one term is an outer product."""
     leaves = problem.leaves()
     calls, scores = _recorded(problem, term, leaves)
@@ -265,9 +265,9 @@ def _outer(factors: Sequence[tuple[Tensor, Tensor]], *, one: bool) -> Tensor:
     return products
 
 
-def _parts(blocks: Sequence[Block], width: int) -> Iterator[list[tuple[Block, slice]]]:
-    """Yield pieces of parameters that have so many entries together, one of each parameter at most."""
-    found: list[tuple[Block, slice]] = []
+def _parts(blocks: Sequence[ParameterBlock], width: int) -> Iterator[list[tuple[ParameterBlock, slice]]]:
+    """Split parameters into lists of slices with ``width`` entries in total, at most one slice per parameter."""
+    found: list[tuple[ParameterBlock, slice]] = []
     left = width = max(1, width)
     for block in blocks:
         at, size = 0, block.shape.numel()

@@ -25,7 +25,7 @@ class Landscape:
 
 
 def filter_direction(problem: Problem, seed: int = 0) -> Tensor:
-    r"""Return a random direction of which each filter is as long as the filter of the weights, and vectors do not move.
+    r"""Return a random direction whose filters have the norms of the weight's filters; vectors (biases) stay fixed.
 
     Args:
         problem: the loss.

@@ -12,16 +12,16 @@ from torch import Tensor
 
 from normscope.core.environment import quiet_vmap
 from normscope.core.errors import InputError
-from normscope.curvature.problem import Problem, Term
+from normscope.curvature.problem import LossTerm, Problem
 from normscope.curvature.products import Products
 from normscope.graph.inputs import ModelInputs, picked
 from normscope.operators.linear_map import pulled
 
-#: Outputs that are differentiated at once.
+#: Outputs differentiated at once.
 TOGETHER = 64
-#: Numbers that the rows of samples run at once may have.
+#: Largest number of entries of the rows of samples that are run at once.
 MOST = 2**24
-#: How far the outputs of a sample may move, in roots of the rounding unit, when it is run without its batch.
+#: Tolerance for outputs of a sample run without its batch, in square roots of the unit roundoff.
 APART = 0.05
 
 
@@ -38,7 +38,7 @@ def exact_trace(products: Products, most: int) -> dict[str, float] | None:
         most: how many outputs a sample may have.
 
     Returns:
-        Nothing where samples depend on each other (BatchNorm in batch mode, dropout, contrastive losses), where they
+        None where samples depend on each other (BatchNorm in batch mode, dropout, contrastive losses), where they
         have more outputs, or where the loss is not convex in the outputs.
     """
     problem = products.problem
@@ -57,7 +57,7 @@ def exact_trace(products: Products, most: int) -> dict[str, float] | None:
     return found
 
 
-def rows_of(problem: Problem, term: Term, root: Root, out: Tensor) -> None:
+def rows_of(problem: Problem, term: LossTerm, root: OutputHessianRoot, out: Tensor) -> None:
     r"""Write the rows of :math:`S^{1/2} J` of one term, those of one sample together.
 
     Args:
@@ -80,8 +80,8 @@ class _CoupledError(Exception):
 
 
 @dataclass(frozen=True)
-class Root:
-    """A root of the Hessian of the loss in the outputs of each sample."""
+class OutputHessianRoot:
+    """A square root of the Hessian of the loss in the outputs, for each sample."""
 
     scores: Tensor  #: the outputs, without a graph
     values: Tensor  #: roots, shape (samples, outputs, rank): columns that vanish for every sample are left out
@@ -92,8 +92,8 @@ class Root:
         return self.values.shape[0] * self.values.shape[2]
 
 
-def root_of(products: Products, term: Term, most: int | None = None) -> Root | None:
-    """Return the root of one term.
+def root_of(products: Products, term: LossTerm, most: int | None = None) -> OutputHessianRoot | None:
+    """Return the square root of the Hessian of the loss in the outputs of one term.
 
     Args:
         products: of the Gauss-Newton matrix.
@@ -101,7 +101,7 @@ def root_of(products: Products, term: Term, most: int | None = None) -> Root | N
         most: how many outputs a sample may have.
 
     Returns:
-        Nothing if outputs are not one row per sample or more than allowed, or if the loss is not a sum over samples or
+        None if outputs are not one row per sample or more than allowed, or if the loss is not a sum over samples or
         not convex in their outputs.
     """
     problem = products.problem
@@ -134,10 +134,10 @@ def root_of(products: Products, term: Term, most: int | None = None) -> Root | N
     used = (values > noise).any(0)
     used[-1] = True  # at least one
     roots = vectors[:, :, used] * values[:, None, used].clamp(min=0).sqrt()
-    return Root(scores, roots)
+    return OutputHessianRoot(scores, roots)
 
 
-def _alone(problem: Problem, term: Term, root: Root) -> Iterator[Tensor]:
+def _alone(problem: Problem, term: LossTerm, root: OutputHessianRoot) -> Iterator[Tensor]:
     """Yield the rows of samples, each run without its batch: many at once in small networks.
 
     Raises:
@@ -161,7 +161,7 @@ def _alone(problem: Problem, term: Term, root: Root) -> Iterator[Tensor]:
         at += len(scores)
 
 
-def _one(problem: Problem, term: Term, root: Root, place: slice) -> tuple[Tensor, Tensor]:
+def _one(problem: Problem, term: LossTerm, root: OutputHessianRoot, place: slice) -> tuple[Tensor, Tensor]:
     """Return outputs and rows of one sample."""
     leaves = problem.leaves()
     scores = problem.prediction(problem.outputs(leaves, replace(term, inputs=picked(term.inputs, place))))
@@ -169,8 +169,8 @@ def _one(problem: Problem, term: Term, root: Root, place: slice) -> tuple[Tensor
     return scores.detach(), torch.cat(pulled(scores, list(leaves.values()), seeds), 1)
 
 
-def _mapped(problem: Problem, term: Term, root: Root, place: slice) -> tuple[Tensor, Tensor]:
-    """Return outputs and rows of many samples by torch's own map over them."""
+def _mapped(problem: Problem, term: LossTerm, root: OutputHessianRoot, place: slice) -> tuple[Tensor, Tensor]:
+    """Return outputs and rows of many samples by ``torch.func.vmap``."""
     values = {name: leaf.detach() for name, leaf in problem.leaves().items()}
     size, inputs, count = term.inputs.batch, picked(term.inputs, place), len(root.values[place])
     before = [*term.inputs.args, *term.inputs.kwargs.values()]
@@ -195,7 +195,7 @@ def _mapped(problem: Problem, term: Term, root: Root, place: slice) -> tuple[Ten
     return found.detach(), rows
 
 
-def _together(problem: Problem, term: Term, root: Root) -> Iterator[Tensor]:
+def _together(problem: Problem, term: LossTerm, root: OutputHessianRoot) -> Iterator[Tensor]:
     """Yield the rows of a batch whose samples depend on each other."""
     leaves = problem.leaves()
     scores = problem.prediction(problem.outputs(leaves, term))

@@ -1,4 +1,4 @@
-"""A loss as a function of a model's parameters on fixed data, in a fixed mode: what curvature is the curvature of."""
+"""A loss as a function of a model's parameters, on fixed data and in a fixed mode."""
 
 from __future__ import annotations
 
@@ -26,16 +26,16 @@ from normscope.graph.statefulness import evaluating
 
 
 @dataclass(frozen=True)
-class Block:
-    """One parameter as a part of the vector of all."""
+class ParameterBlock:
+    """One parameter as a slice of the vector of all parameters."""
 
     name: str  #: of the parameter
     shape: torch.Size  #: its shape
-    place: slice  #: where it stands in the vector
+    place: slice  #: its entries in the vector
 
 
 @dataclass(frozen=True)
-class Term:
+class LossTerm:
     """One summand of the loss: a batch under one fixed set of dropout masks."""
 
     inputs: ModelInputs  #: the batch, with labels
@@ -99,7 +99,7 @@ class Problem:
         short = first.dtype.itemsize < 4  # in which second derivatives are noise
         dtype = dtype or (torch.float32 if short else None)
         self.dtype, self.device = dtype or first.dtype, first.device
-        self.blocks: tuple[Block, ...] = tuple(blocks_of(chosen))
+        self.blocks: tuple[ParameterBlock, ...] = tuple(blocks_of(chosen))
         self.dimension = self.blocks[-1].place.stop
         self._cast = dtype is not None
         self._values = {name: self._as(p.detach()) for name, p in named.items()}
@@ -109,7 +109,7 @@ class Problem:
         self._stack: contextlib.ExitStack | None = None
 
     def _as(self, tensor: Tensor) -> Tensor:
-        """Return a tensor in the precision that was asked for."""
+        """Return a tensor in the requested precision."""
         return tensor.to(self.dtype) if self._cast and tensor.is_floating_point() else tensor
 
     def __enter__(self) -> Problem:
@@ -133,7 +133,7 @@ class Problem:
         return self.flat({block.name: self._values[block.name] for block in self.blocks})
 
     def flat(self, tensors: Mapping[str, Tensor]) -> Tensor:
-        """Return tensors by name of parameter as one vector; what is missing is zero."""
+        """Return tensors by name of parameter as one vector; missing ones are zero."""
         return self.flatten([tensors.get(block.name) for block in self.blocks])
 
     def split(self, vector: Tensor) -> dict[str, Tensor]:
@@ -147,8 +147,8 @@ class Problem:
         drawn = torch.randn(self.dimension, generator=generator, dtype=torch.float64)
         return drawn.to(self.device, dtype or self.dtype)
 
-    def outputs(self, parameters: Mapping[str, Tensor], term: Term) -> Outputs:
-        """Run the model on one term with these parameters in the place of its own.
+    def outputs(self, parameters: Mapping[str, Tensor], term: LossTerm) -> Outputs:
+        """Run the model on one term with these parameters in place of its own.
 
         Raises:
             ModelFailedError: if the model raises an exception, on whichever run.
@@ -160,7 +160,7 @@ class Problem:
             found = torch.func.functional_call(self.model, arguments, term.inputs.args, term.inputs.kwargs)
         return dict(tensors_in(found))
 
-    def loss_of(self, outputs: Outputs, term: Term) -> Tensor:
+    def loss_of(self, outputs: Outputs, term: LossTerm) -> Tensor:
         """Return the loss of outputs.
 
         Raises:
@@ -229,19 +229,21 @@ class Problem:
 
 def _terms(
     data: Any, model: nn.Module, batch: int, limit: int | None, masks: int, seed: int, *, own: bool
-) -> tuple[Term, ...]:
-    """Return the batches of the data, each under every mask; with labels as an argument for a loss of the model."""
+) -> tuple[LossTerm, ...]:
+    """Return the batches of the data under every mask; with labels as an argument if the model computes its loss."""
     batches = list(_limited(iterate(data, model, batch=batch), limit))
     if own and batches and takes_labels(model, batches[0]):
         batches = [labelled(inputs) for inputs in batches]
     total = sum(inputs.batch for inputs in batches)
     if not total:
         raise InputError("Expected at least one sample.")
-    return tuple(Term(inputs, inputs.batch / total / masks, seed + mask) for inputs in batches for mask in range(masks))
+    return tuple(
+        LossTerm(inputs, inputs.batch / total / masks, seed + mask) for inputs in batches for mask in range(masks)
+    )
 
 
 def read_once(data: Any, model: nn.Module, batch: int, limit: int | None) -> Any:
-    """Return data that every step may read again and finds the same: what a loader or an iterator yields, as a list.
+    """Return data that can be iterated several times with the same result: loaders and iterators become lists.
 
     Args:
         data: what :func:`normscope.graph.inputs.iterate` takes.
@@ -277,7 +279,7 @@ def takes_labels(model: nn.Module, inputs: ModelInputs) -> bool:
 
 
 def labelled(inputs: ModelInputs) -> ModelInputs:
-    """Return a batch with its labels as an argument, too.
+    """Return a batch with its labels also as a keyword argument.
 
     >>> labelled(ModelInputs((), {"x": torch.zeros(1)}, torch.ones(1))).kwargs["labels"].tolist()
     [1.0]
@@ -313,9 +315,9 @@ def _chosen(named: Mapping[str, nn.Parameter], patterns: str | Sequence[str] | N
     return {name: p for name, p in named.items() if any(fnmatch.fnmatch(name, pattern) for pattern in wanted)}
 
 
-def blocks_of(chosen: Mapping[str, Tensor]) -> Iterator[Block]:
-    """Yield tensors as parts of the vector of all, one after the other."""
+def blocks_of(chosen: Mapping[str, Tensor]) -> Iterator[ParameterBlock]:
+    """Yield tensors as consecutive slices of one vector."""
     at = 0
     for name, parameter in chosen.items():
-        yield Block(name, parameter.shape, slice(at, at + parameter.numel()))
+        yield ParameterBlock(name, parameter.shape, slice(at, at + parameter.numel()))
         at += parameter.numel()

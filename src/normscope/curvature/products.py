@@ -9,17 +9,17 @@ from torch import Tensor
 
 from normscope.core.environment import quiet_vmap
 from normscope.core.errors import InputError
-from normscope.curvature.problem import Problem, Term
+from normscope.curvature.problem import LossTerm, Problem
 from normscope.graph.objective import Outputs
 from normscope.linalg.accumulated import dot, length
 
 #: Matrices that can be multiplied by.
 MATRICES = ("hessian", "ggn", "fisher", "empirical-fisher", "residual")
-#: Ways of computing a product.
+#: How a product is computed.
 WAYS = ("retained", "recompute", "linearize")
-#: Vectors that are multiplied at once where a dense matrix is built.
+#: Vectors multiplied at once to build a dense matrix.
 TOGETHER = 32
-#: The most that a linearized product may differ from one by double backward, relative.
+#: Largest relative difference between a linearized product and one by double backward.
 AGREEMENT = 1e-5
 #: Step of a difference of gradients relative to the parameters; the best of them counts.
 STEPS = (1e-4, 1e-7, 1e-10)
@@ -95,11 +95,11 @@ class Products:
         """Return the product of one term."""
         return self._build(self.problem.terms[place]) if self._kept is None else self._kept[place]
 
-    def _build(self, term: Term) -> Product:
+    def _build(self, term: LossTerm) -> Product:
         """Record what one term's products need."""
         return self._hessian(term) if self.matrix in ("hessian", "residual") else self._through_outputs(term)
 
-    def _hessian(self, term: Term) -> Product:
+    def _hessian(self, term: LossTerm) -> Product:
         """Record the gradient as a function of the parameters: its backward pass is the product."""
         problem = self.problem
         leaves = problem.leaves()
@@ -120,7 +120,7 @@ class Products:
 
         return product
 
-    def _loss_of_scores(self, term: Term, outputs: Outputs, scores: Tensor) -> tuple[Tensor, Tensor]:
+    def _loss_of_scores(self, term: LossTerm, outputs: Outputs, scores: Tensor) -> tuple[Tensor, Tensor]:
         """Return the loss as a function of the scores alone, and the scores as a leaf.
 
         Raises:
@@ -134,12 +134,12 @@ class Products:
         replaced = {name: free if value is scores else value.detach() for name, value in outputs.items()}
         return self.problem.loss_of(replaced, term), free
 
-    def _along(self, term: Term, outputs: Outputs) -> Tensor:
-        """Return the loss made linear in the outputs: its Hessian is what the Gauss-Newton matrix leaves out."""
+    def _along(self, term: LossTerm, outputs: Outputs) -> Tensor:
+        """Return the loss linearized in the outputs; its Hessian is what the Gauss-Newton matrix leaves out."""
         scores = self.problem.prediction(outputs)
         return (torch.autograd.grad(*self._loss_of_scores(term, outputs, scores))[0] * scores).sum()
 
-    def _through_outputs(self, term: Term) -> Product:
+    def _through_outputs(self, term: LossTerm) -> Product:
         """Record the Jacobian of the outputs in both directions, and the middle factor."""
         problem = self.problem
         leaves = problem.leaves()
@@ -158,7 +158,7 @@ class Products:
 
         return product
 
-    def middle(self, term: Term, outputs: Outputs, scores: Tensor) -> Callable[[Tensor], Tensor]:
+    def middle(self, term: LossTerm, outputs: Outputs, scores: Tensor) -> Callable[[Tensor], Tensor]:
         """Return the product with the Hessian of the loss in the outputs, or with the gradients of single samples."""
         loss, free = self._loss_of_scores(term, outputs, scores)
         if self.matrix == "empirical-fisher":
@@ -176,13 +176,13 @@ class Products:
         return lambda u: torch.autograd.grad(slope, free, u, retain_graph=True, is_grads_batched=u.ndim > free.ndim)[0]
 
     def _linearized(self) -> list[Product] | None:
-        """Return recorded derivatives of the gradient, or nothing where they cannot be recorded or differ."""
+        """Return linearizations of the gradient, or None where it cannot be linearized or double backward disagrees."""
         problem = self.problem
         names = [block.name for block in problem.blocks]
         found: list[Product] = []
         for term in problem.terms:
 
-            def loss(parts: tuple[Tensor, ...], term: Term = term) -> Tensor:
+            def loss(parts: tuple[Tensor, ...], term: LossTerm = term) -> Tensor:
                 return problem.loss_of(problem.outputs(dict(zip(names, parts, strict=True)), term), term)
 
             values = tuple(leaf.detach() for leaf in problem.leaves().values())
@@ -218,7 +218,7 @@ class Products:
         return (matrix + matrix.mT) / 2
 
     def _many(self, rows: Tensor) -> Tensor:
-        """Multiply several vectors: at once, or one by one where an operation does not allow it."""
+        """Multiply several vectors: batched, or one by one where an operation has no batching rule."""
         if self.way == "retained":
             with contextlib.suppress(RuntimeError), quiet_vmap():
                 found = self._sum(rows)
@@ -228,7 +228,7 @@ class Products:
 
 
 def _agree(product: Product, other: Product, problem: Problem) -> bool:
-    """Return whether two ways give one product of a random vector."""
+    """Return whether two ways of computing a product agree for a random vector."""
     vector = problem.random(1)
     expected = problem.flatten(other(vector))
     return length(problem.flatten(product(vector)) - expected) <= AGREEMENT * length(expected)

@@ -16,23 +16,23 @@ from normscope.curvature.problem import Problem
 from normscope.curvature.products import Products
 from normscope.linalg.thick_restart import FEWEST, eigenpairs
 
-#: Eigenvalues below this share of the largest are zero, in float64 and after known directions are taken out.
+#: Eigenvalues below this share of the largest count as zero (float64, known directions projected out).
 ZERO = 1e-10
-#: Directions that add less than this share of the trace are flat.
+#: Directions that contribute less than this share of the trace are flat.
 EXACT = 1e-14
 #: Parameters up to which the whole matrix is computed.
 DENSE = 5000
 #: Outputs (samples times classes) up to which the matrix of inner products of their gradients is computed.
 DUAL = 5000
-#: Multiplications up to which it is computed unasked: some minutes.
+#: Multiplications up to which it is computed by default: some minutes.
 WORK = 1e13
 #: Share of the free memory it may take.
 SHARE = 0.8
 
 
 @dataclass(frozen=True)
-class Quotient:
-    """What is left of a spectrum when known symmetries are divided out."""
+class QuotientSpectrum:
+    """The spectrum of a matrix on the complement of known symmetry directions."""
 
     method: str  #: ``dense``, ``dual`` or ``lanczos``
     largest: float  #: largest eigenvalue on the quotient
@@ -55,7 +55,7 @@ def quotient(
     sphere: bool = False,
     method: str | None = None,
     max_products: int = 400,
-) -> Quotient:
+) -> QuotientSpectrum:
     r"""Return the extreme eigenvalues of ``P A P`` on the range of ``P``, the complement of the symmetry directions.
 
     For a scale group, :math:`H = P H P - (g \hat w^T + \hat w g^T)/\|w\|`: off stationary points the second
@@ -84,7 +84,7 @@ def quotient(
 
 
 def affordable(products: Products, *, sphere: bool = False) -> tuple[str, Gram | None]:
-    """Return the most exact method that can be afforded, with what it was chosen by.
+    """Return the most exact method that is affordable, with the Gram matrix if it is ``dual``.
 
     Args:
         products: with the matrix.
@@ -103,7 +103,7 @@ def affordable(products: Products, *, sphere: bool = False) -> tuple[str, Gram |
     return "dual", found
 
 
-def _dense(products: Products, directions: Directions, *, sphere: bool) -> Quotient:
+def _dense(products: Products, directions: Directions, *, sphere: bool) -> QuotientSpectrum:
     """Compute the whole matrix on an orthonormal basis of the complement."""
     full = products.dense()
     if sphere:
@@ -116,22 +116,22 @@ def _dense(products: Products, directions: Directions, *, sphere: bool) -> Quoti
     return _summary("dense", values, directions.count, len(values))
 
 
-def _summary(method: str, values: np.ndarray, explained: int, dimension: int) -> Quotient:
-    """Return the quotient of a complete list of eigenvalues; those missing to ``dimension`` are zero."""
+def _summary(method: str, values: np.ndarray, explained: int, dimension: int) -> QuotientSpectrum:
+    """Summarize a complete list of eigenvalues; the remaining ones up to ``dimension`` are zero."""
     scale = float(np.abs(values).max(initial=0.0))
     other = values[np.abs(values) > ZERO * scale]
     if not len(other):
-        return Quotient(method, 0.0, 0.0, math.nan, explained, dimension, 0, True, values)
+        return QuotientSpectrum(method, 0.0, 0.0, math.nan, explained, dimension, 0, True, values)
     smallest = float(other[np.argmin(np.abs(other))])
     largest = float(other.max())
     negative = int((other < 0).sum())
     condition = float(np.abs(other).max()) / abs(smallest)
-    return Quotient(
+    return QuotientSpectrum(
         method, largest, smallest, condition, explained, dimension - len(other), negative, True, np.sort(values)
     )
 
 
-def _dual(rows: Gram, directions: Directions) -> Quotient:
+def _dual(rows: Gram, directions: Directions) -> QuotientSpectrum:
     r"""Compute the non-zero spectrum of :math:`P J^T S J P` from the smaller matrix :math:`S^{1/2} J P J^T S^{1/2}`."""
     matrix = rows.matrix()
     if directions.count and float(rows.pushed([directions.random()]).square().sum()) > EXACT * float(matrix.trace()):
@@ -141,8 +141,10 @@ def _dual(rows: Gram, directions: Directions) -> Quotient:
     return _summary("dual", values, directions.count, rows.products.dimension - directions.count)
 
 
-def _lanczos(problem: Problem, matrix: str, directions: Directions, *, sphere: bool, max_products: int) -> Quotient:
-    """Search for both ends; the lower end converges slowly, and is marked where it has not."""
+def _lanczos(
+    problem: Problem, matrix: str, directions: Directions, *, sphere: bool, max_products: int
+) -> QuotientSpectrum:
+    """Compute both ends by Lanczos; the lower end converges slowly, and is marked if it has not."""
     steps = min(max_products, problem.dimension - directions.count)
     planned = plan(problem, steps, (4 + FEWEST, max(4 + FEWEST, steps + 3)))
     products = Products(problem, matrix, planned.way)
@@ -158,4 +160,4 @@ def _lanczos(problem: Problem, matrix: str, directions: Directions, *, sphere: b
     zero = abs(smallest) <= ZERO * largest  # there are zero modes beside the known ones
     condition = math.nan if zero else largest / abs(smallest)
     sure = bool(found.converged.all()) and not zero
-    return Quotient("lanczos", largest, smallest, condition, directions.count, None, None, sure)
+    return QuotientSpectrum("lanczos", largest, smallest, condition, directions.count, None, None, sure)

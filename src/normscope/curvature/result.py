@@ -17,7 +17,7 @@ class Eigenvalue:
     value: float  #: the Ritz value; the largest is attained, so it is a lower bound of the true one up to rounding
     residual: float  #: an eigenvalue lies within this distance
     error: float  #: estimated error, the residual squared over the gap
-    converged: bool  #: whether the residual is as small as was asked for
+    converged: bool  #: whether the residual is within the requested tolerance
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,4 @@
-"""One measurement of curvature, from products to a result; stopping it keeps what is known."""
+"""Measure the curvature of a loss; an interrupted measurement returns what is known by then."""
 
 import math
 from collections.abc import Callable, Iterable, Sequence
@@ -21,7 +21,7 @@ from normscope.curvature.products import Products, difference_gap, symmetry_gap
 from normscope.curvature.quotient import DENSE, quotient
 from normscope.curvature.result import CurvatureResult, Eigenvalue, LayerCurvature
 from normscope.curvature.sharpness import average_rise, fisher_rao, stability_threshold, worst_rise
-from normscope.curvature.trace import Estimate, Part, moments
+from normscope.curvature.trace import Estimate, KnownPart, moments
 from normscope.graph.inputs import check_runs, first_samples, iterate
 from normscope.graph.objective import LossFunction
 from normscope.graph.signature import bare
@@ -29,9 +29,9 @@ from normscope.graph.weights_validation import check_model
 from normscope.linalg.accumulated import length
 from normscope.linalg.thick_restart import FEWEST, USEFUL, Eigenpairs, eigenpairs, rayleigh
 
-#: A relative gap between a product and a difference of gradients above this is told as a warning.
+#: Relative gap between a product and a difference of gradients above which a message warns.
 DIFFERENT = 0.01
-#: Parameters up to which the spectrum modulo symmetries is computed unasked.
+#: Parameters up to which the spectrum modulo symmetries is computed by default.
 SMALL = 1500
 #: A measured residual of this many units in the last place of the largest eigenvalue is the rounding of the products.
 ROUNDING = 8.0
@@ -127,12 +127,12 @@ def curvature(
         raise InputError(f"Expected a Module, got {type(model).__name__}.")
     model = bare(model)
     check_model(model)
-    run = _Run(model, data, loss, chosen, name or type(model).__name__, progress or (lambda text: None))
+    run = _Measurement(model, data, loss, chosen, name or type(model).__name__, progress or (lambda text: None))
     return run.measure()
 
 
-class _Run:
-    """The steps of a measurement, each adding to what is known."""
+class _Measurement:
+    """The steps of a measurement, each adding fields to the result."""
 
     def __init__(
         self, model: nn.Module, data: Any, loss: LossFunction | None, settings: Settings, name: str, say: Progress
@@ -147,7 +147,7 @@ class _Run:
         self.tested: tuple[Tensor, Tensor] | None = None
 
     def measure(self) -> CurvatureResult:
-        """Go through the steps; a stop ends them early."""
+        """Run all steps; Ctrl-C ends them early."""
         s = self.settings
         self._problem(limit=2)  # refuses what it cannot take
         few = first_samples(next(iterate(self.data, self.model, batch=2)), 2)
@@ -173,13 +173,13 @@ class _Run:
         return CurvatureResult(**self.found, stopped=stopped, messages=tuple(self.messages))
 
     def _problem(self, **changes: Any) -> Problem:
-        """Return the loss that is looked at, with some settings changed."""
+        """Return the loss, with some settings changed."""
         names = ("mode", "parameters", "masks", "batch", "limit", "dtype", "seed")
         arguments: dict[str, Any] = {name: getattr(self.settings, name) for name in names}
         return Problem(self.model, self.data, self.loss, **(arguments | changes))
 
     def _find_groups(self) -> tuple[Any, ...] | None:
-        """Return the symmetry groups of the model in this mode, or nothing where they are not found, and say so."""
+        """Return the symmetry groups of the model in this mode, or None with a message if the search failed."""
         s = self.settings
         if s.symmetry is not True or s.mode == "frozen-batch":  # of frozen statistics none is known
             return ()
@@ -196,7 +196,7 @@ class _Run:
         return found
 
     def _begin(self, problem: Problem) -> None:
-        """Add what is known before the first product."""
+        """Add loss, gradient and known flat directions."""
         self.say("gradient")
         value, self.gradient = problem.gradient()
         self.products = Products(problem, self.settings.matrix, self.plan.way)
@@ -214,7 +214,7 @@ class _Run:
         }  # fmt: skip
 
     def _eigenpairs(self) -> None:
-        """Add eigenvalues at both ends, and what symmetry makes of the smallest."""
+        """Add the largest and smallest eigenvalues, and the spurious curvature due to scale symmetry."""
         s, products = self.settings, self.products
         top = max(1, min(s.top, products.dimension))
 
@@ -224,7 +224,7 @@ class _Run:
         pairs = eigenpairs(
             products, products.problem.random(s.seed + 100), largest=top,
             smallest=min(s.bottom, products.dimension - top), tolerance=s.tolerance, max_products=s.max_products,
-            size=self.plan.vectors - s.top - s.bottom, keep_basis=True, told=told,
+            size=self.plan.vectors - s.top - s.bottom, keep_basis=True, progress=told,
         )  # fmt: skip
         self.pairs = pairs = pairs if pairs.stopped else verified(products, pairs, s.tolerance)
         rows = [
@@ -299,7 +299,7 @@ class _Run:
             ),
         }
 
-    def _known_trace(self) -> tuple[dict[str, float] | None, Part | None]:
+    def _known_trace(self) -> tuple[dict[str, float] | None, KnownPart | None]:
         """Return the trace if it is that of a Gauss-Newton matrix known exactly, or this matrix as a part of it."""
         s, problem = self.settings, self.products.problem
         if s.matrix not in ("hessian", "ggn", "fisher"):
@@ -311,7 +311,7 @@ class _Run:
         if found is None or s.matrix != "hessian":
             return found, None
         fits = self.products.way != "recompute" and 2 * self.plan.bytes <= self.plan.free
-        return None, Part(Products(problem, "ggn", "retained" if fits else "recompute"), found)
+        return None, KnownPart(Products(problem, "ggn", "retained" if fits else "recompute"), found)
 
     def _density(self) -> None:
         """Add the density of eigenvalues."""
@@ -407,7 +407,7 @@ class _Run:
 
 
 def _interrupted(steps: Iterable[Callable[[], None]]) -> bool:
-    """Go through steps; return whether the user stopped them."""
+    """Run steps; return whether the user interrupted them."""
     try:
         for step in steps:
             step()
@@ -424,8 +424,8 @@ def verified(products: Products, pairs: Eigenpairs, tolerance: float) -> Eigenpa
 
     Args:
         products: the matrix.
-        pairs: what the recurrence found.
-        tolerance: the relative residual that was asked for.
+        pairs: the eigenpairs found by the recurrence.
+        tolerance: the requested relative residual.
     """
     try:
         values, measured = rayleigh(products, pairs.vectors)

@@ -1,4 +1,4 @@
-"""Sharpness: how much the loss rises around the weights, in the worst case, on average, raw and free of scale."""
+"""Sharpness: how much the loss rises around the weights, worst case and average, raw and scale-invariant."""
 
 from collections.abc import Sequence
 
@@ -13,9 +13,9 @@ from normscope.curvature.trace import Estimate
 from normscope.graph.objective import class_scores
 from normscope.linalg.accumulated import dot, length
 
-#: How weights are measured: not at all, each by its own size, each filter by its own, each tensor by its own.
+#: Unit of a perturbation: one, the magnitude of each weight, the norm of each filter, the norm of each tensor.
 METRICS = ("plain", "elementwise", "filter", "tensor")
-#: Added to the seeds of noise, which other random vectors do not share.
+#: Added to seeds, so that the noise is independent of other random vectors.
 NOISE = 104729
 
 

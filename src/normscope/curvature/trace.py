@@ -17,18 +17,18 @@ from normscope.linalg.thick_restart import Eigenpairs
 Apply = Callable[[Tensor], Tensor]
 #: Confidence of the intervals.
 CONFIDENCE = 0.95
-#: Random vectors after which it is decided whether a part whose trace is known helps.
+#: Random vectors after which it is decided whether subtracting a known part reduces the variance.
 PILOT = 4
 
 
 @dataclass(frozen=True)
 class Estimate:
-    """A number with the interval that covers it in 95 of 100 runs."""
+    """An estimate with its 95 % confidence interval."""
 
     value: float  #: the estimate
     low: float  #: lower end of the interval
     high: float  #: upper end
-    probes: int  #: random vectors it is made of; 0 if it is exact
+    probes: int  #: number of random vectors; 0 if it is exact
 
     @classmethod
     def of(cls, exact: float, samples: np.ndarray) -> Estimate:
@@ -44,7 +44,7 @@ class Estimate:
 
 
 @dataclass(frozen=True)
-class Moments:
+class MatrixMoments:
     """First and second moments of a symmetric matrix ``A``."""
 
     trace: Estimate  #: ``tr A``
@@ -63,7 +63,7 @@ class Moments:
 
 
 @dataclass(frozen=True)
-class Part:
+class KnownPart:
     """A part of a matrix whose trace is known."""
 
     apply: Apply  #: multiplies a vector by it
@@ -77,10 +77,10 @@ def moments(
     products: int = 30,
     blocks: Mapping[str, slice] | None = None,
     deflate: Eigenpairs | None = None,
-    part: Part | None = None,
+    part: KnownPart | None = None,
     seed: int = 0,
-) -> Moments:
-    r"""Return trace and Frobenius norm by Hutchinson's estimator on what is not known.
+) -> MatrixMoments:
+    r"""Return trace and Frobenius norm by Hutchinson's estimator, with known subspaces deflated.
 
     With an orthonormal basis ``Q`` of a space on which ``A`` is known and :math:`u = (I - QQ^T) z`, ``z`` random signs,
 
@@ -108,7 +108,7 @@ def moments(
     places = dict(blocks or {}) | {"": slice(None)}  # the whole is one more layer
     known = None
     if deflate is not None and deflate.basis is not None and deflate.matrix is not None and len(deflate.basis) > 1:
-        known = _Known(deflate.basis, deflate.matrix, places)
+        known = _KnownSpace(deflate.basis, deflate.matrix, places)
     basis = start[:0].reshape(0, start.numel()) if known is None else known.basis
     squares: list[float] = []
     rest: dict[str, list[float]] = {name: [] for name in places}
@@ -132,11 +132,11 @@ def moments(
     exact = layered if part is None else {**part.layers, "": sum(part.layers.values())}
     samples = rest if part is None else left
     found = {name: Estimate.of(exact[name], np.array(samples[name])) for name in places}
-    return Moments(found.pop(""), Estimate.of(square, np.array(squares)), found, made)
+    return MatrixMoments(found.pop(""), Estimate.of(square, np.array(squares)), found, made)
 
 
-class _Known:
-    """A space on which the images are known, and its parts of square and layers.
+class _KnownSpace:
+    """A subspace on which the matrix is known, and its contributions to the moments.
 
     The recurrence gives ``A q_j`` for all vectors but the last, whose image has a part outside the basis.
     """
@@ -160,6 +160,6 @@ class _Known:
         return total
 
     def whole(self, vector: Tensor, image: Tensor) -> Tensor:
-        """Return ``A z`` from the image of what the space does not hold of ``z``."""
+        """Return ``A z`` from the image of the component of ``z`` outside the subspace."""
         inside = dots(self.basis, vector) @ self.columns
         return image + inside.to(self.every.dtype) @ self.every

@@ -1,4 +1,4 @@
-"""The doctor: rules with stable codes that look at a model, its data and its optimizer."""
+"""The doctor: rules with stable codes that check a model, its data and its optimizer."""
 
 from normscope.doctor.run import CheckResult, UnhealthyError, assert_healthy, check
 from normscope.doctor.settings import Settings

@@ -1,4 +1,4 @@
-"""Every rule, by code: one file in the folder of rules each, registered by being there."""
+"""All rules by code: each is a file in the folder ``rules``, and is registered by being there."""
 
 from dataclasses import replace
 from types import ModuleType
@@ -8,9 +8,9 @@ from normscope.doctor.rule import Rule
 
 
 def _rule_of(module: ModuleType) -> Rule:
-    """Return the rule of a file, with its name and functions: ``look`` and, if there is one, ``over_time``."""
+    """Return the rule of a file, with its name and its functions ``check`` and, if there is one, ``check_history``."""
     name = module.__name__.rpartition(".")[2].replace("_", "-")
-    return replace(module.RULE, name=name, look=module.look, over_time=getattr(module, "over_time", None))
+    return replace(module.RULE, name=name, check=module.check, check_history=getattr(module, "check_history", None))
 
 
 #: Every rule by its code, in order.

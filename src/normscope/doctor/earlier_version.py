@@ -1,4 +1,4 @@
-"""An earlier version of the model: its normalizers, its effective weights, and the distance of its outputs."""
+"""An earlier version of the model: its normalizers, its effective weights, and how far its outputs are."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -18,35 +18,35 @@ from normscope.graph.recognise import name_of
 from normscope.operators.program import build_program
 from normscope.operators.site import Site
 
-#: Relative distance of outputs from which on a network computes something else.
+#: Relative distance of outputs above which two versions compute different functions.
 SAME = 1e-2
 
 
 @dataclass(frozen=True, eq=False)
-class Earlier:
-    """What is known of the earlier model."""
+class EarlierModel:
+    """What is known about the earlier model."""
 
-    problem: str = ""  #: why nothing is, if so
+    problem: str = ""  #: why nothing is known, if so
     sites: tuple[Site, ...] = ()  #: its normalizers
-    #: the weight each of its layers applies, normalizations of weights included, by module path
+    #: the effective weight of each of its layers, by module path
     weights: Mapping[str, Tensor] = field(default_factory=dict)
-    now: Mapping[str, Tensor] = field(default_factory=dict)  #: the same of the model as it is
-    distance: float = 0.0  #: of the outputs then from those now, relative to their size
+    now: Mapping[str, Tensor] = field(default_factory=dict)  #: the same for the current model
+    distance: float = 0.0  #: relative distance of its outputs from the current ones
 
     @property
     def differs(self) -> bool:
-        """Return whether the network computes something else than it did."""
+        """Return whether the network now computes a different function."""
         return self.distance > SAME
 
 
-def look_back(
+def compare_with_earlier(
     before: nn.Module | None, captured: Captured, example: ModelInputs | None, batch: list[Tensor] | None
-) -> Earlier:
-    """Run an earlier model on the inputs of the present one; outputs are compared on a batch, or on the example."""
+) -> EarlierModel:
+    """Run an earlier model on the inputs of the current one, and compare outputs on a batch or on the example."""
     if before is None:
-        return Earlier("none was given")
+        return EarlierModel("none was given")
     if not captured.graph.nodes or example is None:
-        return Earlier("the model has no graph")
+        return EarlierModel("the model has no graph")
     try:
         with untouched(before):
             old = capture(before, example, elsewhere=False)
@@ -55,18 +55,18 @@ def look_back(
             then, weights = _run(old, inputs)
             now, present = _run(captured, inputs)
     except (NormscopeError, RuntimeError, TypeError, ValueError) as error:
-        return Earlier(f"it does not run: {' '.join(str(error).split())[:160]}")
+        return EarlierModel(f"it does not run: {' '.join(str(error).split())[:160]}")
     if [t.shape for t in then] != [t.shape for t in now]:
-        return Earlier("it does not fit: its outputs have other shapes")
+        return EarlierModel("it does not fit: its outputs have other shapes")
     if weights and not any(path in present and present[path].shape == w.shape for path, w in weights.items()):
-        return Earlier(f"it does not fit: none of its {len(weights)} layers is in this model")
+        return EarlierModel(f"it does not fit: none of its {len(weights)} layers is in this model")
     size = sum(float(t.double().square().sum()) for t in then) ** 0.5
     apart = sum(float((a.double() - b.double()).square().sum()) for a, b in zip(then, now, strict=True)) ** 0.5
-    return Earlier("", tuple(program.sites), weights, present, apart / size if size else apart)
+    return EarlierModel("", tuple(program.sites), weights, present, apart / size if size else apart)
 
 
 def _run(captured: Captured, inputs: list[Tensor]) -> tuple[list[Tensor], dict[str, Tensor]]:
-    """Return the outputs, and the weight that each layer applies, by module path."""
+    """Return the outputs, and the effective weight of each layer by module path."""
     weights: dict[str, Tensor] = {}
     moving = captured.graph.moving
 

@@ -1,4 +1,4 @@
-"""Why a value is not finite: the operation that made it, its inputs, and the tensor of the model behind them."""
+"""Why a value is not finite: the operation that computed it, its inputs, and the model's tensor behind them."""
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -16,7 +16,7 @@ _ROOTS = ("sqrt", "rsqrt")
 _LOGARITHMS = ("log", "log2", "log10", "log1p", "logit")
 _NORMALIZERS = ("layer_norm", "native_layer_norm", "group_norm", "native_group_norm", "instance_norm", "rms_norm")
 _VARIANCES = ("var", "std", "var_mean", "std_mean")
-#: What to do about each kind of fault.
+#: Fixes for each kind of fault.
 FIXES = {
     "zero": "add eps to what it divides by, inside the root if there is one",
     "negative": "clamp the argument of the root or logarithm at a small positive number, or compute it another way",
@@ -29,19 +29,19 @@ FIXES = {
 
 @dataclass(frozen=True)
 class Fault:
-    """What one operation made no number of."""
+    """An operation with a non-finite result."""
 
     node: Node  #: the operation
-    kind: str = ""  #: a key of :data:`FIXES`, or nothing where the reason is not known
-    operand: str = ""  #: the graph node it was given the cause by, if one is known
+    kind: str = ""  #: a key of :data:`FIXES`, or empty if the reason is not known
+    operand: str = ""  #: the graph node of the operand that is the cause, if known
     entries: tuple[int, ...] = ()  #: flat indices of that operand's entries that are the cause
-    size: int = 0  #: how many entries the operand has
-    largest: float = 0.0  #: largest entry, in absolute value, of what it was given
-    source: Node | None = None  #: the operation that wrote the infinities it makes NaN of, if that is the fault
+    size: int = 0  #: number of entries of the operand
+    largest: float = 0.0  #: largest absolute value of its inputs
+    source: Node | None = None  #: the operation that wrote the infinities it turns into NaN, if that is the fault
 
 
 def fault_of(node: Node, values: Mapping[str, Any]) -> Fault:
-    """Return what an operation stumbled over, given the finite values it read.
+    """Return why an operation has a non-finite result, given the values it read.
 
     >>> import torch
     >>> fault = fault_of(Node("y", "aten.rsqrt.default", (Ref("v"),)), {"v": torch.tensor([1.0, 0.0])})
@@ -50,7 +50,7 @@ def fault_of(node: Node, values: Mapping[str, Any]) -> Fault:
     """
     read = [t for name in node.inputs() if isinstance(t := values.get(name), Tensor) and t.is_floating_point()]
     largest = max((float(t.abs().max()) for t in read if t.numel()), default=0.0)
-    for operand, bad, kind in _suspects(node, values):
+    for operand, bad, kind in _possible_causes(node, values):
         if bool(bad.any()):
             which = tuple(bad.flatten().nonzero().flatten()[:4096].tolist())
             return Fault(node, kind, operand, which, bad.numel(), largest)
@@ -61,8 +61,8 @@ def fault_of(node: Node, values: Mapping[str, Any]) -> Fault:
     return Fault(node, "overflow" if largest > 1e4 or name_of(node) in ("exp", "pow") else "", largest=largest)
 
 
-def _suspects(node: Node, values: Mapping[str, Any]) -> Iterator[tuple[str, Tensor, str]]:
-    """Yield operands, where their entries are a cause, and of which kind."""
+def _possible_causes(node: Node, values: Mapping[str, Any]) -> Iterator[tuple[str, Tensor, str]]:
+    """Yield possible causes: an operand, a mask of its entries, and the kind of fault."""
     name = name_of(node)
     position = 1 if name == "div" else 0
     if name in ("batch_norm", "native_batch_norm", "_native_batch_norm_legit_no_training", "cudnn_batch_norm"):
@@ -82,8 +82,8 @@ def _suspects(node: Node, values: Mapping[str, Any]) -> Iterator[tuple[str, Tens
         yield operand.name, value <= (-1 if name == "log1p" else 0), "negative"
 
 
-def explained(fault: Fault, graph: Graph, tensors: Mapping[str, Tensor]) -> tuple[str, str]:
-    """Return what happened, in words, and what to do."""
+def explain_fault(fault: Fault, graph: Graph, tensors: Mapping[str, Tensor]) -> tuple[str, str]:
+    """Return a description of a fault, and a fix."""
     name = name_of(fault.node)
     fix = FIXES.get(fault.kind, "check the input of this operation; load an earlier checkpoint if weights are lost")
     if fault.kind == "infinite":
@@ -103,7 +103,7 @@ def explained(fault: Fault, graph: Graph, tensors: Mapping[str, Tensor]) -> tupl
     if fault.operand in graph.moving:
         why = "; no eps is added, and all entries of some sample are equal" if fault.kind == "zero" else ""
         return f"{first}: {share} are {sign}{why}", fix
-    source, where = _behind(fault, graph, tensors)
+    source, where = _source_tensor(fault, graph, tensors)
     if not source:
         made = [node.target for node in ancestors(graph, fault.operand) if node.target in tensors]
         text = f"{first}: {name_of(graph[fault.operand])} of {listed(made)} is {sign}"
@@ -115,18 +115,19 @@ def explained(fault: Fault, graph: Graph, tensors: Mapping[str, Tensor]) -> tupl
 
 
 def _infinities_to_nan(fault: Fault) -> str:
-    """Return how an operation made NaN of infinities, in words."""
+    """Describe how an operation turns infinities into NaN."""
     name = name_of(fault.node)
-    text = f"{name} turns infinities into NaN"
+    written = ""
     if fault.source is not None:
-        text += f", which {name_of(fault.source)} in {fault.source.owner or 'the model'} writes"
+        written = f" written by {name_of(fault.source)} in {fault.source.owner or 'the model'}"
+    text = f"{name} turns infinities{written} into NaN"
     if "softmax" in name or "attention" in name:
         return f"{text}: some row is all minus infinity because everything in it is masked"
     return f"{text}: zero times infinity, or infinity minus infinity"
 
 
-def _behind(fault: Fault, graph: Graph, tensors: Mapping[str, Tensor]) -> tuple[str, str]:
-    """Return the parameter or buffer an operand that does not depend on the input comes from, and its entries."""
+def _source_tensor(fault: Fault, graph: Graph, tensors: Mapping[str, Tensor]) -> tuple[str, str]:
+    """Return the parameter or buffer behind an operand that does not depend on the input, and where its entries are."""
     where = "" if len(fault.entries) == fault.size else f" at {listed_channels(fault.entries)}"
     for node in ancestors(graph, fault.operand):
         tensor = tensors.get(node.target)

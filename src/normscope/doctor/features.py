@@ -1,4 +1,4 @@
-"""Which axes of a tensor hold features: the outputs of the layer that made it, followed through views."""
+"""Which axes of a tensor hold features: the outputs of the layer that computed it, followed through views."""
 
 import math
 from collections import ChainMap
@@ -14,24 +14,23 @@ from normscope.graph.interpreter import call, run
 from normscope.graph.ir import Node
 from normscope.graph.recognise import name_of
 
-#: Operations that move entries, or combine them in the same way for every feature.
+#: Operations that rearrange entries, or combine them in the same way for every feature.
 _MOVING = (
     "view", "reshape", "_unsafe_view", "permute", "transpose", "t", "flatten", "unflatten", "unsqueeze", "squeeze",
     "expand", "movedim", "contiguous", "clone", "slice", "select", "mean", "sum", "amax", "unbind", "split", "chunk",
     "avg_pool1d", "avg_pool2d", "avg_pool3d", "adaptive_avg_pool1d", "adaptive_avg_pool2d", "adaptive_avg_pool3d",
     "max_pool1d", "max_pool2d", "max_pool2d_with_indices", "constant_pad_nd", "pad", "upsample_nearest2d",
 )  # fmt: skip
-#: Larger tensors are not followed through views.
+#: Larger tensors are not followed.
 LARGEST = 1 << 24
 
 
 def feature_axes(captured: Captured) -> dict[str, frozenset[int]]:
-    """Return the axes along which features lie, by graph node, wherever the layer that made them is known.
+    """Return the axes that hold features, by graph node, wherever the layer that computed them is known.
 
-    A convolution makes features along axis 1, a linear or recurrent layer or an embedding along the last. A view
-    carries them on: numbers that differ from feature to feature are put in its place, and the axes of the result along
-    which they still differ hold features. An operation of one tensor and no other keeps them. The model is run once, on
-    one sample.
+    A convolution has its features along axis 1, a linear or recurrent layer or an embedding along the last axis. A view
+    is applied to numbers that differ from feature to feature, and the axes of the result along which they still differ
+    hold features. An operation that keeps the shape of its input keeps its axes. The model is run once, on one sample.
     """
     found: dict[str, frozenset[int]] = {}
 
@@ -50,7 +49,7 @@ def feature_axes(captured: Captured) -> dict[str, frozenset[int]]:
 def _axes(
     node: Node, value: Tensor, values: Mapping[str, Any], found: Mapping[str, frozenset[int]], made_by: str
 ) -> frozenset[int] | None:
-    """Return the axes of one node; of several values, which one operation made, those of one."""
+    """Return the axes of one node; ``made_by`` is the operation of which it is one of several results."""
     name = name_of(node)
     if name in CONVOLUTIONS:
         return frozenset({1}) if value.ndim > 2 else None
@@ -59,7 +58,7 @@ def _axes(
     known = [(source, values[source]) for source in node.inputs() if source in found and source in values]
     if name in ("matmul", "bmm", "scaled_dot_product_attention") and known:
         last = node.inputs()[2 if name == "scaled_dot_product_attention" else 1 : 3]
-        axes = next((found[n] for n in last if n in found), None)  # of what is averaged: features stay where they are
+        axes = next((found[n] for n in last if n in found), None)  # of what is averaged: its features keep their axis
         return axes if axes and max(axes) == value.ndim - 1 else None
     same = next((source for source, tensor in known if tensor.shape == value.shape), None)
     if same is not None and name not in _MOVING:
@@ -72,7 +71,7 @@ def _axes(
 def _carried(
     node: Node, known: list[tuple[str, Any]], values: Mapping[str, Any], found: Mapping[str, frozenset[int]]
 ) -> frozenset[int] | None:
-    """Return where features are after a view of one tensor."""
+    """Return the feature axes after a view of one tensor."""
     for source, tensor in known:
         if not isinstance(tensor, Tensor) or tensor.numel() > LARGEST:
             continue
@@ -105,7 +104,7 @@ def varying(x: Tensor) -> frozenset[int]:
 
 
 def channel_axis(axes: frozenset[int] | None) -> int | None:
-    """Return the one axis that holds features, if there is one.
+    """Return the axis that holds features, if there is exactly one.
 
     >>> channel_axis(frozenset({1})), channel_axis(frozenset({1, 3}))
     (1, None)

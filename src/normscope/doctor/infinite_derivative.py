@@ -1,4 +1,4 @@
-"""Where a derivative is not finite although the values are: a root at zero, an arc cosine at one."""
+"""Operations with finite values whose derivative is not finite: a root at zero, an arc cosine at one."""
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
@@ -12,7 +12,7 @@ from normscope.graph.interpreter import call
 from normscope.graph.ir import SOURCES, Graph, Node
 from normscope.graph.recognise import name_of
 
-#: Operations whose derivative is finite wherever their value is; overflow aside.
+#: Operations whose derivative is finite wherever their value is, except for overflow.
 _SMOOTH = frozenset((
     *LINEAR, *CONVOLUTIONS, *RECURRENT, *PRODUCTS, "dot", "mv", "layer_norm", "rms_norm", "group_norm", "batch_norm",
     "instance_norm", "native_layer_norm", "native_group_norm", "native_batch_norm",
@@ -32,9 +32,9 @@ _SMOOTH = frozenset((
     "full_like", "getitem", "var", "var_mean", "lift_fresh_copy", "expand_copy", "glu", "sym_size", "topk", "sort",
     "diff",
 ))  # fmt: skip
-#: Operations nothing is learned through.
+#: Operations that pass no gradient.
 _CUTS = ("detach", "detach_copy", "argmax", "argmin", "sym_size")
-#: Larger values are not differentiated a second time.
+#: Larger values are not examined.
 LARGEST = 1 << 23
 
 
@@ -43,16 +43,16 @@ class Singularity:
     """One operation with a derivative that is not finite."""
 
     node: Node  #: the operation
-    entries: int  #: how many entries of what it reads have such a derivative, in the batch that has most
+    entries: int  #: entries of its input with such a derivative, in the batch that has most
     total: int  #: how many entries there are
     at: float  #: the value of the first of them
-    #: names of the parameters whose gradient passes through it; none if only that of the input does
+    #: names of the parameters whose gradient passes through it; empty if only that of the input does
     parameters: tuple[str, ...] = ()
 
 
 @dataclass(eq=False)
 class Singularities:
-    """Operations whose derivative is not finite at what they read; :meth:`visit` is called at each node.
+    """Finds operations whose derivative is not finite at their input; :meth:`visit` is called at each node.
 
     The gradient of a loss passes through every operation between a parameter and an output. If the derivative of one
     of them is infinite or NaN at some entry, so is the gradient, whatever comes after: zero times infinity is NaN.
@@ -87,12 +87,12 @@ class Singularities:
         self._watched = {n.name for n in graph if n.name in learned and may_be_singular(n)}
 
     def visit(self, node: Node, value: Any, values: Mapping[str, Any]) -> None:
-        """Look at the derivative of a node, given the values it reads."""
+        """Check the derivative of a node, given the values it reads."""
         if node.name not in self._watched:
             return
         read = [values.get(name) for name in node.inputs()]
         if any(isinstance(v, Tensor) and (v.numel() > LARGEST or not bool(v.isfinite().all())) for v in read):
-            return  # too large, or another matter
+            return  # too large, or not finite itself, which NS002 reports
         bad, total, at = _broken_derivative(node, values, self._read[node.name], self._used.get(node.name))
         before = self.found.get(node.name)
         if bad and (before is None or bad > before.entries):
@@ -100,8 +100,8 @@ class Singularities:
             names = tuple(n.target for n in self.graph if n.op == "parameter" and n.name in above)
             self.found[node.name] = Singularity(node, bad, total, at, names)
 
-    def look_at_weights(self, tensors: Mapping[str, Tensor]) -> None:
-        """Look at what is computed from parameters alone, without any input."""
+    def visit_weights(self, tensors: Mapping[str, Tensor]) -> None:
+        """Check what is computed from parameters only, without an input."""
         wanted = reach(self._watched - self.graph.moving, reads(self.graph))
         values: dict[str, Any] = {}
         with torch.no_grad():
@@ -133,7 +133,7 @@ def may_be_singular(node: Node) -> bool:
 def _broken_derivative(
     node: Node, values: Mapping[str, Any], wanted: Iterable[str], used: list[int] | None
 ) -> tuple[int, int, float]:
-    """Return how many entries of the operands have a derivative that is not finite, of how many, and one of them."""
+    """Return how many entries of an operand have a non-finite derivative, of how many, and the first such entry."""
     leaves = {
         name: values[name].detach().requires_grad_()
         for name in wanted

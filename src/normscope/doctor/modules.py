@@ -1,4 +1,4 @@
-"""What modules show without being run: which ones normalize, by class, and how channels are listed."""
+"""Modules by their classes: wrappers, normalizers, running statistics; and lists of channels as text."""
 
 import re
 from collections.abc import Iterable, Iterator
@@ -9,13 +9,13 @@ from normscope.core.errors import listed
 
 BATCH_NORM = nn.modules.batchnorm._BatchNorm
 _LIBRARY = (BATCH_NORM, nn.modules.instancenorm._InstanceNorm, nn.GroupNorm, nn.LayerNorm, nn.RMSNorm)
-#: Wrappers that hold the model they wrap as ``module`` and compute the same, and those of several devices.
+#: Wrappers that hold the wrapped model as ``module``; those for several devices come first.
 _WRAPPERS = ("DistributedDataParallel", "DataParallel", "FullyShardedDataParallel", "AveragedModel")
 _PARALLEL = _WRAPPERS[:3]
 
 
 def unwrap(model: nn.Module) -> tuple[nn.Module, str]:
-    """Return the user's own module inside ``torch.compile`` and parallel wrappers, and the wrapper of many devices.
+    """Return the module inside ``torch.compile`` and parallel wrappers, and the class of the parallel wrapper.
 
     >>> inner = nn.Linear(2, 2)
     >>> unwrap(nn.DataParallel(inner)) == (inner, "DataParallel")
@@ -42,7 +42,7 @@ def batch_norms(model: nn.Module) -> Iterator[tuple[str, BATCH_NORM]]:
 
 
 def tracked(model: nn.Module) -> Iterator[tuple[str, nn.Module, Tensor, Tensor]]:
-    """Yield every module with a running mean and variance, whatever its class, with its path and both.
+    """Yield the path, module, mean and variance of every module with running statistics, whatever its class.
 
     >>> [path for path, *_ in tracked(nn.Sequential(nn.Linear(2, 2), nn.BatchNorm1d(2)))]
     ['1']
@@ -54,7 +54,7 @@ def tracked(model: nn.Module) -> Iterator[tuple[str, nn.Module, Tensor, Tensor]]
 
 
 def is_normalizer(module: nn.Module) -> bool:
-    """Return whether a module normalizes, by its class: one of torch's, or one that is called so.
+    """Return whether a module is a normalizer, by its class or the name of its class.
 
     >>> is_normalizer(nn.LayerNorm(2)), is_normalizer(nn.ReLU())
     (True, False)
@@ -64,7 +64,7 @@ def is_normalizer(module: nn.Module) -> bool:
 
 
 def role(path: str) -> str:
-    """Return a path with its numbers left out: layers of one role stand at equal places of equal blocks.
+    """Return a path without its numbers, which is the same for layers at equal positions of equal blocks.
 
     >>> role("blocks.3.norm1")
     'blocks.*.norm1'
@@ -73,7 +73,7 @@ def role(path: str) -> str:
 
 
 def listed_channels(indices: Iterable[int]) -> str:
-    """Return channels by their numbers, in words.
+    """Return a list of channels as text.
 
     >>> listed_channels([3]), listed_channels([0, 2])
     ('channel 3', 'channels 0, 2')

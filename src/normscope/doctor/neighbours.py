@@ -1,4 +1,4 @@
-"""Which operation comes before which in a captured graph: what a normalizer reads, through pass-through operations."""
+"""Paths in a captured graph: what comes before or after an operation, and the nearest layers."""
 
 from collections.abc import Container, Iterable, Iterator, Mapping
 
@@ -10,14 +10,14 @@ CONVOLUTIONS = (
 )  # fmt: skip
 LINEAR = ("linear", "addmm", "mm", "embedding")
 RECURRENT = ("lstm", "gru", "rnn_tanh", "rnn_relu")
-#: Products of matrices both of which depend on the input.
+#: Matrix products of two tensors that depend on the input.
 PRODUCTS = ("matmul", "bmm", "baddbmm", "einsum", "scaled_dot_product_attention")
-#: Operations that make new features out of old ones.
+#: Operations that compute new features.
 LAYERS = (*LINEAR, *CONVOLUTIONS, "lstm", "gru")
 
 
 def reach(start: Iterable[str], edges: Mapping[str, Iterable[str]], without: Iterable[str] = ()) -> set[str]:
-    """Return what can be reached along edges, the start included, some nodes left out.
+    """Return the nodes that can be reached along edges, including the start, without passing some nodes.
 
     >>> sorted(reach(["a"], {"a": ["b"], "b": ["c"]}, without=["c"]))
     ['a', 'b']
@@ -34,27 +34,27 @@ def reach(start: Iterable[str], edges: Mapping[str, Iterable[str]], without: Ite
 
 
 def reads(graph: Graph) -> dict[str, tuple[str, ...]]:
-    """Return for every node those it reads."""
+    """Return the inputs of every node."""
     return {n.name: n.inputs() for n in graph}
 
 
 def between(graph: Graph, starts: Iterable[str], end: str) -> set[str]:
-    """Return the nodes on some way from one of some nodes to another, both included."""
+    """Return the nodes on paths from some nodes to another, both ends included."""
     return reach(starts, graph.users()) & reach([end], reads(graph))
 
 
 def ancestors(graph: Graph, name: str) -> list[Node]:
-    """Return the nodes that one depends on, itself included, in order of execution."""
+    """Return the nodes that a node depends on, including itself, in order of execution."""
     names = reach([name], reads(graph))
     return [node for node in graph if node.name in names]
 
 
-def behind(graph: Graph, name: str, operations: Container[str]) -> Node:
-    """Return a node, or the one before it that it gets its first input from by way of some operations.
+def skip_back(graph: Graph, name: str, operations: Container[str]) -> Node:
+    """Return the first node, going back along first inputs, that is not one of some operations.
 
     >>> from normscope.graph.ir import Ref
     >>> nodes = (Node("x", "input"), Node("y", "aten.view.default", (Ref("x"),)))
-    >>> behind(Graph(nodes), "y", ["view"]).name
+    >>> skip_back(Graph(nodes), "y", ["view"]).name
     'x'
     """
     node = graph[name]
@@ -63,8 +63,8 @@ def behind(graph: Graph, name: str, operations: Container[str]) -> Node:
     return node
 
 
-def before(graph: Graph, name: str) -> Iterator[Node]:
-    """Yield the nodes before one, as far back as each reads nothing else that depends on the input."""
+def chain_before(graph: Graph, name: str) -> Iterator[Node]:
+    """Yield the nodes before one, as long as each has a single operand that depends on the input."""
     node = graph[name]
     while True:
         sources = [s for s in node.inputs() if s in graph.moving]
@@ -75,7 +75,7 @@ def before(graph: Graph, name: str) -> Iterator[Node]:
 
 
 def producers(graph: Graph, name: str) -> set[str]:
-    """Return the modules whose layers made what a node reads: the nearest ones on every way back.
+    """Return the modules of the nearest layers before a node, on every path.
 
     >>> from normscope.graph.ir import Ref
     >>> nodes = (Node("x", "input"), Node("y", "aten.linear.default", (Ref("x"),), owner="fc"),
@@ -87,7 +87,7 @@ def producers(graph: Graph, name: str) -> set[str]:
 
 
 def consumers(graph: Graph, name: str, ends: Iterable[str] = ()) -> set[str]:
-    """Return the modules whose layers read what a node gives: the nearest ones on every way on, or ends on the way.
+    """Return the modules of the nearest layers, or of ``ends``, after a node, on every path.
 
     >>> from normscope.graph.ir import Ref
     >>> nodes = (Node("x", "input"), Node("y", "aten.relu.default", (Ref("x"),)),
@@ -102,7 +102,7 @@ def consumers(graph: Graph, name: str, ends: Iterable[str] = ()) -> set[str]:
 def _nearest(
     graph: Graph, start: Iterable[str], edges: Mapping[str, Iterable[str]], ends: Iterable[str] = ()
 ) -> set[str]:
-    """Return the modules of the first layers, or ends, that are met along edges."""
+    """Return the modules of the first layers or ends along edges."""
     last = {node.name for node in graph if name_of(node) in LAYERS} | set(ends)
     met = reach(start, {name: following for name, following in edges.items() if name not in last})
     return {graph[name].owner for name in met & last}

@@ -1,4 +1,4 @@
-"""A graph in its own precision and in a wider one, node by node: where numbers are lost."""
+"""A graph run in its own precision and in float64, node by node, to find where precision is lost."""
 
 import math
 from collections.abc import Mapping
@@ -13,37 +13,37 @@ from normscope.graph.interpreter import as_floating, call
 from normscope.graph.ir import SOURCES, Graph, Node, Ref
 from normscope.graph.recognise import name_of
 
-#: Relative error, over all entries of a value, from which on it is lost; and the least absolute one.
+#: Relative error of a value, over all entries, at which it is lost, and the least absolute error.
 LOST, LEAST = 0.1, 1e-3
-#: Operations of many multiplications: rounding does not add up in them, and a wide run of them takes long.
+#: Operations with many multiplications: rounding averages out in them, and running them in float64 takes long.
 _COSTLY = (*LAYERS, *PRODUCTS, *RECURRENT)
-#: What lies below is a mask, written for minus infinity.
+#: Values below are masks that stand for minus infinity.
 _MASK = -1e8
 
 
 @dataclass(frozen=True)
-class Loss:
+class PrecisionLoss:
     """The first value that is lost, and how."""
 
     node: Node  #: the operation that makes it
     kind: str  #: ``overflow``, ``underflow``, ``cancellation`` or ``rounding``
     error: float  #: relative error over all entries; infinite where it is not finite
-    reached: float  #: largest entry of the value, computed widely; of a cancellation, of what is subtracted
-    left: float = 0.0  #: of a cancellation, the size of the difference at the entry that loses most
-    at: str = ""  #: the operation behind it, if that is another one
+    reached: float  #: largest entry of the value in float64; for a cancellation, of its operands
+    left: float = 0.0  #: for a cancellation, the size of the difference at the worst entry
+    at: str = ""  #: the operation that causes it, if it is another one
 
 
 @dataclass(eq=False)
 class WideRun:
-    """The wide run beside a run of a graph; :meth:`visit` is called at each node of the latter.
+    """A float64 run next to a run of a graph; :meth:`visit` is called at each node of the latter.
 
-    Values are computed in float64 from one product of matrices or convolution to the next, and each of these gets the
-    narrow values again: so an error is seen where it is made, those of many layers do not add up, and the wide run is
-    cheap. In half precision the products themselves are compared with float32, as they may overflow.
+    Values are computed in float64 from one matrix product or convolution to the next, which starts again from the
+    original values: an error is seen where it is made, errors of many layers do not add up, and the run is cheap. In
+    half precision the products themselves are compared with float32, as they may overflow.
     """
 
     graph: Graph
-    _losses: dict[str, Loss] = field(default_factory=dict)
+    _losses: dict[str, PrecisionLoss] = field(default_factory=dict)
     _cancelled: dict[str, tuple[float, float]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -56,7 +56,7 @@ class WideRun:
         self._ends = {name for n in ends for name in (n.name, *n.inputs())}
 
     def visit(self, node: Node, value: Any, values: Mapping[str, Any]) -> None:
-        """Compute the value of a node widely and compare."""
+        """Compute the value of a node in float64 and compare."""
         costly = node.name in self._costly
         if node.op not in SOURCES and (self.short or not costly):
             kept = {} if costly else self._wide
@@ -69,13 +69,13 @@ class WideRun:
         for name in self.graph.last_uses[node.name]:
             self._wide.pop(name, None)
 
-    def first(self) -> Loss | None:
-        """Return the first value that is lost and shows in an output, or in what a layer reads."""
+    def first(self) -> PrecisionLoss | None:
+        """Return the first lost value that affects an output or the input of a layer."""
         shown = reach([name for name in self._ends if name in self._losses], self._reads)
         return next((loss for name, loss in self._losses.items() if name in shown), None)
 
     def _call(self, node: Node, known: Mapping[str, Any]) -> Any:
-        """Return the value of a node in float64, or nothing if it cannot be run so."""
+        """Return the value of a node in float64, or ``None`` if it cannot be computed."""
         try:
             if node.name in self._costly:
                 short = {name: as_floating(v, torch.float32) for name, v in known.items()}
@@ -85,7 +85,7 @@ class WideRun:
             return None
 
     def _compare(self, node: Node, value: Tensor, wide: Tensor, known: Mapping[str, Any]) -> None:
-        """Note what is lost at a node."""
+        """Record a loss of precision at a node."""
         if value.shape != wide.shape or not value.numel():
             return
         if name_of(node) in ("sub", "add"):
@@ -96,7 +96,7 @@ class WideRun:
         if bool(broken.any()):
             largest = float(wide[compared].abs().max())
             kind = "overflow" if largest >= torch.finfo(value.dtype).max else "rounding"
-            self._losses[node.name] = Loss(node, kind, math.inf, largest)
+            self._losses[node.name] = PrecisionLoss(node, kind, math.inf, largest)
             return
         kept = torch.where(compared & ~broken, wide, 0.0)
         error = torch.where(compared & ~broken, low - wide, 0.0)
@@ -105,19 +105,19 @@ class WideRun:
             self._lost(node, value, kept, off / max(size, 1e-300))
 
     def _lost(self, node: Node, value: Tensor, wide: Tensor, error: float) -> None:
-        """Note a value that is far off, with what is behind it."""
+        """Record a value that is far off, with its cause."""
         above = reach([node.name], self._reads, self._costly)
         cancelled = [(self._cancelled[n], n) for n in above if n in self._cancelled]
         if cancelled:
             (reached, left), at = max(cancelled, key=lambda c: c[0][0] / max(c[0][1], 1e-300))
-            self._losses[node.name] = Loss(node, "cancellation", error, reached, left, at)
+            self._losses[node.name] = PrecisionLoss(node, "cancellation", error, reached, left, at)
         else:
             vanished = bool(((value == 0) & (wide != 0)).double().mean() > LOST)
             kind = "underflow" if vanished else "rounding"
-            self._losses[node.name] = Loss(node, kind, error, float(wide.abs().max()))
+            self._losses[node.name] = PrecisionLoss(node, kind, error, float(wide.abs().max()))
 
     def _note_cancellation(self, node: Node, wide: Tensor, known: Mapping[str, Any]) -> None:
-        """Note a difference of numbers that are nearly equal: few of its digits are left."""
+        """Record a difference of nearly equal numbers, which has few correct digits."""
         operands = [known[a.name] for a in node.args[:2] if isinstance(a, Ref)]
         if len(operands) != 2 or not all(isinstance(t, Tensor) and t.is_floating_point() for t in operands):
             return

@@ -1,4 +1,4 @@
-"""What a small batch shows inside a network: batch statistics, attention logits, the first value that is not finite."""
+"""What data shows inside a network: batch statistics, attention logits, the first value that is not finite."""
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
@@ -14,32 +14,33 @@ from normscope.graph.ir import Node, Ref
 from normscope.graph.modes import running_statistics, with_batch_statistics
 from normscope.graph.recognise import name_of
 from normscope.graph.weights_validation import all_finite
+from normscope.operators.normalizer import normalizers
 from normscope.operators.site import Site
 
-#: What lies below is masked: some write the least number of the precision, or minus a billion, for minus infinity.
+#: Logits below are masked: some networks write the smallest number of the dtype, or -1e9, for minus infinity.
 MASKED = -9999.0
 #: Operations that may write minus infinity on purpose.
 _MASKS = ("masked_fill", "where", "full", "full_like", "triu", "log", "scalar_tensor")
-#: Numbers in a divisor up to which its size is looked at.
+#: Divisors with more entries are not examined.
 LARGEST = 1 << 20
 
 
 @dataclass(eq=False)
-class Probe:
-    """What runs over the data show at single nodes; :meth:`visit` is called at each."""
+class NodeObserver:
+    """Observations at the nodes of a graph while it runs over the data; :meth:`visit` is called at each node."""
 
-    #: by graph node of each softmax, the largest distance of a logit from the middle of its row
+    #: largest distance of a logit from the median of its row, by the graph node of the softmax
     logits: dict[str, float] = field(default_factory=dict)
-    fault: Fault | None = None  #: the first operation whose value is NaN or infinite although what it reads is finite
-    #: the first operation that makes NaN of infinities that are meant, as of a row that is masked as a whole
-    made: Fault | None = None
-    written: Node | None = None  #: the first operation that writes an infinity on purpose, as a mask does
-    #: least and middle absolute value of what each quotient divides by, by graph node
+    fault: Fault | None = None  #: the first operation with a non-finite result and finite inputs
+    #: the first operation that turns intended infinities into NaN, such as softmax of a fully masked row
+    nan_fault: Fault | None = None
+    mask: Node | None = None  #: the first operation that writes an infinity on purpose
+    #: smallest and median absolute value of each divisor, by the graph node of the quotient
     divisors: dict[str, tuple[float, float]] = field(default_factory=dict)
     _finite: set[str] = field(default_factory=set)
 
     def visit(self, node: Node, value: Any, values: Mapping[str, Any]) -> None:
-        """Look at the value of a node, given those before it."""
+        """Observe the value of a node, given those before it."""
         if self.fault is None and _floating(value):
             self._note_fault(node, value, values)
         if name_of(node) == "div" and isinstance(node.args[1], Ref):
@@ -49,7 +50,7 @@ class Probe:
             self.logits[node.name] = max(spread, self.logits.get(node.name, 0.0))
 
     def _note_fault(self, node: Node, value: Tensor, values: Mapping[str, Any]) -> None:
-        """Note the first value that is not finite although what it reads is; NaN made of infinities that are meant."""
+        """Record the first non-finite result of finite inputs, and the first NaN computed from intended infinities."""
         if all_finite(value):
             self._finite.add(node.name)
             return
@@ -60,13 +61,17 @@ class Probe:
         if all(n in self._finite for n in read):
             if name_of(node) not in _MASKS:
                 self.fault = fault_of(node, values)
-            elif self.written is None:
-                self.written = node
-        elif self.made is None and bool(value.isnan().any()) and not any(bool(values[n].isnan().any()) for n in read):
-            self.made = replace(fault_of(node, values), kind="infinite", source=self.written)
+            elif self.mask is None:
+                self.mask = node
+        elif (
+            self.nan_fault is None
+            and bool(value.isnan().any())
+            and not any(bool(values[n].isnan().any()) for n in read)
+        ):
+            self.nan_fault = replace(fault_of(node, values), kind="infinite", source=self.mask)
 
     def _note_divisor(self, name: str, by: Any) -> None:
-        """Note the size of what a quotient divides by."""
+        """Record the size of a divisor."""
         if _floating(by) and 0 < by.numel() <= LARGEST:
             size = by.detach().abs().flatten().double()
             least, middle = float(size.min()), float(size.median())
@@ -79,7 +84,7 @@ def _floating(value: Any) -> bool:
 
 
 def logit_spread(node: Node, values: Mapping[str, Any]) -> float | None:
-    """Return how far the largest logit of an attention lies above the middle of its row; nothing of other nodes."""
+    """Return how far the largest attention logit lies above the median of its row, or ``None`` for other nodes."""
     name = name_of(node)
     if name in ("softmax", "_softmax"):
         source = node.inputs()[0] if node.inputs() else ""
@@ -105,20 +110,20 @@ def logit_spread(node: Node, values: Mapping[str, Any]) -> float | None:
 
 
 @dataclass(frozen=True, eq=False)
-class Statistics:
-    """Statistics of each channel on some samples, and how well they are known."""
+class ChannelStatistics:
+    """Statistics of each channel on some samples, with their standard errors."""
 
     mean: Tensor  #: the means
     variance: Tensor  #: the biased variances
-    mean_error: Tensor  #: standard errors of the means, from sample to sample
+    mean_error: Tensor  #: standard errors of the means over samples
     variance_error: Tensor  #: those of the variances
 
 
-def channel_statistics(x: Tensor, axis: int, *, centred: bool = True) -> Statistics:
-    """Return the statistics of the channels along an axis, samples along the first one.
+def channel_statistics(x: Tensor, axis: int, *, centred: bool = True) -> ChannelStatistics:
+    """Return the statistics of the channels along an axis; samples are along the first axis.
 
-    The errors are those of means over samples of each sample's own mean and mean square: places of one sample are not
-    taken for independent, nor for equal.
+    Standard errors are computed from the mean and mean square of each sample, so positions within a sample are not
+    assumed to be independent.
 
     >>> channel_statistics(torch.tensor([[1.0], [3.0]]), 1).variance.tolist()
     [1.0]
@@ -127,7 +132,7 @@ def channel_statistics(x: Tensor, axis: int, *, centred: bool = True) -> Statist
     mean = rows.mean((0, 2)) if centred else torch.zeros(rows.shape[1], dtype=rows.dtype, device=rows.device)
     squares = (rows - mean[:, None]).square().mean(2)
     root = max(1, rows.shape[0]) ** 0.5
-    return Statistics(
+    return ChannelStatistics(
         mean.cpu(),
         squares.mean(0).cpu(),
         (rows.mean(2).std(0, correction=0) / root).cpu(),
@@ -135,15 +140,17 @@ def channel_statistics(x: Tensor, axis: int, *, centred: bool = True) -> Statist
     )
 
 
-def batch_statistics(captured: Captured, batch: list[Tensor], sites: Iterable[Site] = ()) -> dict[str, Statistics]:
-    """Return the statistics before each BatchNorm, by graph node, also of those that are written out.
+def batch_statistics(
+    captured: Captured, batch: list[Tensor], sites: Iterable[Site] = ()
+) -> dict[str, ChannelStatistics]:
+    """Return the statistics before each BatchNorm, by graph node, including those written by hand.
 
-    The BatchNorms before it normalize by the batch, so that what is wrong with one of them is not seen at the next. One
-    that is written out is an affine map ``a x + b``: it is given ``mu + (x - m) sqrt((v + eps)/(s^2 + eps))``.
+    The BatchNorms before it use batch statistics, so that a problem of one is not seen at the next. One that is written
+    by hand is an affine map ``a x + b``: it is given ``mu + (x - m) sqrt((v + eps)/(s^2 + eps))``.
     """
     sources = {n.name: n.inputs()[0] for n in captured.graph if running_statistics(n) is not None}
     written = [(s, s.running) for s in sites if s.written_out and s.running is not None and "axis" in s.details]
-    found: dict[str, Statistics] = {}
+    found: dict[str, ChannelStatistics] = {}
     if not (sources or written) or (batch and batch[0].ndim and batch[0].shape[0] < 2):
         return found
     moved: dict[str, Tensor] = {}
@@ -156,9 +163,10 @@ def batch_statistics(captured: Captured, batch: list[Tensor], sites: Iterable[Si
             if site.source == node.name and isinstance(value, Tensor) and value.ndim == len(site.shape):
                 axis = int(site.details["axis"])
                 if axis > 0 and value.shape[axis] == running[1].numel():
-                    found[site.node] = channel_statistics(value, axis, centred=site.kind != "power_norm")
-                    if site.kind != "standardization":  # its constants are not gathered in training
-                        moved[site.end or site.node] = _by_the_batch(value, site, running, found[site.node])
+                    kind = normalizers()[site.kind]
+                    found[site.node] = channel_statistics(value, axis, centred=not kind.keeps_mean_square)
+                    if kind.estimated:
+                        moved[site.end or site.node] = _change_with_batch(value, site, running, found[site.node])
         return value + moved.pop(node.name) if node.name in moved else None
 
     try:
@@ -169,8 +177,8 @@ def batch_statistics(captured: Captured, batch: list[Tensor], sites: Iterable[Si
     return found
 
 
-def _by_the_batch(x: Tensor, site: Site, running: tuple[Tensor, Tensor], seen: Statistics) -> Tensor:
-    """Return by how much the result of a written-out normalizer changes if it takes the batch's statistics."""
+def _change_with_batch(x: Tensor, site: Site, running: tuple[Tensor, Tensor], seen: ChannelStatistics) -> Tensor:
+    """Return the change of the output of a hand-written normalizer when it uses batch statistics."""
     mu, v = (t.detach().double().flatten().cpu() for t in running)
     gamma = torch.ones_like(v) if site.gamma is None else site.gamma.detach().double().flatten().cpu()
     shape = [-1 if i == site.details["axis"] else 1 for i in range(x.ndim)]

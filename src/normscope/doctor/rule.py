@@ -1,4 +1,4 @@
-"""A rule of the doctor: its name, why it matters, how to fix it, and the function that checks it."""
+"""A rule of the doctor: what it finds, why it matters, how to fix it, and the function that checks it."""
 
 from __future__ import annotations
 
@@ -6,17 +6,17 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 
 from normscope.core.finding import Certainty, Finding, Severity
-from normscope.doctor.history import History
+from normscope.doctor.history import RunHistory
 from normscope.doctor.subject import ENOUGH, Subject, drop_rate, layer_of, place_of
 
-#: What rules import: what every file of a rule needs is here.
+#: What the files of rules import from here.
 __all__ = [
-    "NEEDS", "NET", "Certainty", "Finding", "Findings", "History", "Rule", "Severity", "Subject", "drop_rate",
+    "NEEDS", "NET", "Certainty", "Finding", "Findings", "Rule", "RunHistory", "Severity", "Subject", "drop_rate",
     "layer_of", "place_of",
 ]  # fmt: skip
-#: What a rule yields.
+#: What the function of a rule returns.
 Findings = Iterator[Finding]
-#: A network of one operation, for examples.
+#: A network with one operation, for examples.
 NET = (
     "class Net(nn.Module):\n"
     "    def forward(self, x):\n"
@@ -24,7 +24,7 @@ NET = (
     "model = Net()\n"
     "options = {{'input_shape': (4,)}}"
 )
-#: What a rule may need, and what to say where it is missing.
+#: What a rule may need, and its description in messages.
 NEEDS = {
     "program": "the model's graph",
     "data": "data (--data)",
@@ -39,27 +39,27 @@ NEEDS = {
 
 @dataclass(frozen=True, kw_only=True)
 class Rule:
-    """One rule: ``RULE`` of its file, which also gives it its name and its functions."""
+    """One rule: ``RULE`` in its file; its name and functions come from the file, too."""
 
     code: str  #: stable, e.g. ``NS101``
-    name: str = ""  #: that of its file, with hyphens
+    name: str = ""  #: the name of its file, with hyphens
     title: str  #: what is wrong, in a few words
-    severity: Severity = Severity.WARNING  #: of most of its findings; one finding may be milder or graver
+    severity: Severity = Severity.WARNING  #: of most of its findings; a single finding may be less or more severe
     certainty: Certainty  #: of most of its findings
-    statement: str = ""  #: the mathematics behind it, if there is any
-    why: str  #: where it comes from, and what it costs
+    statement: str = ""  #: the mathematics behind it, if any
+    why: str  #: how it happens, and why it is a problem
     effect: str  #: what it does to training or accuracy, in a few words
     fix: str  #: what to do
-    example: str  #: code that triggers it: it binds ``model`` and may bind ``data``, ``optimizer`` and ``options``
-    good: str  #: code that does not
-    needs: tuple[str, ...] = ("program",)  #: what must be there, keys of :data:`NEEDS`
-    threads: tuple[str, ...] = ()  #: where people met it, below ``https://github.com/``
-    explains: tuple[str, ...] = ()  #: codes of rules that speak as well because of what this one found
-    not_for: tuple[str, ...] = ()  #: purposes it has nothing to say about
-    look: Callable[[Rule, Subject], Findings] = lambda rule, subject: iter(())  #: from a subject to findings
-    #: from a run to findings, if the rule looks at runs too
-    over_time: Callable[[Rule, History], Findings] | None = None
-    slow: bool = False  #: whether it reads all weights, or bounds the whole network: left out of a quick check
+    example: str  #: code with the problem: it assigns ``model`` and may assign ``data``, ``optimizer`` and ``options``
+    good: str  #: code without the problem
+    needs: tuple[str, ...] = ("program",)  #: what must be known, keys of :data:`NEEDS`
+    threads: tuple[str, ...] = ()  #: where users reported it, below ``https://github.com/``
+    explains: tuple[str, ...] = ()  #: codes of rules whose findings are consequences of this one
+    not_for: tuple[str, ...] = ()  #: purposes for which it does not run
+    check: Callable[[Rule, Subject], Findings] = lambda rule, subject: iter(())  #: yields the findings of a model
+    #: yields the findings of a training run, if the rule applies to runs
+    check_history: Callable[[Rule, RunHistory], Findings] | None = None
+    slow: bool = False  #: whether it reads all weights or bounds the whole network; a quick check leaves it out
 
     def finding(
         self,
@@ -71,7 +71,7 @@ class Rule:
         certainty: Certainty | None = None,
         fix: str = "",
     ) -> Finding:
-        """Return a finding of this rule, with its own severity, certainty, statement and fix unless told otherwise."""
+        """Return a finding of this rule; severity, certainty and fix are those of the rule by default."""
         return Finding(
             self.code,
             severity or self.severity,
@@ -86,11 +86,11 @@ class Rule:
         )
 
     def missing(self, subject: Subject) -> list[str]:
-        """Return what the rule needs and the subject does not have, in words."""
+        """Return descriptions of what the rule needs and the subject does not have."""
         if "earlier graph" in self.needs and subject.before is not None and subject.earlier.problem:
             return [f"an earlier checkpoint that fits: {subject.earlier.problem}"]
         return [NEEDS[n] for n in self.needs if not subject.has(n) and not (n == "samples" and not subject.has("data"))]
 
     def run(self, subject: Subject) -> list[Finding]:
-        """Return what the rule finds."""
-        return list(self.look(self, subject))
+        """Return the findings of the rule."""
+        return list(self.check(self, subject))

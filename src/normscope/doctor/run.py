@@ -1,4 +1,4 @@
-"""``check``: run every rule over one model; ``assert_healthy``: a check that raises, for tests and training loops."""
+"""``check`` applies the rules to a model; ``assert_healthy`` raises if there are findings, for tests and training."""
 
 import contextlib
 from collections.abc import Callable, Iterable
@@ -8,13 +8,13 @@ from typing import Any
 import torch
 from torch import nn
 
-from normscope.analysis.context import Prepared
+from normscope.analysis.context import PreparedModel
 from normscope.core.display import Shown
 from normscope.core.errors import InputError
 from normscope.core.files import Saved
 from normscope.core.finding import FINDINGS_VERSION, Finding, Severity, grouped, order
 from normscope.doctor.catalogue import RULES
-from normscope.doctor.history import History
+from normscope.doctor.history import RunHistory
 from normscope.doctor.settings import Settings
 from normscope.doctor.subject import Progress, Subject, examine
 from normscope.graph.guard import untouched
@@ -22,15 +22,15 @@ from normscope.graph.guard import untouched
 
 @dataclass(frozen=True, repr=False)
 class CheckResult(Saved, Shown):
-    """What a check found.
+    """The result of a check.
 
     Attributes:
         model: name of the model.
-        findings: the most severe first.
+        findings: the findings, most severe first.
         ran: codes of the rules that ran.
-        skipped: codes of the rules that could not run, and what they need.
-        hidden: number of findings that were ignored at their place or are in the baseline.
-        failed: whether the check fails, by its settings.
+        skipped: codes of the rules that could not run, and why.
+        hidden: number of findings that are ignored at their place or are in the baseline.
+        failed: whether the check fails, according to its settings.
         purpose: what the model is used for, if given.
     """
 
@@ -88,7 +88,7 @@ def check(
     progress: Progress | None = None,
     tell: Callable[[Finding], None] | None = None,
     group: bool = True,
-    prepared: Prepared | None = None,
+    prepared: PreparedModel | None = None,
     quick: bool = False,
 ) -> CheckResult:
     """Find problems with the normalization of a network; the model is not changed.
@@ -99,35 +99,35 @@ def check(
         optimizer: its optimizer, for rules about weight decay.
         select: codes, or prefixes of codes, to run; all if empty.
         ignore: codes, or prefixes of codes, to skip.
-        settings: all settings at once, e.g. those of ``pyproject.toml``; ``select`` and ``ignore`` are added.
+        settings: all settings, e.g. those of ``pyproject.toml``; ``select`` and ``ignore`` are added to them.
         name: name of the model in the result.
         input_shape: shape of one input without batch axis, if there is no data and it cannot be guessed.
-        batch_size: of training, what one forward pass sees; by default that of a DataLoader given as data.
-        dtype: the precision the model will run in, if not its own.
+        batch_size: size of one forward pass in training; by default that of a DataLoader passed as data.
+        dtype: the precision the model will run in, if other than its own.
         purpose: what the model is used for: ``train``, ``inference``, ``finetune``, ``private``, ``contrastive`` or
-            ``gan``; rules that depend on it do not run without.
-        before: an earlier version of the same model, to find what changed since.
-        limit: use at most this many samples of the data; by default 512, fewer of a large network.
-        device: where the graph is run; by default where the model is.
+            ``gan``; rules that depend on it do not run without it.
+        before: an earlier version of the same model, to find what has changed since.
+        limit: use at most this many samples of the data; by default 512, fewer for a large network.
+        device: the device to run on; by default that of the model.
         seed: random seed.
-        progress: called with a line of text at each step.
-        tell: called with every finding as soon as a rule made it, cheap rules first; the result also orders and
-            groups them, and leaves out those that another one explains.
-        group: tell findings of one rule and severity as one, at the first of their places.
-        prepared: the model, if it was captured and walked before.
-        quick: only what the structure of the network tells: data is not read, and slow rules do not run.
+        progress: called with a line of text at each stage.
+        tell: called with every finding as soon as it is made, cheap rules first; the result orders and groups findings,
+            and leaves out those that another one explains.
+        group: combine findings of one rule and severity into one, at the first of their places.
+        prepared: the captured model, if it was captured before.
+        quick: check only the structure of the network: data is not read, and slow rules do not run.
 
     Returns:
-        What was found, the most severe first.
+        The findings, most severe first.
 
     Raises:
-        NormscopeError: a subclass that says what is wrong with the arguments.
+        NormscopeError: a subclass, if an argument is invalid.
 
     >>> result = check(nn.Sequential(nn.Conv2d(3, 4, 3), nn.BatchNorm2d(4)), input_shape=(3, 8, 8))
     >>> [(f.code, f.place) for f in result.findings]
     [('NS101', '0')]
     """
-    settings = _settled(settings, select, ignore)
+    settings = _combined_settings(settings, select, ignore)
     if not isinstance(model, nn.Module):
         raise InputError(
             f"Expected a torch.nn.Module, got {type(model).__name__}. Build the model, or load it with "
@@ -140,50 +140,50 @@ def check(
     if quick:
         slow = tuple(code for code, rule in RULES.items() if rule.slow)
         data, settings = None, replace(settings, ignore=(*settings.ignore, *slow))
-    teller = _Teller(tell, settings)
+    report = _Reporter(tell, settings)
     with untouched(model, parameters=not quick):  # quick rules that run the model guard it themselves
         subject = examine(
             model, data, optimizer=optimizer, input_shape=input_shape, batch_size=batch_size, dtype=dtype,
             purpose=purpose, before=before, limit=limit, device=device, seed=seed, progress=progress, prepared=prepared,
-            first=None if tell is None else teller.early,
+            first=None if tell is None else report.early,
         )  # fmt: skip
-        found, ran, skipped = _run_rules(subject, settings, progress or (lambda text: None), teller)
-    result = _judged(found, settings, group=group)
+        found, ran, skipped = _run_rules(subject, settings, progress or (lambda text: None), report)
+    result = _result_of(found, settings, group=group)
     return replace(result, model=name or type(model).__name__, ran=ran, skipped=skipped, purpose=purpose)
 
 
 def check_history(
-    history: History, *, settings: Settings | None = None, select: Iterable[str] = (), ignore: Iterable[str] = (),
+    history: RunHistory, *, settings: Settings | None = None, select: Iterable[str] = (), ignore: Iterable[str] = (),
     name: str = "",
 ) -> CheckResult:  # fmt: skip
-    """Run the rules that know what to look for in a run; arguments are those of :func:`check`.
+    """Run the rules that apply to training runs; arguments are those of :func:`check`.
 
-    >>> run = History({"drift/bn": ([10, 20, 30], [4.0, 4.0, 4.0])}, samples=64)
+    >>> run = RunHistory({"drift/bn": ([10, 20, 30], [4.0, 4.0, 4.0])}, samples=64)
     >>> [(f.code, f.place) for f in check_history(run).findings]
     [('NS203', 'bn')]
     """
-    settings = _settled(settings, select, ignore)
-    rules = {code: rule.over_time for code, rule in RULES.items() if rule.over_time is not None and settings.runs(code)}
-    found = [finding for code, over_time in rules.items() for finding in over_time(RULES[code], history)]
-    return replace(_judged(found, settings), model=name, ran=tuple(rules), purpose="train")
+    settings = _combined_settings(settings, select, ignore)
+    rules = {code: rule for code, rule in RULES.items() if rule.check_history is not None and settings.runs(code)}
+    found = [finding for rule in rules.values() if rule.check_history for finding in rule.check_history(rule, history)]
+    return replace(_result_of(found, settings), model=name, ran=tuple(rules), purpose="train")
 
 
-def _settled(settings: Settings | None, select: Iterable[str], ignore: Iterable[str]) -> Settings:
-    """Return all settings, checked."""
+def _combined_settings(settings: Settings | None, select: Iterable[str], ignore: Iterable[str]) -> Settings:
+    """Return the combined settings, validated."""
     found = settings or Settings()
     return replace(found, select=(*found.select, *select), ignore=(*found.ignore, *ignore)).checked(RULES)
 
 
-def _judged(found: Iterable[Finding], settings: Settings, *, group: bool = True) -> CheckResult:
-    """Return findings as a result: one per cause, without hidden ones, in order."""
+def _result_of(found: Iterable[Finding], settings: Settings, *, group: bool = True) -> CheckResult:
+    """Return the result for some findings: one per cause, without hidden ones, in order."""
     causes = one_per_cause(found)
     kept = [f for f in causes if not settings.hides(f)]
     shown = order(grouped(order(kept)) if group else kept)
     return CheckResult("", tuple(shown), hidden=len(causes) - len(kept), failed=settings.fails(kept))
 
 
-class _Teller:
-    """Passes findings on as they come, each once, without those that settings or a baseline hide."""
+class _Reporter:
+    """Passes findings on as they are made, each once, without hidden ones."""
 
     def __init__(self, tell: Callable[[Finding], None] | None, settings: Settings) -> None:
         self._tell, self._settings = tell, settings
@@ -197,16 +197,16 @@ class _Teller:
             self._tell(finding)
 
     def early(self, subject: Subject) -> None:
-        """Run the rules that need nothing but the modules, before the graph is captured."""
+        """Run the rules that need only the modules, before the graph is captured."""
         for code, rule in RULES.items():
             if not rule.needs and self._settings.runs(code) and subject.purpose not in rule.not_for:
-                with contextlib.suppress(Exception):  # it runs again when everything is known, and says why it fails
+                with contextlib.suppress(Exception):  # it runs again later, and then reports its failure
                     for finding in rule.run(subject):
                         self(finding)
 
 
 def one_per_cause(findings: Iterable[Finding]) -> list[Finding]:
-    """Return findings without those that another one at the same place explains; it names them.
+    """Return findings without those that another one at the same place explains, which lists them.
 
     >>> cause = Finding("NS210", Severity.ERROR, "bn", "a variance is negative")
     >>> (one,) = one_per_cause([cause, Finding("NS301", Severity.WARNING, "bn", "a variance is near eps")])
@@ -224,7 +224,7 @@ def one_per_cause(findings: Iterable[Finding]) -> list[Finding]:
 
 
 def _concerns(cause: Finding, other: Finding) -> bool:
-    """Return whether a finding lies where another one does, or around it, or comes of an error, which spreads."""
+    """Return whether a cause is at or inside the place of another finding, or is an error, which spreads."""
     inside = any(p == q or p.startswith(f"{q}.") for p in cause.everywhere for q in other.everywhere)
     return inside or cause.severity is Severity.ERROR
 
@@ -232,17 +232,16 @@ def _concerns(cause: Finding, other: Finding) -> bool:
 def _run_rules(
     subject: Subject, settings: Settings, say: Progress, tell: Callable[[Finding], None]
 ) -> tuple[list[Finding], tuple[str, ...], dict[str, str]]:
-    """Run the selected rules over a subject; each finding is told as it is made.
+    """Run the selected rules on a subject, and pass on each finding as it is made.
 
     Returns:
-        The findings (a place called several times is told once per rule), the codes that ran, and those that could
-        not, with what they need.
+        The findings without duplicates, the codes of the rules that ran, and of those that could not, with the reason.
     """
     found: dict[tuple[str, str, str], Finding] = {}
     ran: list[str] = []
     skipped: dict[str, str] = {}
     chosen = (r for code, r in RULES.items() if settings.runs(code) and subject.purpose not in r.not_for)
-    for rule in sorted(chosen, key=lambda r: (len(r.needs), r.code)):  # what needs least is told first
+    for rule in sorted(chosen, key=lambda r: (len(r.needs), r.code)):  # cheap rules first
         missing = rule.missing(subject)
         if missing:
             skipped[rule.code] = f"needs {' and '.join(missing)}"
@@ -250,7 +249,7 @@ def _run_rules(
         say(f"{rule.code} {rule.title}")
         try:
             new = rule.run(subject)
-        except Exception as error:  # one rule that cannot speak hides no other
+        except Exception as error:  # a rule that fails must not hide the others
             skipped[rule.code] = f"failed: {type(error).__name__}: {' '.join(str(error).split())[:200]}"
             continue
         ran.append(rule.code)
@@ -261,7 +260,7 @@ def _run_rules(
 
 
 def counts_text(result: CheckResult) -> str:
-    """Return how many findings there are, in words.
+    """Return the number of findings as text.
 
     >>> counts_text(CheckResult("m", ()))
     'no findings'
@@ -272,10 +271,10 @@ def counts_text(result: CheckResult) -> str:
 
 
 class UnhealthyError(AssertionError):
-    """A model has findings of at least the given severity.
+    """Raised if a model has findings of at least the given severity.
 
     Attributes:
-        result: what the check found.
+        result: the result of the check.
     """
 
     def __init__(self, result: CheckResult, findings: list[Finding]) -> None:
@@ -305,7 +304,7 @@ def assert_healthy(
         **options: further arguments of ``check``, such as ``purpose`` and ``ignore``.
 
     Returns:
-        The result, with less severe findings.
+        The result, which may have less severe findings.
 
     Raises:
         UnhealthyError: an ``AssertionError`` with one line for each finding.

@@ -1,4 +1,4 @@
-"""Which rules run, what is suppressed, and when a check fails: from arguments, ``[tool.normscope]`` and a baseline."""
+"""Which rules run, what is suppressed, and when a check fails: arguments, ``[tool.normscope]`` and the baseline."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from typing import Any
 from normscope.core.errors import InputError, listed
 from normscope.core.finding import Finding, Severity
 
-#: When a check fails: at findings of this severity or graver, or never.
+#: Severities at which a check may fail, or never.
 FAIL_ON = (*(s.value for s in Severity), "never")
 TABLE = "tool.normscope"
 _KEYS = ("select", "ignore", "per-place-ignores", "fail-on", "baseline")
@@ -22,20 +22,20 @@ _KEYS = ("select", "ignore", "per-place-ignores", "fail-on", "baseline")
 
 @dataclass(frozen=True)
 class Settings:
-    """How a check is set up.
+    """The settings of a check.
 
     >>> settings = Settings(select=("NS1",), ignore=("NS10",))
     >>> settings.runs("NS110"), settings.runs("NS101"), settings.runs("NS201")
     (True, False, False)
     """
 
-    select: tuple[str, ...] = ()  #: prefixes of the codes that run; none means all
-    ignore: tuple[str, ...] = ()  #: prefixes of the codes that do not; the longer prefix of the two wins
-    #: patterns of places, and prefixes of codes ignored there
+    select: tuple[str, ...] = ()  #: prefixes of the codes that run; all if empty
+    ignore: tuple[str, ...] = ()  #: prefixes of the codes that do not run; the longer of two matching prefixes wins
+    #: prefixes of codes that are ignored at some places, by pattern
     per_place: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     fail_on: str = "warning"  #: one of :data:`FAIL_ON`
-    baseline: Path | None = None  #: file of findings that are known already
-    known: frozenset[tuple[str, str]] = frozenset()  #: codes and places of these findings, once they were read
+    baseline: Path | None = None  #: file of known findings, which are suppressed
+    known: frozenset[tuple[str, str]] = frozenset()  #: codes and places of these findings, once the file is read
 
     def runs(self, code: str) -> bool:
         """Return whether a rule runs."""
@@ -56,10 +56,10 @@ class Settings:
         return any(f.severity.rank >= Severity(self.fail_on).rank for f in findings)
 
     def checked(self, codes: Iterable[str]) -> Settings:
-        """Return the settings, with the findings of the baseline, if they make sense for the rules there are.
+        """Return the settings with the findings of the baseline, after validating them against the known codes.
 
         Raises:
-            InputError: if a prefix fits no code, the failing severity is unknown, or the baseline cannot be read.
+            InputError: if a prefix matches no code, the severity is unknown, or the baseline cannot be read.
         """
         known = tuple(codes)
         given = (*self.select, *self.ignore, *(c for group in self.per_place.values() for c in group))
@@ -72,7 +72,7 @@ class Settings:
 
 
 def _longest(code: str, prefixes: Iterable[str]) -> int:
-    """Return the length of the longest prefix of a code, -1 if there is none."""
+    """Return the length of the longest matching prefix of a code, or -1."""
     return max((len(p) for p in prefixes if code.startswith(p)), default=-1)
 
 
@@ -80,7 +80,7 @@ def read_settings(folder: str | os.PathLike[str] = ".") -> Settings:
     """Return the settings of the nearest ``pyproject.toml`` with a table ``[tool.normscope]``, or the defaults.
 
     Args:
-        folder: where to begin; its parents are searched too.
+        folder: where to start; its parents are searched, too.
 
     Raises:
         InputError: if the file is not TOML, or a key is unknown or of the wrong type.
@@ -94,7 +94,7 @@ def read_settings(folder: str | os.PathLike[str] = ".") -> Settings:
 
 
 def _table(file: Path) -> dict[str, Any] | None:
-    """Return the table of a file, or ``None`` if it has none."""
+    """Return the table ``[tool.normscope]`` of a file, or ``None`` if it has none."""
     try:
         tools = tomllib.loads(file.read_text(encoding="utf-8")).get("tool", {})
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
@@ -104,7 +104,7 @@ def _table(file: Path) -> dict[str, Any] | None:
 
 
 def _from_table(table: Mapping[str, Any], file: Path) -> Settings:
-    """Return settings read from a table."""
+    """Return the settings of a table."""
     unknown = sorted(set(table) - set(_KEYS))
     if unknown:
         raise InputError(
@@ -126,7 +126,7 @@ def _from_table(table: Mapping[str, Any], file: Path) -> Settings:
 
 
 def _codes(table: Mapping[str, Any], key: str) -> tuple[str, ...]:
-    """Return a list of codes of a table."""
+    """Return a list of codes from a table."""
     found = table.get(key, [])
     if not isinstance(found, list) or not all(isinstance(item, str) for item in found):
         raise InputError(f"Expected {key} in [{TABLE}] to be a list of codes such as ['NS101'], got {found!r}.")
@@ -134,16 +134,16 @@ def _codes(table: Mapping[str, Any], key: str) -> tuple[str, ...]:
 
 
 def baseline_text(findings: Iterable[Finding]) -> str:
-    """Return the text of a baseline that knows these findings, one entry per code and place."""
+    """Return the text of a baseline with these findings, one entry per code and place."""
     entries = sorted({(f.code, place) for f in findings for place in f.everywhere})
     return json.dumps({"normscope_baseline": 1, "findings": [list(e) for e in entries]}, indent=1) + "\n"
 
 
 def read_baseline(file: Path) -> frozenset[tuple[str, str]]:
-    """Return the codes and places a baseline knows.
+    """Return the codes and places of a baseline.
 
     Raises:
-        InputError: if there is no such file, or it is no baseline.
+        InputError: if the file does not exist or is not a baseline.
     """
     try:
         body = json.loads(file.read_text(encoding="utf-8"))

@@ -13,7 +13,7 @@ from normscope.graph.statefulness import evaluating
 
 
 def changed_by_forward(model: nn.Module, inputs: ModelInputs) -> tuple[str, ...]:
-    """Return the attributes, buffers and parameters that one forward pass changes; afterwards they are as before.
+    """Return the attributes, buffers and parameters that a forward pass changes; they are restored afterwards.
 
     >>> class Counter(nn.Module):
     ...     calls = 0
@@ -27,7 +27,7 @@ def changed_by_forward(model: nn.Module, inputs: ModelInputs) -> tuple[str, ...]
     try:
         with guard:
             evaluating(model)(*inputs.args, **inputs.kwargs)
-    except StateChangedError:  # parameters were overwritten, and put back
+    except StateChangedError:  # parameters were overwritten, and restored
         pass
     except Exception:  # the user's code may raise anything
         return ()
@@ -35,7 +35,7 @@ def changed_by_forward(model: nn.Module, inputs: ModelInputs) -> tuple[str, ...]
 
 
 def random_part(model: nn.Module, inputs: ModelInputs) -> str:
-    """Return the first module that gives something else in a second run, although it is given the same.
+    """Return the first module whose output differs between two runs with the same input.
 
     >>> class Noisy(nn.Module):
     ...     def forward(self, x):
@@ -69,12 +69,12 @@ def random_part(model: nn.Module, inputs: ModelInputs) -> str:
 
 
 def _copied(value: Any) -> list[Tensor]:
-    """Return copies of the floating tensors in arguments or results."""
+    """Return copies of the floating-point tensors in arguments or results."""
     return [tensor.detach().clone() for _, tensor in tensors_in(value)]
 
 
 def _same(a: list[Tensor], b: list[Tensor]) -> bool:
-    """Return whether tensors agree."""
+    """Return whether two lists of tensors are equal up to rounding."""
     return len(a) == len(b) and all(
         x.shape == y.shape and torch.allclose(x, y, rtol=1e-3, atol=1e-5, equal_nan=True)
         for x, y in zip(a, b, strict=True)

@@ -1,4 +1,4 @@
-"""Which layer feeds which in a program: linear paths into normalizers, and what a normalizer does with them."""
+"""Linear paths of a program from layers into normalizers, and what normalizers cancel along them."""
 
 import functools
 from collections.abc import Iterator
@@ -13,14 +13,14 @@ from normscope.operators.normalizer import acts_on_weights
 from normscope.operators.program import Program
 from normscope.operators.site import Site
 
-#: What counts as zero among numbers of size one computed in float64.
+#: Numbers below count as zero among numbers of size one computed in float64.
 ZERO = 1e-9
-#: Relative difference below which two results computed in float64 are the same.
+#: Relative difference below which two results computed in float64 are equal.
 SAME = 1e-6
 
 
 @dataclass(frozen=True, eq=False)
-class Feed:
+class NormalizedLayer:
     """A linear layer whose output reaches a normalizer linearly."""
 
     layer: Expr  #: the layer's output, before anything else
@@ -30,7 +30,7 @@ class Feed:
 
 
 class Structure:
-    """Questions about a program, answered from its expressions.
+    """Relations between the expressions of a program.
 
     Args:
         program: with batch statistics, so that every normalizer of activations is an atom of its own.
@@ -41,7 +41,7 @@ class Structure:
 
     @functools.cached_property
     def parents(self) -> dict[int, list[Expr]]:
-        """Return for every expression those that read it."""
+        """Return the expressions that read each expression, by its id."""
         found: dict[int, list[Expr]] = {}
         for expr in self.expressions:
             for item in operands(expr):
@@ -59,43 +59,43 @@ class Structure:
         return {a.atom.name: a for a in self.program.atoms if isinstance(a.atom, Division)}
 
     def sites(self) -> Iterator[tuple[Site, Expr, Expr]]:
-        """Yield every such normalizer with what it reads and its atom."""
+        """Yield every normalizer of activations that divides by its own spread, with its input and its atom."""
         for site in self.program.sites:
             if not acts_on_weights(site) and site.spread is not None and site.node in self.divisions:
                 yield site, self.program.ends[site.node][0], self.divisions[site.node]
 
     @functools.cached_property
-    def feeds(self) -> list[Feed]:
+    def normalized_layers(self) -> list[NormalizedLayer]:
         """Return every linear layer with every normalizer it reaches linearly, in order."""
         layers = {e.id for e in self.program.layers}
         found = []
         for site, source, _ in self.sites():
             if site.spread is None:
                 continue
-            found += [Feed(e, site, source, site.spread) for e in reached([source])[::-1] if e.id in layers]
+            found += [NormalizedLayer(e, site, source, site.spread) for e in reached([source])[::-1] if e.id in layers]
         return found
 
-    def confined(self, expr: Expr, site: Site) -> bool:
-        """Return whether nothing but a normalizer notices an expression: every path to an output passes its atom."""
+    def is_confined(self, expr: Expr, site: Site) -> bool:
+        """Return whether every path from an expression to an output passes through a normalizer."""
         gate = self.divisions[site.node].id
         outputs = {e.id for _, e in self.program.outputs}
         found = reached([expr], lambda e: () if e.id == gate else self.parents.get(e.id, ()))
         return outputs.isdisjoint(e.id for e in found if e.id != gate)
 
-    def is_scale_invariant(self, feed: Feed) -> bool:
-        """Return whether the network does not notice a positive factor on a layer's weight, eps left aside.
+    def is_scale_invariant(self, normalized: NormalizedLayer) -> bool:
+        """Return whether the network is invariant to a positive factor on a layer's weight, except for eps.
 
-        The layer is seen through the normalizer alone, the normalizer sees nothing else, and no constant that it
-        would not subtract is added on the way.
+        Every path from the layer passes through the normalizer, the normalizer reads nothing else, and no constant is
+        added on the way that it would not subtract.
         """
-        sees = reached([feed.source], lambda e: () if e.op is None or e.id == feed.layer.id else e.inputs)
-        if any(e.op is None and e.atoms for e in sees) or not self.confined(feed.layer, feed.site):
+        sees = reached([normalized.source], lambda e: () if e.op is None or e.id == normalized.layer.id else e.inputs)
+        if any(e.op is None and e.atoms for e in sees) or not self.is_confined(normalized.layer, normalized.site):
             return False
-        constant = self.constant_part(feed.source)
-        return bool(centred(feed.spread, constant).abs().max() <= ZERO * max(1.0, float(constant.abs().max())))
+        constant = self.constant_part(normalized.source)
+        return bool(centred(normalized.spread, constant).abs().max() <= ZERO * max(1.0, float(constant.abs().max())))
 
     def constant_part(self, source: Expr) -> Tensor:
-        """Return what is added to a source on its linear way, all atoms zero."""
+        """Return the value of a source when all atoms are zero."""
         values: dict[int, Tensor] = {}
         for expr in reached([source]):
             if expr.op is None:
@@ -107,19 +107,19 @@ class Structure:
 
 
 def centred(spread: Spread, value: Tensor) -> Tensor:
-    """Return what a normalizer keeps of a constant: nothing of a group's mean, if it is centred."""
+    """Return a constant without the mean of each group, if the normalizer is centred."""
     view = value.reshape(spread.view)
     return view - view.mean(spread.axes, keepdim=True) if spread.centered else view
 
 
-def carried(start: Expr, source: Expr, value: Tensor) -> Tensor:
-    """Return what a tensor added to ``start`` adds to ``source``, along all linear paths."""
+def propagated(start: Expr, source: Expr, value: Tensor) -> Tensor:
+    """Return the change of ``source`` when a tensor is added to ``start``, along all linear paths."""
     values: dict[int, Tensor] = {start.id: value}
     for expr in reached([source]):
         if expr.id <= start.id or expr.op is None:
             continue
         arrived = [values[i.id] for i in expr.inputs if i.id in values]
-        if arrived and expr.op.kind == "sum":  # of what arrives: zeros take as long to add as anything else
+        if arrived and expr.op.kind == "sum":  # only of what arrives: adding zeros takes time, too
             values[expr.id] = functools.reduce(torch.add, arrived)
         elif arrived:
             operands = (values.get(i.id, torch.zeros(i.shape, dtype=value.dtype)) for i in expr.inputs)
@@ -128,7 +128,7 @@ def carried(start: Expr, source: Expr, value: Tensor) -> Tensor:
 
 
 def are_normalized_alike(spread: Spread, x: Tensor, y: Tensor) -> bool:
-    """Return whether a normalizer without stabilizer gives the same finite values for two inputs in float64."""
+    """Return whether a normalizer with eps = 0 maps two inputs to the same finite values in float64."""
     a, b = (replace(spread, eps=0.0).normalize(t) for t in (x, y))
     finite = bool(torch.isfinite(a).all() and torch.isfinite(b).all())
     return finite and bool((a - b).abs().max() <= SAME * max(1.0, float(a.abs().max())))

@@ -1,4 +1,4 @@
-"""What the rules check: a model captured once, its program, statistics of the data, its optimizer."""
+"""What the rules check: a captured model, its program, statistics of the data, and its optimizer."""
 
 import functools
 from collections import Counter
@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from normscope.analysis.context import Prepared, Work, batches, walk_one
+from normscope.analysis.context import AnalysisContext, PreparedModel, batches, walk_one
 from normscope.analysis.options import Options
 from normscope.core.errors import (
     CaptureError,
@@ -20,14 +20,14 @@ from normscope.core.errors import (
     RandomError,
     StatefulError,
 )
-from normscope.doctor.earlier_version import Earlier, look_back
-from normscope.doctor.fault import explained
+from normscope.doctor.earlier_version import EarlierModel, compare_with_earlier
+from normscope.doctor.fault import explain_fault
 from normscope.doctor.features import channel_axis, feature_axes
 from normscope.doctor.infinite_derivative import Singularities
 from normscope.doctor.modules import unwrap
 from normscope.doctor.neighbours import between
-from normscope.doctor.probe import Probe, Statistics, batch_statistics
-from normscope.doctor.second_run import Companions, SecondRun, again, in_precision
+from normscope.doctor.probe import ChannelStatistics, NodeObserver, batch_statistics
+from normscope.doctor.second_run import CouplingTest, SecondRun, captured_in, run_again
 from normscope.doctor.state import changed_by_forward, random_part
 from normscope.doctor.structure import Structure
 from normscope.graph.capture import Captured, capture
@@ -46,56 +46,58 @@ from normscope.lipschitz.segments import Effort, SegmentNorms
 from normscope.operators.normalizer import acts_on_weights
 from normscope.operators.program import Program, build_program
 from normscope.operators.site import Site
-from normscope.operators.survey import Seen, Survey, activation_inputs, survey
+from normscope.operators.survey import InputStatistics, Survey, activation_inputs, survey
 
 Progress = Callable[[str], None]
 #: What a model may be used for.
 PURPOSES = ("train", "inference", "finetune", "private", "contrastive", "gan")
-#: Samples of the example a model is captured on, those looked at by default, and the fewest of them.
+#: Samples to capture a model with, samples used by default, and the fewest used for a large network.
 EXAMPLE, SAMPLES, FEWEST = 4, 512, 2
-#: Multiplications of all forward passes over the data, about; samples that batch statistics are of, and the
-#: multiplications that more of them may take.
+#: Multiplications that forward passes over the data may take; samples for batch statistics, and multiplications
+#: that more of these samples may take.
 WORK, PROBED, MORE = 2e10, 128, 1e9
-#: Samples that say something about running statistics.
+#: Fewest samples that say something about running statistics.
 ENOUGH = 4
-#: Parameters from which on a model is captured on two samples.
+#: A model with this many parameters is captured with two samples.
 LARGE = 5_000_000
 
 
 @dataclass(eq=False)
 class Subject:
-    """What a rule may look at; nothing of it is changed by looking."""
+    """A model and what is known about it; rules read it and change nothing."""
 
-    model: nn.Module  #: the module, for what only modules tell: modes, parameter groups
+    model: nn.Module  #: the module, for modes and parameters
     #: the graph and its tensors; empty, like the programs, if it could not be captured
     captured: Captured = field(default_factory=lambda: Captured(Graph(()), {}, [], []))
-    program: Program = field(default_factory=Program)  #: the affine program in evaluation, running statistics fixed
-    #: the same with every BatchNorm on batch statistics, on a whole batch; for what training cancels
+    program: Program = field(
+        default_factory=Program
+    )  #: the affine program in evaluation mode, with fixed running statistics
+    #: the same with every BatchNorm on batch statistics and a whole batch, to see what training cancels
     training: Program = field(default_factory=Program)
-    seen: Survey | None = None  #: what the data showed
-    norms: SegmentNorms = field(default_factory=SegmentNorms)  #: shared cache of norms
+    seen: Survey | None = None  #: statistics of the data
+    norms: SegmentNorms = field(default_factory=SegmentNorms)  #: norms of segments, cached
     optimizer: torch.optim.Optimizer | None = None  #: the optimizer, if it was given
-    batch_size: int | None = None  #: of training, if it is known
-    #: number of training samples and whether an incomplete last batch is dropped, if they are known
+    batch_size: int | None = None  #: of training, if known
+    #: number of training samples and whether an incomplete last batch is dropped, if known
     samples: tuple[int, bool] | None = None
-    dtype: torch.dtype | None = None  #: the precision the model will run in, if not its own
-    purpose: str = ""  #: what the model is used for, one of :data:`PURPOSES`, or nothing
+    dtype: torch.dtype | None = None  #: the precision the model will run in, if other than its own
+    purpose: str = ""  #: what the model is used for, one of :data:`PURPOSES`, or empty
     before: nn.Module | None = None  #: an earlier version of the same model
-    parallel: str = ""  #: the wrapper that runs it on several devices, if there is one
-    failure: str = ""  #: why there is no graph, if there is none
+    parallel: str = ""  #: the class of the wrapper for several devices, if there is one
+    failure: str = ""  #: why the model has no graph, if so
     failed_at: str = ""  #: the layer that raised, if one did
-    #: what a forward pass in evaluation changes in the model, where that is why there is no graph
-    moved: tuple[str, ...] = ()
-    random_at: str = ""  #: the module that draws random numbers in evaluation, where that is why
-    broken: str = ""  #: what is not a finite number, if anything is
-    broken_at: str = ""  #: the layer it is at
-    broken_fix: str = ""  #: what to do about it, if that is known
+    #: what a forward pass in evaluation mode changes in the model, if that is the reason
+    changed_state: tuple[str, ...] = ()
+    random_at: str = ""  #: the module that draws random numbers in evaluation mode, if that is the reason
+    non_finite: str = ""  #: what is not finite, if anything is not
+    non_finite_at: str = ""  #: the layer where it is
+    non_finite_fix: str = ""  #: what to do about it, if known
     example: ModelInputs | None = None  #: the inputs it was captured on
     #: a few samples of the data, for :func:`~normscope.doctor.probe.batch_statistics`
     batch: list[Tensor] | None = None
-    probe: Probe = field(default_factory=Probe)  #: what the data shows at single nodes
-    singular: Singularities | None = None  #: where derivatives are not finite on the data
-    companions: Companions | None = None  #: what the first samples give in company
+    observer: NodeObserver = field(default_factory=NodeObserver)  #: what the data shows at single nodes
+    singular: Singularities | None = None  #: derivatives that are not finite on the data
+    coupling: CouplingTest | None = None  #: the outputs of the first samples in their batch
 
     def has(self, need: str) -> bool:
         """Return whether what a rule needs is there."""
@@ -117,30 +119,30 @@ class Subject:
         return self.captured.graph
 
     @functools.cached_property
-    def earlier(self) -> Earlier:
-        """Return the model as it was at the earlier time, run on the same inputs."""
-        return look_back(self.before, self.captured, self.example, self.batch)
+    def earlier(self) -> EarlierModel:
+        """Return the earlier version of the model, run on the same inputs."""
+        return compare_with_earlier(self.before, self.captured, self.example, self.batch)
 
     @functools.cached_property
     def structure(self) -> Structure:
-        """Return who feeds whom while the model trains."""
+        """Return the structure of the program in training."""
         return Structure(self.training)
 
     @functools.cached_property
-    def everywhere(self) -> Composition:
-        """Return the composition on all inputs, running statistics fixed, which tells what is bounded: not by what."""
+    def on_all_inputs(self) -> Composition:
+        """Return a quick composition on all inputs, with fixed running statistics: what is bounded, not by how much."""
         return Roughly(self.program, Domain(), FiniteNorms())
 
     def sites(self) -> list[Site]:
-        """Return the normalizers of activations, as they act in evaluation."""
+        """Return the normalizers of activations in evaluation."""
         return [s for s in self.program.sites if not acts_on_weights(s)]
 
     def weight_sites(self) -> list[Site]:
         """Return the normalizers of weights."""
         return [s for s in self.program.sites if acts_on_weights(s)]
 
-    def seen_before(self, site: Site) -> Seen | None:
-        """Return what the data showed before a normalizer."""
+    def seen_before(self, site: Site) -> InputStatistics | None:
+        """Return the statistics of the data before a normalizer."""
         found = None if self.seen is None else self.seen.before_normalizers.get(site.node)
         return found if found is not None and found.moments.count else None
 
@@ -150,7 +152,7 @@ class Subject:
             return site.gamma.detach().double().flatten().cpu()
         structure = self.evaluation
         atom = structure.divisions.get(site.node)
-        for _ in range(3):  # a written-out normalizer may centre once more, or cast, before it scales
+        for _ in range(3):  # a normalizer written by hand may centre again, or cast, before it scales
             readers = [] if atom is None else structure.parents.get(atom.id, [])
             if len(readers) != 1 or readers[0].op is None:
                 return None
@@ -162,12 +164,12 @@ class Subject:
 
     @functools.cached_property
     def evaluation(self) -> Structure:
-        """Return who feeds whom in evaluation."""
+        """Return the structure of the program in evaluation."""
         return Structure(self.program)
 
     @functools.cached_property
     def calls(self) -> Counter[str]:
-        """Return how often each normalizer is called in one pass, by the first of its paths."""
+        """Return how often each normalizer is called in one pass, by its first path."""
         return Counter(self.first_path(place_of(s)) for s in self.sites())
 
     def first_path(self, path: str) -> str:
@@ -191,21 +193,21 @@ class Subject:
         return self.batch[0].shape[0] if self.batch and self.batch[0].ndim else 1
 
     @functools.cached_property
-    def batch_statistics(self) -> dict[str, Statistics]:
+    def batch_statistics(self) -> dict[str, ChannelStatistics]:
         """Return the statistics of each channel before each BatchNorm on a few samples, by graph node."""
         return {} if self.batch is None else batch_statistics(self.captured, self.batch, self.sites())
 
     @functools.cached_property
-    def again(self) -> SecondRun:
-        """Return what a second run of a few samples shows: alone, and beside a wider precision."""
-        if self.companions is None or self.broken:
+    def second_run(self) -> SecondRun:
+        """Return what a second run of a few samples shows: without the others, and in a wider precision."""
+        if self.coupling is None or self.non_finite:
             return SecondRun()
-        return again(self.captured, self.companions, self.batch)
+        return run_again(self.captured, self.coupling, self.batch)
 
     @functools.cached_property
     def planned(self) -> Captured | None:
-        """Return the model captured in the precision it will be run in, if one is planned and possible."""
-        return None if self.dtype is None else in_precision(self.model, self.captured, self.dtype)
+        """Return the model captured in the planned precision, if there is one and the model runs in it."""
+        return None if self.dtype is None else captured_in(self.model, self.captured, self.dtype)
 
     @functools.cached_property
     def parameters(self) -> dict[str, Tensor]:
@@ -213,7 +215,7 @@ class Subject:
         return dict(self.model.named_parameters())
 
     def parameter_name(self, tensor: Tensor, owner: str) -> str:
-        """Return the name of the parameter a constant of the graph is, or an empty text if it is none.
+        """Return the name of the parameter that a constant of the graph is, or an empty text.
 
         A view or a cast of a parameter counts, if it belongs to the module at ``owner``.
         """
@@ -228,13 +230,13 @@ class Subject:
         return ""
 
     def drops_between(self, start: str, end: str) -> bool:
-        """Return whether training drops entries at random on some way from one graph node, or parameter, to another."""
+        """Return whether dropout acts on some path from one graph node, or parameter, to another."""
         first = [n.name for n in self.graph if start in (n.name, n.target)]
         return any(drop_rate(self.graph[name]) > 0 for name in between(self.graph, first, end))
 
 
 def drop_rate(node: Node) -> float:
-    """Return the rate of a dropout that acts in training, and zero of any other operation."""
+    """Return the rate of a dropout operation, and zero for any other."""
     if "dropout" not in node.op:
         return 0.0
     rates = [a for a in node.args if isinstance(a, float)]
@@ -242,12 +244,12 @@ def drop_rate(node: Node) -> float:
 
 
 def place_of(site: Site) -> str:
-    """Return where a normalizer stands: its module, or its node where the model itself computes it."""
+    """Return the place of a normalizer: its module, or its graph node if the model itself computes it."""
     return site.owner or site.node
 
 
 def layer_of(site: Site) -> str:
-    """Return the module whose weight a normalizer of weights makes.
+    """Return the module whose weight a normalizer of weights computes.
 
     >>> layer_of(Site("n", "w", "parametrizations.weight.0", "weight_norm"))  # the model itself is the layer
     ''
@@ -270,12 +272,12 @@ def examine(
     seed: int = 0,
     progress: Progress | None = None,
     first: Callable[[Subject], None] | None = None,
-    prepared: Prepared | None = None,
+    prepared: PreparedModel | None = None,
 ) -> Subject:
-    """Look at a model once, as far as that is possible; arguments are those of :func:`normscope.check`.
+    """Capture a model and run it over the data, as far as possible; arguments are those of :func:`normscope.check`.
 
-    ``first`` is called with what is known before the graph is captured: modules, optimizer, purpose. Where the model
-    cannot be captured, ``failure`` says why and only its modules are there.
+    ``first`` is called with what is known before the graph is captured: modules, optimizer, purpose. If the model
+    cannot be captured, ``failure`` says why and only its modules are known.
 
     Raises:
         InputError: if the data does not fit the model, or is empty.
@@ -298,11 +300,11 @@ def examine(
     try:
         check_model(inner)
     except NonFiniteError as error:
-        subject.broken, subject.broken_at = str(error), _first_broken(inner)
+        subject.non_finite, subject.non_finite_at = str(error), _first_broken(inner)
         return subject
     data = repeatable(data)
     if data is not None:
-        # Data that does not fit is a mistake, not a finding.
+        # Data that does not fit the model is an error, not a finding.
         large = sum(p.numel() for p in inner.parameters()) >= LARGE
         subject.example = example = first_samples(next(iter(iterate(data, inner))), 2 if large else EXAMPLE)
     try:
@@ -311,16 +313,16 @@ def examine(
                 subject.example = example = guess_inputs(inner, input_shape, batch=2)
             say("capturing the graph")
             captured = capture(inner, example, elsewhere=False).on(device)
-            prepared = Prepared(captured, *walk_one(captured, Options()))
+            prepared = walk_one(captured, Options())
         _fill(subject, prepared, data, limit, seed, say)
     except NonFiniteInputError:
         raise
     except NonFiniteError as error:  # a buffer that the graph uses
-        subject.broken = str(error)
+        subject.non_finite = str(error)
     except (CaptureError, InputError) as error:
         subject.failure = str(error)
         if isinstance(error, StatefulError):
-            subject.moved = changed_by_forward(inner, example)
+            subject.changed_state = changed_by_forward(inner, example)
         elif isinstance(error, RandomError):
             subject.random_at = random_part(inner, example)
         elif isinstance(error, InputError) and data is not None:
@@ -329,10 +331,10 @@ def examine(
 
 
 def _where_it_raises(model: nn.Module, inputs: ModelInputs, reason: str) -> tuple[str, str]:
-    """Return the layer that raises on an input, and why.
+    """Return the layer that raises on an input, and the error.
 
     Raises:
-        InputError: if none does, or the first layer: the input does not fit the model.
+        InputError: if none does, or the first layer does: then the input does not fit the model.
     """
     where = InnermostModule(model)
     try:
@@ -357,60 +359,60 @@ def _first_broken(model: nn.Module) -> str:
     return ""
 
 
-def _fill(subject: Subject, prepared: Prepared, data: Any, limit: int | None, seed: int, say: Progress) -> None:
+def _fill(subject: Subject, prepared: PreparedModel, data: Any, limit: int | None, seed: int, say: Progress) -> None:
     """Build the programs and run over the data."""
     captured, program = prepared.captured, prepared.program
     options = Options(seed=seed, points=1)
-    # A check asks whether numbers are of one size or another, not for their fourth digit.
+    # A check compares orders of magnitude and needs no fourth digit.
     subject.norms = SegmentNorms(Effort(1e-2, options.delta, seed, lanczos=False), say)
     subject.captured, subject.program = captured, program
     subject.training = _in_training(captured, program)
     if data is None:
         return
     say("statistics of the data")
-    work = Work(captured, program, options, subject.norms, say, subject.model, data)
+    context = AnalysisContext(captured, program, "", subject.model, data, options, say=say, norms=subject.norms)
     most = samples_of(program) if limit is None else limit
-    seen = list(batches(work, most))
+    seen = list(batches(context, most))
     probed = max(PROBED, int(MORE / max(1.0, forward_cost(program))))
     subject.batch = _joined(seen[: max(1, probed // max(1, len(seen[0][0])))]) if seen else None
     activations = activation_inputs(captured, program)
     axes = {name: channel_axis(subject.features.get(source)) for name, source in activations.items()}
-    singular, companions = Singularities(captured.graph), Companions(captured.graph, seen[0] if seen else ())
-    subject.singular, subject.companions = singular, companions
+    singular, coupling = Singularities(captured.graph), CouplingTest(captured.graph, seen[0] if seen else ())
+    subject.singular, subject.coupling = singular, coupling
     infinite: list[str] = []
     outputs = {name for n in captured.graph if n.op == "output" for name in n.inputs()}
 
     def visit(node: Node, value: Any, values: Mapping[str, Any]) -> None:
-        for look in (subject.probe, singular, companions):
-            look.visit(node, value, values)
+        for observer in (subject.observer, singular, coupling):
+            observer.visit(node, value, values)
         if node.name in outputs and isinstance(value, Tensor) and not all_finite(value):
             infinite.append(node.name)
 
     try:
         subject.seen = survey(captured, program, seen, activations=activations, channels=axes, also=visit)
     except NonFiniteError as error:
-        subject.broken = str(error)
-    fault = subject.probe.fault or subject.probe.made
-    if fault is not None and (subject.broken or (infinite and fault.kind)):
-        subject.broken, subject.broken_fix = explained(fault, captured.graph, captured.tensors)
-        subject.broken_at = fault.node.owner
+        subject.non_finite = str(error)
+    fault = subject.observer.fault or subject.observer.nan_fault
+    if fault is not None and (subject.non_finite or (infinite and fault.kind)):
+        subject.non_finite, subject.non_finite_fix = explain_fault(fault, captured.graph, captured.tensors)
+        subject.non_finite_at = fault.node.owner
     if subject.seen is not None and subject.seen.samples == 0:
         raise InputError("The data is empty. Pass at least one sample, or no data.")
 
 
 def samples_of(program: Program) -> int:
-    """Return how many samples are looked at: fewer of a network that takes longer."""
+    """Return how many samples to use: fewer for a network that takes longer."""
     return int(min(SAMPLES, max(FEWEST, WORK / max(1.0, forward_cost(program)))))
 
 
 def _joined(pieces: list[list[Tensor]]) -> list[Tensor]:
-    """Return batches as one, where all of their tensors are batched."""
+    """Return batches as one batch, if all of their tensors are batched."""
     sizes = {t.shape[0] if t.ndim else 0 for t in pieces[0]}
     return [torch.cat(column) for column in zip(*pieces, strict=True)] if len(sizes) == 1 else pieces[0]
 
 
 def _in_training(captured: Captured, program: Program) -> Program:
-    """Return the program with batch statistics, on the whole example; the other one if nothing uses them."""
+    """Return the program with batch statistics on the whole example, or the given one if no layer uses them."""
     if not has_batch_norm(captured.graph):
         return program
     try:
@@ -420,7 +422,7 @@ def _in_training(captured: Captured, program: Program) -> Program:
 
 
 def _batches_of(data: Any, batch_size: int | None) -> tuple[int | None, tuple[int, bool] | None]:
-    """Return the batch size of training and (samples, drop_last), as far as a loader tells them."""
+    """Return the batch size of training and (samples, drop_last), as far as a DataLoader has them."""
     if not isinstance(data, torch.utils.data.DataLoader):
         return batch_size, None
     size = batch_size or data.batch_size

@@ -1,4 +1,4 @@
-"""Occam's bound: a network that can be written down in few bits errs little more often than on its training data."""
+"""Occam's bound: the error of a network that is described by few bits is close to its training error."""
 
 import math
 
@@ -36,7 +36,7 @@ def occam(errors: int, samples: int, bits: float, delta: float) -> Value:
         errors: of the training samples.
         samples: ``m``.
         bits: length of the code of the network.
-        delta: probability with which it may fail.
+        delta: failure probability.
 
     Raises:
         InputError: if a number is out of its range.

@@ -1,4 +1,4 @@
-"""The error of a trained model, split into where it comes from, as the slides define it."""
+"""Decompose the error of a trained model into approximation, optimization and generalization error."""
 
 import math
 from dataclasses import dataclass
@@ -26,7 +26,7 @@ class Decomposition:
         return self.optimization + self.generalization + self.approximation
 
     def residuals(self) -> dict[str, float]:
-        """Return by how much the parts miss their sums; zero up to rounding."""
+        """Return the differences between the parts and their sums; zero up to rounding."""
         split = self.optimization + self.generalization + self.selection
         return {
             "estimation + approximation - total": self.estimation + self.approximation - self.total,

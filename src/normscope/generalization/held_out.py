@@ -1,4 +1,4 @@
-"""Samples that were never seen: the exact limit of the error by Clopper and Pearson, and distances for Theorem 20."""
+"""Bounds from held-out samples: the exact Clopper-Pearson limit of the error, and distances for Theorem 20."""
 
 import math
 
@@ -26,7 +26,7 @@ def clopper_pearson(errors: int, samples: int, delta: float) -> Value:
     Args:
         errors: ``k``, how many of the samples are wrong.
         samples: ``n``, drawn independently of the classifier.
-        delta: probability with which the limit may fail.
+        delta: failure probability.
 
     Raises:
         InputError: if a number is out of its range.
@@ -65,7 +65,7 @@ def held_out_local_term(
         other: of each held-out input.
         counts: ``m_i``, samples in each cell.
         largest: ``r_i`` of each cell.
-        delta: probability with which it may fail.
+        delta: failure probability.
 
     Raises:
         InputError: if the shapes do not fit, or a number is out of its range.
@@ -102,5 +102,5 @@ def held_out_local_term(
 
 
 def _root(squares: Tensor, delta: float) -> float:
-    """Return what an average exceeds its mean by with probability delta at most, by Hoeffding's inequality."""
+    """Return the deviation that an average exceeds with probability at most delta, by Hoeffding's inequality."""
     return math.sqrt(0.5 * math.log(1 / delta) * float(squares.sum()))

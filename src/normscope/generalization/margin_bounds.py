@@ -79,7 +79,7 @@ def peeled_margin_bound(
         inputs: ``||X||_F`` of the training inputs, the constant of the bias included.
         margin: ``gamma``.
         samples: ``m``.
-        delta: probability with which it may fail.
+        delta: failure probability.
 
     Raises:
         InputError: if a number is out of its range.
@@ -144,7 +144,7 @@ def bartlett_bound(layers: Sequence[ChainLayer], inputs: float, margin: float, s
         inputs: ``||X||_F``, the constant of the bias included.
         margin: ``gamma``.
         samples: ``n``.
-        delta: probability with which it may fail.
+        delta: failure probability.
 
     Raises:
         InputError: if a number is out of its range.
@@ -181,7 +181,7 @@ def neyshabur_bound(layers: Sequence[ChainLayer], radius: float, margin: float, 
         margin: ``gamma``; by homogeneity the theorem is used at margin one for the scores over gamma, so any may be
             taken after the fact.
         samples: ``m``.
-        delta: probability with which it may fail.
+        delta: failure probability.
 
     Raises:
         InputError: if a number is out of its range.

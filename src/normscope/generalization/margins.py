@@ -1,4 +1,4 @@
-"""Margins of a classifier, the losses made of them, and constants of the ramp loss on cells.
+"""Margins of a classifier, margin losses, and Lipschitz constants of the ramp loss on cells.
 
 The constant of the ramp loss is zero wherever the margin cannot reach the ramp.
 """
@@ -44,7 +44,7 @@ def ramp_loss(margin: Tensor, gamma: float) -> Tensor:
 
 @statement("normscope", "Proposition GEN-20", holds="convex cells of one label each, inside balls around their centres")
 def flat_cells(margins: Tensor, constant: Tensor | float, radius: Tensor | float, gamma: float) -> Tensor:
-    r"""Tell on which cells the ramp loss is constant, from the margin at their centres.
+    r"""Return on which cells the ramp loss is constant, from the margin at their centres.
 
     A margin that is ``K``-Lipschitz differs by at most ``K R`` from its value at the centre of a ball of radius ``R``
     that holds the cell. Where it stays above ``gamma`` the ramp is 0 on the whole cell, where it stays below zero it is

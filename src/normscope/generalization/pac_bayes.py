@@ -36,7 +36,7 @@ def pac_bayes_bound(divergence: float, samples: int, delta: float) -> Value:
     Args:
         divergence: ``KL(posterior || prior)``, the prior chosen before the data.
         samples: ``m >= 8``.
-        delta: probability with which it may fail.
+        delta: failure probability.
 
     Raises:
         InputError: if a number is out of its range.
@@ -59,7 +59,7 @@ def pac_bayes_kl(loss: float, divergence: float, samples: int, delta: float) -> 
         loss: average training loss over the posterior, or an upper bound of it.
         divergence: ``KL(posterior || prior)``.
         samples: ``m >= 8``.
-        delta: probability with which it may fail.
+        delta: failure probability.
 
     Raises:
         InputError: if a number is out of its range.

@@ -12,7 +12,7 @@ from normscope.core.errors import InputError
 
 @dataclass(frozen=True)
 class Partition:
-    """A partition of inputs into cells, for each label apart."""
+    """A partition of inputs into cells, separate for each label."""
 
     name: str  #: what it is
     cells: int  #: how many cells of inputs there are
@@ -46,13 +46,12 @@ class Partition:
         if seen:
             raise InputError(
                 f"Expected a partition chosen before seeing the data, but {self.name} was built from it, "
-                "so the bound does not hold. Use a grid, or centres from data that the bound does not "
-                "use."
+                "so the bound does not hold. Use a grid, or centres from data that the bound does not use."
             )
 
 
 def _inside(inputs: Tensor, low: Tensor, high: Tensor, what: str) -> Tensor:
-    """Return inputs as rows of numbers, after looking that they lie in a box."""
+    """Return inputs as rows, after checking that they lie in a box."""
     flat = inputs.reshape(len(inputs), -1).double()
     if flat.shape[1] != len(low) or not bool(((flat >= low) & (flat <= high)).all()):
         raise InputError(f"Expected inputs inside the box of the {what}, with one number per axis. Some are not.")
@@ -60,7 +59,7 @@ def _inside(inputs: Tensor, low: Tensor, high: Tensor, what: str) -> Tensor:
 
 
 def grid(low: Sequence[float], high: Sequence[float], counts: Sequence[int]) -> Partition:
-    """Return the partition of a box into equal boxes; inputs outside the box are refused when they come.
+    """Return the partition of a box into equal boxes; inputs outside the box raise an error when assigned.
 
     Args:
         low: least corner of the box.
@@ -102,13 +101,13 @@ def grid(low: Sequence[float], high: Sequence[float], counts: Sequence[int]) -> 
 def voronoi(centres: Tensor, low: Sequence[float], high: Sequence[float], *, from_data: bool = False) -> Partition:
     """Return the cells of nearest centres inside a box; their diameters are at most that of the box.
 
-    Inputs outside the box are refused when they come.
+    Inputs outside the box raise an error when assigned.
 
     Args:
         centres: one row each, drawn before the data.
         low: least corner of the box.
         high: largest corner.
-        from_data: say so if they come from the data: the bound then refuses.
+        from_data: whether the centres come from the data; bounds then raise an error.
 
     Raises:
         InputError: if there is no centre.

@@ -1,4 +1,4 @@
-"""Bounds as they are printed, with constants left out or false: scales to compare with, none of them a certificate."""
+"""Bounds as printed in papers, some without constants or false: for comparison only, none is a certificate."""
 
 import math
 from collections.abc import Iterable, Sequence
@@ -21,7 +21,7 @@ def hou_bound(
         log_constant: of ``L``, the constant of the loss in the input.
         cells: ``N``.
         samples: ``m``.
-        delta: probability with which it may fail.
+        delta: failure probability.
 
     >>> round(hou_bound(0.0, 0.0, -1.0, 100, 10_000, 0.05).value, 4)
     1.1077
@@ -48,7 +48,7 @@ def lyu_bound(parameters: int, noise: float, sharpness: float, samples: int, del
         noise: ``mu``.
         sharpness: ``tau``, the largest Hessian eigenvalue at ``W/||W||``.
         samples: ``m``.
-        delta: probability with which it may fail.
+        delta: failure probability.
 
     >>> round(lyu_bound(11_000_000, 1.0, 0.0, 50_000, 0.05).value, 1)
     7.4

@@ -1,4 +1,4 @@
-"""Scales taken from the trained network: a union bound over powers of a base."""
+"""Union bound over powers of a base, for scales that are read off the trained network."""
 
 import math
 from typing import NamedTuple
@@ -13,7 +13,7 @@ class Rounded(NamedTuple):
     """A scale rounded up to a power of the base."""
 
     log: float  #: natural logarithm of that power
-    price: float  #: ``ln(1/w_j)``, what its place ``j`` costs in ``ln(1/delta)``
+    price: float  #: ``ln(1/w_j)``, added to ``ln(1/delta)`` for the choice of ``j``
 
 
 @statement("normscope", "Proposition GEN-8", holds="a bound that increases with the scale")

@@ -1,4 +1,4 @@
-"""A problem with a known truth: regression with polynomials, every loss computed exactly, so that errors split.
+"""Polynomial regression with a known truth: every loss is exact, so that the error can be decomposed.
 
 The extremes of quadratic functions on a ball, which the errors of linear models need, are exact too.
 """
@@ -92,7 +92,7 @@ def training_loss(problem: Problem, x: Tensor, y: Tensor) -> Quadratic:
 def decompose_synthetic(
     features: int = 6, *, samples: int = 30, steps: int = 100, noise: float = 0.1, radius: float = 2.0, seed: int = 0
 ) -> Run:
-    """Split the error of a model of ``sin(pi x)`` on [-1, 1] into its parts, every term computed exactly.
+    """Decompose the error of a model of ``sin(pi x)`` on [-1, 1], every term computed exactly.
 
     Args:
         features: polynomials in the family.
@@ -110,7 +110,7 @@ def decompose_synthetic(
 
 @statement("than2025slides", "Errors of a trained model", holds="a family of bounded linear models, square loss")
 def train_synthetic(problem: Problem, samples: int, steps: int, seed: int = 0) -> Run:
-    """Draw data, train by projected gradient descent from zero, and split the error of what comes out.
+    """Draw data, train by projected gradient descent from zero, and decompose the error of the trained model.
 
     Every term is known: ``F(P, .)`` by quadrature, ``h*`` and ``h_o*`` as minimizers of quadratics on a ball, and
     ``sup_h |F(P, h) - F(D, h)|`` as the largest magnitude of a quadratic on that ball.

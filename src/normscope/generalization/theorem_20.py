@@ -1,4 +1,4 @@
-"""Theorem 20 of than2025 and its corollaries, printed and repaired: local constants of the loss bound the gap."""
+"""Theorem 20 of than2025 and its corollaries, printed and corrected: local Lipschitz constants bound the gap."""
 
 import math
 from collections.abc import Sequence
@@ -8,13 +8,14 @@ import torch
 from torch import Tensor
 
 from normscope.core.errors import InputError
+from normscope.core.numbers import check_fraction
 from normscope.core.rounding import up
 from normscope.core.statement import statement
 from normscope.core.value import Kind, Value, product, total
 from normscope.generalization.partition import Partition
 
 _FIXED = "cells chosen before the data"
-#: Roundings of each term, generously.
+#: Unit roundoffs allowed for each term, generously.
 _UNITS = 64.0
 
 
@@ -27,7 +28,7 @@ def g_paper(largest: float, occupied: int, cells: int, samples: int, delta: floa
         occupied: ``T``, cells with a sample.
         cells: ``N``, all cells.
         samples: ``m``.
-        delta: probability with which it may fail.
+        delta: failure probability.
 
     Raises:
         InputError: if a number is out of its range.
@@ -95,8 +96,7 @@ def _check(largest: float, occupied: int, cells: int, samples: int, delta: float
             f"Expected occupied cells between 1 and the number of cells ({cells}) and samples ("
             f"{samples}), got {occupied}."
         )
-    if not 0 < delta < 1:
-        raise InputError(f"Expected a probability between 0 and 1, got {delta}.")
+    check_fraction(delta, "delta, a probability,")
 
 
 def _value(x: float, delta: float, statement: str) -> Value:
@@ -114,12 +114,12 @@ class PartitionBound:
     printed: Value  #: the bound with the printed ``g`` and diameters
     largest: float  #: ``C``
     occupied: int  #: cells with a sample
-    cells: int  #: all cells, for each label apart
+    cells: int  #: all cells, counted for each label
     samples: int  #: ``m``
 
     @property
     def vacuous(self) -> bool:
-        """Return whether the bound says no more than that losses lie between 0 and ``C``."""
+        """Return whether the bound is no better than ``C``, the range of the loss."""
         return self.gap.value >= self.largest
 
 
@@ -136,7 +136,7 @@ def partition_bound(
     labels: Tensor | None = None,
     classes: int = 1,
 ) -> PartitionBound:
-    """Return the repaired bound ``|F(P, h) - F(D, h)| <= sum_i (m_i/m) L_i D_i + g``.
+    """Return the corrected bound ``|F(P, h) - F(D, h)| <= sum_i (m_i/m) L_i D_i + g``.
 
     It is true with probability ``1 - delta``, for all models at once. Cells are convex and hold one label each;
     ``L_i`` is the constant of the loss in the input on the cell and ``D_i`` its diameter, which can be known where the
@@ -148,7 +148,7 @@ def partition_bound(
         inputs: the data, one row each.
         constants: ``L_i`` for each cell of inputs and labels (label fastest), or one for all.
         largest: ``C``, finite.
-        delta: probability with which it may fail.
+        delta: failure probability.
         labels: of the inputs, from zero; none if labels are a function of the cell.
         classes: how many labels there are.
 
@@ -240,7 +240,7 @@ def corollary_22(loss_constant: Value, network: Value, distance: Value, g: Value
 
 @statement("than2025", "Corollary 21", holds="printed; cells and discontinuities fixed before the data")
 def corollary_21(theorem_20: Value) -> Value:
-    """Return the number of Theorem 20, said of a loss that jumps on a set of probability zero.
+    """Return the bound of Theorem 20 for a loss with jumps on a set of probability zero.
 
     For a trained network that set is not fixed before the data, and the statement is false then: cells drawn around
     the samples break it. A network that is Lipschitz has no jumps, and nothing is gained.

@@ -4,6 +4,7 @@ import math
 from collections.abc import Sequence
 
 from normscope.core.errors import InputError
+from normscope.core.numbers import check_fraction
 from normscope.core.rounding import up
 from normscope.core.statement import statement
 from normscope.core.value import Kind, Value
@@ -40,7 +41,7 @@ def vc_bound(dimension: int, samples: int, delta: float) -> Value:
     Args:
         dimension: ``d``, the VC dimension of the family.
         samples: ``m >= d``.
-        delta: probability with which it may fail.
+        delta: failure probability.
 
     Raises:
         InputError: if a number is out of its range, as where there are fewer samples than the dimension.
@@ -62,7 +63,7 @@ def vc_gap(dimension: float, samples: int, delta: float) -> Value:
     Args:
         dimension: ``d``, the VC dimension of the wrong decisions of the family.
         samples: ``m``.
-        delta: probability with which it may fail.
+        delta: failure probability.
 
     Raises:
         InputError: if a number is out of its range.
@@ -112,6 +113,5 @@ def _gap(patterns: float, samples: int, delta: float, number: str) -> Value:
 def _checked(dimension: int, samples: int, delta: float) -> tuple[int, int]:
     if dimension < 1 or samples < dimension:
         raise InputError(f"Expected samples >= dimension >= 1, got {samples} and {dimension}.")
-    if not 0 < delta < 1:
-        raise InputError(f"Expected a probability between 0 and 1, got {delta}.")
+    check_fraction(delta, "delta, a probability,")
     return dimension, samples

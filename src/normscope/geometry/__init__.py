@@ -1,1 +1,1 @@
-"""Geometry: what normalizers leave unchanged, what that conserves, and their exact first and second derivatives."""
+"""Geometry: symmetries of networks with normalizers, the quantities they conserve, and exact derivatives."""

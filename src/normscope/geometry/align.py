@@ -1,4 +1,4 @@
-r"""Bring one set of weights as near to another as symmetries allow: is this the same network?
+r"""Align one set of weights with another along the symmetries of a network: are both the same function?
 
 Both are brought to the representative of their orbits of shifts and scales, in which they differ by rotations of
 residual streams, found by Procrustes, permutations of units and heads, found by linear assignment, and matrices of
@@ -13,14 +13,21 @@ import torch
 from torch import Tensor
 
 from normscope.core.errors import InputError
-from normscope.geometry.candidates.matrices import Mixing, Turn, centred_basis
-from normscope.geometry.candidates.permutations import Places, Space, permutation, permuted, places_of, spaces_of
-from normscope.geometry.candidates.scales import Scales
+from normscope.geometry.candidates.matrices import MatrixFamily, RotaryTurn, centred_basis
+from normscope.geometry.candidates.permutations import (
+    ExchangeableUnits,
+    Places,
+    permutation,
+    permuted,
+    places_of,
+    spaces_of,
+)
+from normscope.geometry.candidates.scales import ChannelScales
+from normscope.geometry.channels.labelling import label_channels
 from normscope.geometry.discover import Symmetries
-from normscope.geometry.labelling import Labelling
+from normscope.geometry.flow import Point
 from normscope.geometry.representative import balanced, without_constants
 
-Point = Mapping[str, Tensor]
 SWEEPS = 10
 
 
@@ -66,16 +73,16 @@ def align(found: Symmetries, other: Mapping[str, Tensor]) -> Alignment:
 def _matched(
     found: Symmetries, target: dict[str, Tensor], point: dict[str, Tensor], *, matrices: bool
 ) -> tuple[dict[str, Tensor], int]:
-    """Return parameters moved to the representative of their orbit, matched there, and moved back as the target was."""
+    """Match parameters with the target at the canonical points of both orbits, then undo the target's own moves."""
     function, scales = found.function, _joined(found)
-    labels = Labelling(function).run() if scales is None else scales.labels
-    groups = [g for g in found.groups if matrices or not isinstance(g.family, Mixing | Turn)]
+    labels = label_channels(function).labels if scales is None else scales.labels
+    groups = [g for g in found.groups if matrices or not isinstance(g.family, MatrixFamily | RotaryTurn)]
     (target, moves), (point, _) = without_constants(groups, target), without_constants(groups, point)
     own = torch.zeros(0)
     if scales is not None:
         own, theirs = (balanced(scales, p, groups) for p in (target, point))
         target, point = _scaled(scales, target, own), _scaled(scales, point, theirs)
-    families = [group.family for group in groups if isinstance(group.family, Mixing)]
+    families = [group.family for group in groups if isinstance(group.family, MatrixFamily)]
     rotated = [family for family in families if family.algebra != "full"]
     for family in rotated:
         point |= _turned(family, target, point)
@@ -87,7 +94,7 @@ def _matched(
     for family in families:
         point |= _turned(family, target, point) if family.algebra == "full" else {}
     for group in groups:
-        point |= _angle(group.family, target, point) if isinstance(group.family, Turn) else {}
+        point |= _angle(group.family, target, point) if isinstance(group.family, RotaryTurn) else {}
     if scales is not None:
         point = _scaled(scales, point, -own)
     for constant, coefficients in reversed(moves):
@@ -114,9 +121,9 @@ def _double(other: Mapping[str, Tensor], name: str, value: Tensor) -> Tensor:
     return found.double() if found.is_floating_point() else found
 
 
-def _joined(found: Symmetries) -> Scales | None:
+def _joined(found: Symmetries) -> ChannelScales | None:
     """Return all verified scales as one family."""
-    families = [group.family for group in found.groups if isinstance(group.family, Scales)]
+    families = [group.family for group in found.groups if isinstance(group.family, ChannelScales)]
     if not families:
         return None
     names = tuple(dict.fromkeys(name for family in families for name in family.parameters))
@@ -124,7 +131,7 @@ def _joined(found: Symmetries) -> Scales | None:
     return replace(families[0], basis=basis, parameters=names)
 
 
-def _scaled(scales: Scales, point: Point, coefficients: Tensor) -> dict[str, Tensor]:
+def _scaled(scales: ChannelScales, point: Point, coefficients: Tensor) -> dict[str, Tensor]:
     """Return parameters moved along their scales, stored means and variances with them."""
     found = {**point, **scales.move(point, coefficients, 1.0)}
     rates = scales.of_labels(coefficients)
@@ -135,7 +142,7 @@ def _scaled(scales: Scales, point: Point, coefficients: Tensor) -> dict[str, Ten
 
 
 def _assigned(
-    target: Point, point: Point, spaces: Sequence[Space], places: Places, heads: Mapping[int, Mixing]
+    target: Point, point: Point, spaces: Sequence[ExchangeableUnits], places: Places, heads: Mapping[int, MatrixFamily]
 ) -> tuple[dict[str, Tensor], int]:
     """Return the parameters with every space's units in the order that fits the target best, and how many moved.
 
@@ -164,9 +171,14 @@ def _assigned(
 
 
 def _gain(
-    target: Point, point: Point, space: Space, places: Places, heads: Mapping[int, Mixing], waiting: set[int]
+    target: Point,
+    point: Point,
+    space: ExchangeableUnits,
+    places: Places,
+    heads: Mapping[int, MatrixFamily],
+    waiting: set[int],
 ) -> Tensor:
-    """Return how well each unit fits each of the target's, by parameters whose other axes are not waiting."""
+    """Return the similarity of each unit to each one of the target, by parameters whose other axes are matched."""
     gain = torch.zeros(len(space.units), len(space.units), dtype=torch.float64)
     mixed = [next((heads[c] for c in unit if c in heads), None) for unit in space.units]
     if space.heads and all(mixed):  # what a head does as a whole: no matrix of values and outputs changes it
@@ -185,8 +197,8 @@ def _gain(
     return gain
 
 
-def _slices(value: Tensor, axis: int, classes: Tensor, space: Space) -> Tensor | None:
-    """Return what a parameter holds of each unit, one row per unit; ``None`` if it holds nothing of them."""
+def _slices(value: Tensor, axis: int, classes: Tensor, space: ExchangeableUnits) -> Tensor | None:
+    """Return the entries of a parameter that belong to each unit, one row per unit; ``None`` if there are none."""
     where: dict[int, list[int]] = {}
     for i, c in enumerate(classes.tolist()):
         where.setdefault(c, []).append(i)
@@ -197,7 +209,7 @@ def _slices(value: Tensor, axis: int, classes: Tensor, space: Space) -> Tensor |
     return torch.stack([flat[p].reshape(-1) for p in positions])
 
 
-def _turned(family: Mixing, target: Point, point: Point) -> dict[str, Tensor]:
+def _turned(family: MatrixFamily, target: Point, point: Point) -> dict[str, Tensor]:
     """Return the parameters after the matrix of a family that brings what is written nearest to the target."""
     one, two = family.written(target), family.written(point)
     if family.algebra == "full":
@@ -213,7 +225,7 @@ def _turned(family: Mixing, target: Point, point: Point) -> dict[str, Tensor]:
     return family.apply(point, matrix)
 
 
-def _angle(family: Turn, target: Point, point: Point) -> dict[str, Tensor]:
+def _angle(family: RotaryTurn, target: Point, point: Point) -> dict[str, Tensor]:
     """Return the parameters after the turn that brings both rows of every pair nearest to the target's."""
     one, two = (torch.cat([p[name].reshape(-1)[rows] for name, rows in family.rows()], 1) for p in (target, point))
     across, along = (one[1] * two[0] - one[0] * two[1]).sum(), (one * two).sum()

@@ -1,4 +1,4 @@
-"""Verify a candidate: its derivative and a finite orbit."""
+"""Verify candidates for symmetries: the derivative of the outputs must vanish, and a finite orbit leave them alone."""
 
 import math
 from collections.abc import Callable, Sequence
@@ -7,28 +7,29 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
-from normscope.geometry.function import Function
-from normscope.geometry.groups import Certificate, Family, Group, Point, length, random_like, total
+from normscope.geometry.flow import Point
+from normscope.geometry.function import ModelFunction
+from normscope.geometry.groups import Certificate, SymmetryFamily, SymmetryGroup, length, random_like, total
 
-#: The largest change of outputs along an orbit that is taken for rounding, in float64.
+#: Largest change of the outputs along an orbit that counts as rounding, in float64.
 TOLERANCE = 1e-7
-#: The same of a relative derivative, which loses fewer digits: branches that are scaled by 1e-6 must not hide a change.
+#: The same for a relative derivative, which loses fewer digits: branches scaled by 1e-6 must not hide a change.
 FLAT = 1e-11
-#: The same of the change of one random combination of the outputs, before anything is verified.
+#: The same for one random combination of the outputs, in a first test before the verification.
 SEEMS = 1e-6
-#: A change of it that is rounding, of the whole gradient.
+#: Rounding of that test, relative to the norm of the whole gradient.
 ROUNDING = 1e-12
 
 
-def coefficients_of(family: Family, seed: int = 0) -> Tensor:
+def coefficients_of(family: SymmetryFamily, seed: int = 0) -> Tensor:
     """Return random coefficients of size about one, none of them small."""
     generator = torch.Generator().manual_seed(seed)
     drawn = torch.rand(family.size, generator=generator, dtype=torch.float64) / 2 + 0.5
     return drawn * (torch.randint(0, 2, (family.size,), generator=generator) * 2 - 1)
 
 
-def across(function: Function, direction: Point) -> float:
-    r"""Return how far the outputs move along a random direction that is as long on each parameter, about.
+def across(function: ModelFunction, direction: Point) -> float:
+    r"""Estimate how far the outputs move along a random direction of the same length on each parameter.
 
     The mean of ``||J R||^2`` is ``sum ||J_p||_F^2 ||X_p||^2/n_p``, and for random weights r of the outputs that of
     ``||J_p^T r||^2`` is ``||J_p||_F^2``: one gradient serves all directions.
@@ -38,7 +39,7 @@ def across(function: Function, direction: Point) -> float:
     return found if math.isfinite(found) else float(function.derivative(random_like(direction)).norm())
 
 
-def relative_derivative(function: Function, direction: Point) -> float:
+def relative_derivative(function: ModelFunction, direction: Point) -> float:
     """Return ``||J X||`` over about ``||J R||`` for a random direction R as long on the same parameters."""
     along = float(function.derivative(direction).norm())
     if along == 0.0:
@@ -47,10 +48,10 @@ def relative_derivative(function: Function, direction: Point) -> float:
     return along / size if size else float("inf")
 
 
-def seems_flat(function: Function, direction: Point) -> bool:
+def seems_flat(function: ModelFunction, direction: Point) -> bool:
     r"""Return whether a direction may be a symmetry: ``<J^T r, X> = <r, J X>`` vanishes for the one gradient at hand.
 
-    What is told apart so needs no derivative of its own. What seems flat is verified.
+    A direction that fails needs no derivative of its own; one that passes is still verified.
     """
     back = function.backwards
     along = abs(sum(float((back.parameters[n] * x.detach()).sum()) for n, x in direction.items()))
@@ -58,26 +59,18 @@ def seems_flat(function: Function, direction: Point) -> bool:
     return not along > max(SEEMS * across(function, direction), ROUNDING * whole * length(direction))
 
 
-def verify_all(exact: Function, groups: Sequence[Group], seed: int = 0) -> list[Group]:
+def verify(exact: ModelFunction, groups: Sequence[SymmetryGroup], seed: int = 0) -> list[SymmetryGroup]:
     """Return the candidates that are symmetries, with their certificates.
 
-    What moves one random combination of the outputs is divided into what does not, without further derivatives. Then
-    all are tested at once, with random coefficients: one derivative and one orbit. Where that fails they are halved, so
-    that a few wrong ones cost a few more tests. Those that passed together share their certificate.
+    First, parts that move one random combination of the outputs are dropped, without further derivatives. Then all are
+    tested at once with random coefficients: one derivative and one orbit. Where that fails they are halved, so that a
+    few wrong ones cost a few more tests. Groups that passed together share their certificate.
     """
     return _verified(exact, [kept for i, group in enumerate(groups) for kept in _likely(exact, group, seed + i)], seed)
 
 
-def verify(exact: Function, group: Group, seed: int = 0) -> list[Group]:
-    """Return the part of a candidate that is a symmetry, with its certificate; nothing if none is.
-
-    A joint test with random coefficients comes first; where it fails the family is halved, down to single directions.
-    """
-    return _verified(exact, [group] if group.family is not None and group.family.size else [], seed)
-
-
-def _verified(exact: Function, groups: Sequence[Group], seed: int) -> list[Group]:
-    """Return the candidates that are symmetries: all that pass together; else those of each half, or of a family."""
+def _verified(exact: ModelFunction, groups: Sequence[SymmetryGroup], seed: int) -> list[SymmetryGroup]:
+    """Return the candidates that are symmetries: all if they pass together, else those of each half."""
     if not groups:
         return []
     found = _certified(exact, groups, seed)
@@ -94,7 +87,7 @@ def _verified(exact: Function, groups: Sequence[Group], seed: int) -> list[Group
     return []
 
 
-def _certified(exact: Function, groups: Sequence[Group], seed: int) -> Certificate | None:
+def _certified(exact: ModelFunction, groups: Sequence[SymmetryGroup], seed: int) -> Certificate | None:
     """Return the certificate of several groups at once, or ``None`` if they fail."""
     families = [group.family for group in groups if group.family is not None]
     chosen = [(family, coefficients_of(family, seed + i)) for i, family in enumerate(families)]
@@ -111,7 +104,7 @@ def _certified(exact: Function, groups: Sequence[Group], seed: int) -> Certifica
     return Certificate(derivative, orbit) if orbit <= TOLERANCE else None
 
 
-def _likely(exact: Function, group: Group, seed: int) -> list[Group]:
+def _likely(exact: ModelFunction, group: SymmetryGroup, seed: int) -> list[SymmetryGroup]:
     """Return the part of a candidate that seems flat."""
     family = group.family
     if family is None or not family.size:
@@ -121,12 +114,12 @@ def _likely(exact: Function, group: Group, seed: int) -> list[Group]:
     return _passing(group, lambda direction: seems_flat(exact, direction), exact.point, seed)
 
 
-def _reach(family: Family) -> float:
-    """Return how far to go along an orbit: the exponential of a large random matrix must not lose digits."""
+def _reach(family: SymmetryFamily) -> float:
+    """Return how far to move along an orbit, so that the exponential of a large random matrix loses no digits."""
     return float(getattr(family, "width", 1)) ** -0.5
 
 
-def _passing(group: Group, holds: Callable[[Point], bool], point: Point, seed: int) -> list[Group]:
+def _passing(group: SymmetryGroup, holds: Callable[[Point], bool], point: Point, seed: int) -> list[SymmetryGroup]:
     """Return the part of a group whose random directions pass a test, if there is one; found by halving."""
     family = group.family
     assert family is not None

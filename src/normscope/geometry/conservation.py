@@ -1,4 +1,4 @@
-r"""Conservation laws of symmetries: what is predicted, what is measured, and where the difference is from.
+r"""Conservation laws of symmetries: predicted and measured values, with the sources of their difference.
 
 ``<w, grad L> = 0`` makes the squared length ``||w||^2`` of a scale-invariant weight a constant of gradient flow, and
 lets gradient descent change it by ``eta^2 ||grad L||^2`` a step exactly. With ``eps > 0`` in the normalizer a small
@@ -22,21 +22,21 @@ from normscope.core.rounding import as_float64
 from normscope.core.statement import statement
 from normscope.geometry.discover import Symmetries
 from normscope.geometry.flow import Point, gradient_of, integrated, packed, unpacked
-from normscope.geometry.function import Function
-from normscope.geometry.groups import Family, Group
+from normscope.geometry.function import ModelFunction
+from normscope.geometry.groups import SymmetryFamily, SymmetryGroup
 from normscope.geometry.norm_growth import square_after_flow
-from normscope.geometry.optim.convert import spheres_of
+from normscope.geometry.optim import spheres_of
 from normscope.geometry.symmetry import KINDS, Kind, undone_by
 
 Gradient = Callable[[Point], dict[str, Tensor]]
-#: The largest number of directions of one group that are followed.
+#: Most directions of one group that are followed.
 MOST = 64
-#: The relative gap up to which a direction is taken for linear, symmetric or constant.
+#: Relative tolerance of the tests whether a direction is linear, symmetric or constant.
 SAME = 1e-9
 
 
 @dataclass(frozen=True)
-class Law:
+class LengthLaw:
     """The squared length of one weight vector after a run, as predicted and as measured."""
 
     parameter: str  #: the weight
@@ -55,7 +55,7 @@ class Law:
 
 
 @dataclass(frozen=True)
-class Charge:
+class ConservedCharge:
     """A conserved number after a run, as predicted and as measured."""
 
     kind: str  #: of the group
@@ -83,7 +83,7 @@ def conservation(
     time: float = 1.0,
     targets: Sequence[Tensor] | None = None,
     exact: bool = False,
-) -> list[Law]:
+) -> list[LengthLaw]:
     """Run gradient descent or gradient flow in float64 and compare the lengths of scale-invariant weights with the law.
 
     Args:
@@ -119,12 +119,14 @@ def conservation(
         left = said - square - by_eps
         ulp = 8 * torch.finfo(torch.float64).eps * square
         rounding = left if law == "steps" else max(-ulp, min(ulp, left))  # the rest is the integrator's
-        laws.append(Law(name, block, start, said, square, by_eps, left - rounding, rounding))
+        laws.append(LengthLaw(name, block, start, said, square, by_eps, left - rounding, rounding))
     return laws
 
 
-def _problem(found: Symmetries, law: str, targets: Sequence[Tensor] | None, exact: bool) -> tuple[Function, Gradient]:
-    """Return the function whose laws are looked at, and the gradient of its loss."""
+def _problem(
+    found: Symmetries, law: str, targets: Sequence[Tensor] | None, exact: bool
+) -> tuple[ModelFunction, Gradient]:
+    """Return the function and the gradient of its loss."""
     if law not in ("steps", "flow"):
         raise InputError(f"Expected law 'steps' or 'flow', got {law!r}.")
     function = found.function.exact() if exact else found.function
@@ -178,7 +180,7 @@ def charges(
     time: float = 1.0,
     targets: Sequence[Tensor] | None = None,
     exact: bool = False,
-) -> list[Charge]:
+) -> list[ConservedCharge]:
     """Run gradient descent or gradient flow in float64 and compare every conserved number with its law.
 
     The arguments are those of :func:`conservation`.
@@ -191,7 +193,7 @@ def charges(
     """
     function, gradient = _problem(found, law, targets, exact)
     start: dict[str, Tensor] = dict(function.point)
-    laws: list[tuple[Family, str, Group, int, Tensor]] = []
+    laws: list[tuple[SymmetryFamily, str, SymmetryGroup, int, Tensor]] = []
     for group in found.groups:
         family = group.family
         if family is None or group.kind not in ("scale", "rescaling", "shift", "row"):
@@ -211,7 +213,9 @@ def charges(
         end = integrated(lambda flat: -packed(gradient(unpacked(flat, start))), packed(start), time)
         point = unpacked(end, start)
     return [
-        Charge(group.kind, group.parameters, i, form, before, said, _charge(family, point, c), _size(family, point, c))
+        ConservedCharge(
+            group.kind, group.parameters, i, form, before, said, _charge(family, point, c), _size(family, point, c)
+        )
         for (family, form, group, i, c), before, said in zip(laws, values, predicted, strict=True)
     ]
 
@@ -221,18 +225,18 @@ def _product(one: Point, other: Point) -> float:
     return sum(float((one[name] * value).sum()) for name, value in other.items())
 
 
-def _charge(family: Family, point: Point, coefficients: Tensor) -> float:
+def _charge(family: SymmetryFamily, point: Point, coefficients: Tensor) -> float:
     """Return ``<theta, X(theta)>``."""
     return _product(point, family.field(point, coefficients))
 
 
-def _size(family: Family, point: Point, coefficients: Tensor) -> float:
+def _size(family: SymmetryFamily, point: Point, coefficients: Tensor) -> float:
     """Return the sum of the sizes of its terms."""
     return float(sum((point[n] * v).abs().sum() for n, v in family.field(point, coefficients).items()))
 
 
-def _form(family: Family, point: Point) -> str:
-    """Return what kind of number a family conserves, or nothing."""
+def _form(family: SymmetryFamily, point: Point) -> str:
+    """Return the form of the conserved number, ``linear`` or ``quadratic``, or an empty string."""
     generator = torch.Generator().manual_seed(0)
     c = torch.randn(family.size, generator=generator, dtype=torch.float64)
     other = {n: torch.randn(v.shape, generator=generator, dtype=torch.float64) for n, v in point.items()}

@@ -15,29 +15,29 @@ from torch import Tensor, nn
 from normscope.core.display import Shown
 from normscope.core.errors import InputError
 from normscope.core.files import Stored
-from normscope.geometry.candidates.biases import Absorber, find_biases
+from normscope.geometry.candidates.biases import AddedParameter, find_biases
 from normscope.geometry.candidates.columns import column_groups, offset_groups
 from normscope.geometry.candidates.gains import Gains
-from normscope.geometry.candidates.matrices import Mixing, matrix_groups
+from normscope.geometry.candidates.matrices import MatrixFamily, matrix_groups
 from normscope.geometry.candidates.permutations import permutation_groups
-from normscope.geometry.candidates.rows import Constants, Rows, group_counts, group_sizes, row_groups
+from normscope.geometry.candidates.rows import RowShifts, WeightVectorShifts, group_counts, group_sizes, row_groups
 from normscope.geometry.candidates.scales import scale_groups
 from normscope.geometry.candidates.shifts import (
-    Line,
-    Shift,
+    BiasShifts,
+    FlatLine,
     alike,
     all_but_one,
     certified,
     free_entries,
     ones,
 )
-from normscope.geometry.certificate import coefficients_of, seems_flat, verify, verify_all
-from normscope.geometry.function import Function, function_of
-from normscope.geometry.groups import Group, random_like
+from normscope.geometry.certificate import coefficients_of, seems_flat, verify
+from normscope.geometry.channels.labelling import label_channels
+from normscope.geometry.channels.labels import ChannelLabels
+from normscope.geometry.function import ModelFunction, function_of
+from normscope.geometry.groups import SymmetryGroup, random_like
 from normscope.geometry.identities import reads_constant, with_identities
 from normscope.geometry.independence import independent
-from normscope.geometry.labelling import Labelling
-from normscope.geometry.labels import Labels
 from normscope.geometry.orbits import Orbit, orbits
 from normscope.graph.capture import capture, uncompiled
 from normscope.graph.guard import untouched
@@ -47,20 +47,20 @@ Progress = Callable[[str], None]
 
 
 def discovered(
-    function: Function, say: Progress, seed: int = 0, *, identities: bool = True
-) -> tuple[Labels, list[Group]]:
-    """Return the labelled channels of a function and its verified continuous symmetries, with their certificates."""
+    function: ModelFunction, say: Progress, seed: int = 0, *, identities: bool = True
+) -> tuple[ChannelLabels, list[SymmetryGroup]]:
+    """Return the channel labels of a function and its verified continuous symmetries."""
     exact = _evaluable(function)
     say("labelling channels")
-    walk = Labelling(function)
-    labels = walk.run()
+    net = label_channels(function)
+    labels = net.labels
     shapes = {name: function.tensors[name].shape for name in function.names}
-    found: list[Group] = _unused(function, labels)
+    found: list[SymmetryGroup] = _unused(function, labels)
     say("matrices of heads and streams")
-    matrices = verify_all(exact, matrix_groups(function, labels), seed)
+    matrices = verify(exact, matrix_groups(function, labels), seed)
     say("scales")
-    scales = verify_all(exact, scale_groups(labels, shapes, without=_covered(labels, matrices)), seed)
-    # with eps no normalizer undoes a scale; what passes is a weight of zeros, whose bias is among the shifts
+    scales = verify(exact, scale_groups(labels, shapes, without=_covered(labels, matrices)), seed)
+    # with eps no normalizer undoes a scale; only a weight of zeros passes, and its bias is among the shifts
     found += [group for group in scales if exact is not function or group.kind != "scale"]
     found += matrices
     say("rows")
@@ -70,20 +70,20 @@ def discovered(
     if not identities:
         return labels, found
     say("gradient and Hessian")
-    return labels, with_identities(function, exact, walk, found, seed)
+    return labels, with_identities(function, exact, net, found, seed)
 
 
-def scalings(function: Function, say: Progress, seed: int = 0) -> list[Group]:
-    """Return the verified scales of weights that a normalizer undoes: one derivative for all of them."""
+def scalings(function: ModelFunction, say: Progress, seed: int = 0) -> list[SymmetryGroup]:
+    """Return the verified scales of weights that a normalizer undoes, tested together with one derivative."""
     say("labelling channels")
-    labels = Labelling(function).run()
+    labels = label_channels(function).labels
     say("scales")
     shapes = {name: function.tensors[name].shape for name in function.names}
     found = [group for group in scale_groups(labels, shapes) if group.kind == "scale"]
-    return verify_all(_evaluable(function), found, seed)
+    return verify(_evaluable(function), found, seed)
 
 
-def _evaluable(function: Function) -> Function:
+def _evaluable(function: ModelFunction) -> ModelFunction:
     """Return the function without stabilizers, or with them where a channel is constant and needs them."""
     chosen = function if reads_constant(function) else function.exact()
     for candidate in (chosen, function):
@@ -92,73 +92,75 @@ def _evaluable(function: Function) -> Function:
     raise InputError("Derivatives of the outputs are not finite: perhaps a normalizer with eps = 0 reads a constant.")
 
 
-def _unused(function: Function, labels: Labels) -> list[Group]:
+def _unused(function: ModelFunction, labels: ChannelLabels) -> list[SymmetryGroup]:
     """Return the parameters that nothing reads."""
     used = {e.parameter for e in labels.entries} | {p.parameter for p in labels.products}
-    used |= {name for f in labels.frozen for name in (f.gamma, f.beta)}
+    used |= {name for f in labels.fixed_batch_norms for name in (f.gamma, f.beta)}
     users = function.graph.users()
     read = {function.canonical(n.target) for n in function.graph if n.op == "parameter" and users[n.name]}
     return [
-        Group("unused", (name,), function.tensors[name].numel(), f"nothing reads {name}")
+        SymmetryGroup("unused", (name,), function.tensors[name].numel(), f"nothing reads {name}")
         for name in function.names
         if name not in used and name not in read
     ]
 
 
-def _covered(labels: Labels, groups: list[Group]) -> frozenset[int]:
+def _covered(labels: ChannelLabels, groups: list[SymmetryGroup]) -> frozenset[int]:
     """Return the labels whose scales are part of a matrix group."""
-    families = [g.family for g in groups if isinstance(g.family, Mixing) and g.family.algebra == "full"]
+    families = [g.family for g in groups if isinstance(g.family, MatrixFamily) and g.family.algebra == "full"]
     found = {label for family in families for frame in family.frames for label in frame.labels}
     return frozenset(label for label in range(1, labels.size) if labels.same.find(label) in found)
 
 
-def _rows(exact: Function, labels: Labels, seed: int) -> list[Group]:
-    """Return the verified rows: for each parameter the largest family."""
-    likely: dict[str, Group] = {}
-    others: list[Group] = []
+def _rows(exact: ModelFunction, labels: ChannelLabels, seed: int) -> list[SymmetryGroup]:
+    """Return the verified row shifts: the largest family of each parameter."""
+    likely: dict[str, SymmetryGroup] = {}
+    others: list[SymmetryGroup] = []
     for i, group in enumerate(row_groups(exact, labels)):
         name, family = group.parameters[0], group.family
-        if not isinstance(family, Rows):
+        if not isinstance(family, RowShifts):
             others.append(group)
         elif name not in likely and seems_flat(exact, family.field(exact.point, coefficients_of(family, seed + i))):
             likely[name] = group
-    return verify_all(exact, [*likely.values(), *others], seed)
+    return verify(exact, [*likely.values(), *others], seed)
 
 
-def _shifts(exact: Function, labels: Labels, rows: list[Group], seed: int) -> list[Group]:
-    """Return the verified shifts of biases, of tables and of what is added to each other."""
+def _shifts(exact: ModelFunction, labels: ChannelLabels, rows: list[SymmetryGroup], seed: int) -> list[SymmetryGroup]:
+    """Return the verified shifts of biases, of tables and of summands."""
     search = _ShiftSearch(exact, labels, rows, seed)
     biases = search.biases
     found = column_groups(exact, labels, biases, search.freedom, seed)
     found += certified(exact, [line for source in biases.sources.values() if (line := search.own(source))])
-    found += verify_all(exact, offset_groups(exact, labels, found), seed)
+    found += verify(exact, offset_groups(exact, labels, found), seed)
+    pairs = []
     for one, other in biases.pairs:
         shape = exact.tensors[one].shape
-        family = Constants({one: 1.0, other: -1.0}, shape, torch.arange(shape[0]))
+        family = WeightVectorShifts({one: 1.0, other: -1.0}, shape, torch.arange(shape[0]))
         words = f"{one} plus s, {other} minus s"
-        found += verify(exact, Group("shift", (one, other), family.size, words, family), seed)
+        pairs.append(SymmetryGroup("shift", (one, other), family.size, words, family))
+    found += verify(exact, pairs, seed)
     return found + certified(exact, search.beside())
 
 
 class _ShiftSearch:
-    """The search for shifts of one parameter that something behind takes away or up."""
+    """The search for shifts of one parameter that a later operation removes or another parameter compensates."""
 
-    def __init__(self, exact: Function, labels: Labels, rows: list[Group], seed: int) -> None:
+    def __init__(self, exact: ModelFunction, labels: ChannelLabels, rows: list[SymmetryGroup], seed: int) -> None:
         self.exact, self.labels, self.seed = exact, labels, seed
         self.biases, self.gains, self.sizes = find_biases(exact), Gains(labels), group_sizes(exact)
         #: Groups of ones that are free for a parameter; -1 for every entry.
-        self.freedom = {g.family.parameter: g.family.groups for g in rows if isinstance(g.family, Rows)}
+        self.freedom = {g.family.parameter: g.family.groups for g in rows if isinstance(g.family, RowShifts)}
 
-    def _whole(self, source: Absorber, *, beside: bool = False, closed: Iterable[str] = ()) -> Shift:
+    def _whole(self, source: AddedParameter, *, beside: bool = False, closed: Iterable[str] = ()) -> BiasShifts:
         """Return the shifts of every entry of a bias, or of all rows of a table alike."""
         shape = self.exact.tensors[source.parameter].shape
         basis = torch.eye(shape[-1]).double() if source.table else torch.arange(shape.numel())
-        return Shift(self.exact, self.biases, source.parameter, basis, beside, frozenset(closed))
+        return BiasShifts(self.exact, self.biases, source.parameter, basis, beside, frozenset(closed))
 
-    def own(self, source: Absorber) -> Line | None:
-        """Return the shifts of one bias, or of all rows of a table, that something behind takes away or up."""
+    def own(self, source: AddedParameter) -> FlatLine | None:
+        """Return the shifts of one bias, or of all rows of a table, that are removed or compensated later."""
         name, seed, whole = source.parameter, self.seed, self._whole(source)
-        shared = self.freedom.get(name, 0)  # what is common to a group is among the rows already
+        shared = self.freedom.get(name, 0)  # a shift common to a group is already among the row shifts
         words = f"{name} plus any vector, removed by the normalizer or absorbed after it"
         found = whole.tried(seed, words)
         if found is not None:
@@ -180,21 +182,23 @@ class _ShiftSearch:
         return replace(whole, basis=kept).tried(seed, words) if len(kept) else None
 
     def _averaged(self, channels: Tensor) -> bool:
-        """Return whether something takes a mean over channels, or the loss does not see it."""
+        """Return whether a mean over these channels is taken, or the loss ignores it."""
         kin, same = self.labels.kin.find, self.labels.same.find
         seen = {kin(label) for label in self.labels.summed if label >= 0}
         last = {same(max(label, 0)) for label in self.labels.outputs} if self.exact.loss == "cross_entropy" else set()
         return any(kin(max(i, 0)) in seen or same(max(i, 0)) in last for i in channels.tolist())
 
-    def beside(self) -> list[Line]:
-        """Return shifts of one summand that another one takes up."""
-        lines: list[Line] = []
+    def beside(self) -> list[FlatLine]:
+        """Return shifts of one summand that another one compensates."""
+        lines: list[FlatLine] = []
         closed: set[str] = set()
         free = self.freedom.get
         reachable = {a.parameter for several in self.biases.beside.values() for a in several}
         sources = {name: source for name, source in self.biases.sources.items() if free(name) != -1}
         matrices = [name for name in self.exact.names if self.exact.tensors[name].ndim > 1]
-        sources |= {n: Absorber(n, None) for n in matrices if n not in sources and _enters_by_joining(self.exact, n)}
+        sources |= {
+            n: AddedParameter(n, None) for n in matrices if n not in sources and _enters_by_joining(self.exact, n)
+        }
         for name, source in sources.items():
             whole = self._whole(source, beside=True, closed=closed)
             others = [n for n in whole.push(torch.ones(whole.size, dtype=torch.float64))[0] if n != name]
@@ -208,23 +212,23 @@ class _ShiftSearch:
                 continue
             closed.add(name)
             shared = min(free(n, 0) for n in [name, *reachable.intersection(others)])
-            if shared > 0:  # what is common to a group is free on both sides already
+            if shared > 0:  # a shift common to a group is already free on both sides
                 part = found.shift.subset(all_but_one(whole.size, shared))
                 found = part.tried(self.seed, words) if part.size else None
             lines += [] if found is None else [found]
         return lines
 
 
-def _channels(labels: Labels, name: str) -> Tensor | None:
-    """Return the channels that a vector is added to."""
+def _channels(labels: ChannelLabels, name: str) -> Tensor | None:
+    """Return the labels of the channels to which a vector is added."""
     for entry in labels.entries:
         if entry.parameter == name:
             return entry.labels.reshape(-1)
-    return next((frozen.outputs for frozen in labels.frozen if frozen.beta == name), None)
+    return next((frozen.outputs for frozen in labels.fixed_batch_norms if frozen.beta == name), None)
 
 
-def _enters_by_joining(function: Function, name: str) -> bool:
-    """Return whether a parameter is put beside other tokens: expanded and concatenated."""
+def _enters_by_joining(function: ModelFunction, name: str) -> bool:
+    """Return whether a parameter is concatenated with other tokens, like a class token."""
     users = function.graph.users()
     start = [n.name for n in function.graph if n.op == "parameter" and function.canonical(n.target) == name]
     reached = [user for node in start for user in users[node]]
@@ -244,13 +248,13 @@ class Symmetries(Stored, Shown):
     mode: str  #: what BatchNorm does: ``batch`` or ``running``
     loss: str  #: ``cross_entropy`` if a common shift of the classes counts as no change, else ``none``
     parameters: int  #: number of trainable parameters
-    groups: tuple[Group, ...]  #: the verified groups, continuous ones first
+    groups: tuple[SymmetryGroup, ...]  #: the verified groups, continuous ones first
     #: the model as a function of its parameters; ``None`` in a result that was read from a file
-    measured_on: Function | None = field(default=None, repr=False, compare=False)
+    measured_on: ModelFunction | None = field(default=None, repr=False, compare=False)
     orbits: tuple[Orbit, ...] = ()  #: how the outputs change along and across one orbit of each kind, if asked for
 
     @property
-    def function(self) -> Function:
+    def function(self) -> ModelFunction:
         """Return the model as a function of its parameters, for measuring on.
 
         Raises:
@@ -262,11 +266,11 @@ class Symmetries(Stored, Shown):
 
     @property
     def dimension(self) -> int:
-        """Return the dimension of the orbits: how many directions of the parameters change nothing."""
+        """Return the dimension of the orbits: the number of parameter directions that leave the function unchanged."""
         return sum(group.dimension for group in self.groups)
 
     @property
-    def scale_invariant(self) -> tuple[Group, ...]:
+    def scale_invariant(self) -> tuple[SymmetryGroup, ...]:
         """Return the groups of scales that a normalizer undoes."""
         return tuple(group for group in self.groups if group.kind == "scale")
 

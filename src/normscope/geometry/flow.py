@@ -1,4 +1,4 @@
-r"""Gradient flow ``d theta/dt = -grad L(theta)`` of a loss of named parameters, by Runge-Kutta methods."""
+r"""Gradient flow ``d theta/dt = -grad L(theta)`` of a loss of named parameters, integrated with error control."""
 
 from collections.abc import Callable, Mapping
 
@@ -6,8 +6,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from normscope.core.errors import InputError
-
+#: Parameters, or a direction of them, by name.
 Point = Mapping[str, Tensor]
 Loss = Callable[[Point], Tensor]
 
@@ -40,7 +39,7 @@ def unpacked(flat: Tensor, like: Point) -> dict[str, Tensor]:
 
 
 def integrated(speed: Callable[[Tensor], Tensor], start: Tensor, time: float) -> Tensor:
-    """Return where ``dx/dt = speed(x)`` arrives after a time, with error control.
+    """Return the solution of ``dx/dt = speed(x)`` after a time: Runge-Kutta of order 8, relative tolerance 1e-10.
 
     >>> round(float(integrated(lambda x: -x, torch.ones(1).double(), 1.0)), 9)
     0.367879441
@@ -54,35 +53,21 @@ def integrated(speed: Callable[[Tensor], Tensor], start: Tensor, time: float) ->
     return torch.from_numpy(run.y[:, -1].copy())
 
 
-def gradient_flow(loss: Loss, point: Point, time: float, steps: int, decay: float = 0.0) -> dict[str, Tensor]:
+def gradient_flow(loss: Loss, point: Point, time: float, decay: float = 0.0) -> dict[str, Tensor]:
     r"""Return where the flow ``d theta/dt = -grad L(theta) - lambda theta`` arrives after a time.
 
     Args:
         loss: a scalar function of the parameters.
-        point: the start.
-        time: how long.
-        steps: how many Runge-Kutta steps of fourth order; the error falls like their fourth power.
+        point: the start, in float64.
+        time: how long to integrate.
         decay: the weight decay ``lambda``.
 
-    Raises:
-        InputError: if there is not at least one step.
-
-    >>> end = gradient_flow(lambda p: (p["w"] ** 2).sum() / 2, {"w": torch.ones(1, dtype=torch.float64)}, 1.0, 20)
-    >>> round(float(end["w"]), 6)
-    0.367879
+    >>> end = gradient_flow(lambda p: (p["w"] ** 2).sum() / 2, {"w": torch.ones(1, dtype=torch.float64)}, 1.0)
+    >>> round(float(end["w"]), 9)
+    0.367879441
     """
-    if steps < 1:
-        raise InputError(f"Expected at least one step, got {steps}.")
-    h = time / steps
 
     def speed(at: Tensor) -> Tensor:
         return -packed(gradient_of(loss, unpacked(at, point))) - decay * at
 
-    at = packed(point).detach()
-    for _ in range(steps):
-        one = speed(at)
-        two = speed(at + h / 2 * one)
-        three = speed(at + h / 2 * two)
-        four = speed(at + h * three)
-        at = at + h * ((one + 2 * two + 2 * three + four) / 6)
-    return unpacked(at, point)
+    return unpacked(integrated(speed, packed(point).detach(), time), point)

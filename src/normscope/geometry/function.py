@@ -1,4 +1,4 @@
-"""A captured model as a function of its parameters, in float64, with or without the stabilizers of its normalizers."""
+"""A captured model as a function of its parameters, in float64, with or without the eps of its normalizers."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from normscope.core import memory
 from normscope.core.errors import CaptureError, InputError, OutOfTimeError
+from normscope.geometry.flow import Point
 from normscope.graph.capture import Captured
 from normscope.graph.interpreter import as_floating, run
 from normscope.graph.ir import Graph, Node, Ref
@@ -22,14 +23,13 @@ from normscope.graph.modes import running_statistics, with_batch_statistics
 from normscope.graph.recognise import name_of
 from normscope.operators.registry import bind
 
-Point = Mapping[str, Tensor]
 _NORMALIZERS = (
     *("batch_norm", "_native_batch_norm_legit", "instance_norm", "layer_norm", "native_layer_norm", "group_norm"),
     *("native_group_norm", "rms_norm", "_fused_rms_norm"),
 )
-#: The largest constant added under a root that is taken for a stabilizer.
+#: Largest constant under a square root that counts as a stabilizer (eps).
 LARGEST_EPS = 1e-2
-#: Share of the free memory for the values of a run, so that later runs compute only what has changed.
+#: Share of the free memory for cached values, so that later runs compute only what has changed.
 KEPT = 0.2
 
 
@@ -70,7 +70,7 @@ def _unstabilized(node: Node, added: Mapping[str, float]) -> Node:
 
 
 @dataclass(frozen=True, eq=False)
-class Backwards:
+class OutputGradients:
     """Gradients of one random combination of the outputs."""
 
     length: float  #: of the weights of the combination
@@ -84,13 +84,13 @@ class Backwards:
 
 
 @dataclass(frozen=True, eq=False)
-class Function:
-    """What a model computes from its parameters on one batch."""
+class ModelFunction:
+    """The outputs of a model on one batch as a function of its parameters."""
 
     graph: Graph  #: the model, BatchNorm in the wanted mode
     tensors: dict[str, Tensor]  #: every tensor of it in float64
     inputs: list[Any]  #: the batch
-    names: tuple[str, ...]  #: the trainable parameters; one that is stored under several names has the first
+    names: tuple[str, ...]  #: the trainable parameters; a shared one by its first name
     aliases: dict[str, str] = field(default_factory=dict)  #: the first name of each other name
     mode: str = "batch"  #: ``batch`` or ``running``, what BatchNorm does
     #: ``cross_entropy`` if outputs that differ by a common shift of the classes count as equal, or ``none``
@@ -101,11 +101,11 @@ class Function:
 
     @property
     def point(self) -> dict[str, Tensor]:
-        """Return the parameters as they are."""
+        """Return the given parameters."""
         return {name: self.tensors[name] for name in self.names}
 
-    def exact(self) -> Function:
-        """Return the same without stabilizers."""
+    def exact(self) -> ModelFunction:
+        """Return the same function with every eps set to zero."""
         return replace(self, graph=without_stabilizers(self.graph))
 
     def canonical(self, target: str) -> str:
@@ -119,12 +119,12 @@ class Function:
         *,
         everywhere: bool = True,
     ) -> list[Tensor]:
-        """Return what the model gives at other parameters, classes centred if the loss does not see their mean.
+        """Return the outputs at other parameters, class scores centred if the loss ignores their mean.
 
         Args:
             point: parameters that differ from those of the function.
             visit: called for each node, as by :func:`normscope.graph.interpreter.run`.
-            everywhere: call it also for nodes that do not change.
+            everywhere: whether to call it also for nodes that do not change.
 
         Raises:
             OutOfTimeError: after the deadline.
@@ -144,7 +144,7 @@ class Function:
 
     @functools.cached_property
     def known(self) -> dict[str, Any]:
-        """Return the values of the nodes at the parameters as they are, as many as fit into a part of the memory."""
+        """Return the values of the nodes at the given parameters, as many as fit into a share of the memory."""
         found: dict[str, Any] = {}
         left = KEPT * memory.available()
         in_place = [node for node in self.graph if name_of(node).endswith("_")]
@@ -161,7 +161,7 @@ class Function:
         return found
 
     @functools.cached_property
-    def backwards(self) -> Backwards:
+    def backwards(self) -> OutputGradients:
         """Return the gradients of a random combination of the outputs."""
         leaves = {name: value.detach().requires_grad_() for name, value in self.point.items()}
         nodes: dict[str, Tensor] = {}
@@ -177,7 +177,7 @@ class Function:
         every = [*leaves.values(), *nodes.values()]
         found = torch.autograd.grad(outputs, every, weights, allow_unused=True, materialize_grads=True)
         length = math.sqrt(sum(float(w.square().sum()) for w in weights))
-        return Backwards(
+        return OutputGradients(
             length, dict(zip(leaves, found, strict=False)), dict(zip(nodes, found[len(leaves) :], strict=True))
         )
 
@@ -187,7 +187,7 @@ class Function:
 
     @functools.cached_property
     def _unmoved(self) -> Tensor:
-        """Return the outputs at the parameters as they are."""
+        """Return the outputs at the given parameters."""
         with torch.no_grad():
             return self.flat(self.point)
 
@@ -238,7 +238,7 @@ class Function:
         return [torch.randn(t.shape, generator=generator, dtype=torch.float64) for t in found]
 
 
-def function_of(captured: Captured, *, mode: str = "batch", loss: str = "none") -> Function:
+def function_of(captured: Captured, *, mode: str = "batch", loss: str = "none") -> ModelFunction:
     """Return a captured model as a function of its trainable parameters."""
     if mode not in ("batch", "running"):
         raise InputError(f"Expected mode 'batch' or 'running', got {mode!r}.")
@@ -264,4 +264,4 @@ def function_of(captured: Captured, *, mode: str = "batch", loss: str = "none") 
         if pair is not None:
             stored[node.name] = (captured.graph[pair[0]].target, captured.graph[pair[1]].target)
     inputs = as_floating(list(captured.example), torch.float64)
-    return Function(graph, tensors, inputs, tuple(names), aliases, mode, loss, stored)
+    return ModelFunction(graph, tensors, inputs, tuple(names), aliases, mode, loss, stored)

@@ -1,9 +1,9 @@
-"""Symmetry groups of a network's parameters as values: what is moved, how, and how it was verified."""
+"""Symmetry groups of a network: which parameters they move, how, and how that was verified."""
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -12,8 +12,7 @@ import torch.autograd.forward_ad as forward
 from torch import Tensor
 
 from normscope.core.json_form import fields_of
-
-Point = Mapping[str, Tensor]
+from normscope.geometry.flow import Point
 
 
 def velocity(path: Callable[[Tensor], Point]) -> dict[str, Tensor]:
@@ -28,7 +27,7 @@ def velocity(path: Callable[[Tensor], Point]) -> dict[str, Tensor]:
     return {name: torch.zeros_like(p) if t is None else t for name, (p, t) in moved.items()}
 
 
-class Family(ABC):
+class SymmetryFamily(ABC):
     """A family of directions along which the function does not change, linear in its coefficients."""
 
     @property
@@ -41,15 +40,15 @@ class Family(ABC):
         """Return the parameters that changed after moving along the orbit for a time."""
 
     def field(self, point: Point, coefficients: Tensor) -> dict[str, Tensor]:
-        """Return the direction at a point, differentiable in the point: where its orbit goes first."""
+        """Return the direction at a point, the velocity of its orbit; differentiable in the point."""
         return velocity(lambda time: self.move(point, coefficients, time))
 
-    def subset(self, keep: Tensor) -> Family | None:
-        """Return the family of some of the coefficients, or ``None`` where it stands or falls as a whole."""
+    def subset(self, keep: Tensor) -> SymmetryFamily | None:
+        """Return the family of some of the coefficients, or ``None`` if it cannot be split."""
         return None
 
 
-class Straight(Family):
+class StraightFamily(SymmetryFamily):
     """A family whose orbits are straight lines."""
 
     @abstractmethod
@@ -77,15 +76,15 @@ class Certificate:
 
 
 @dataclass(frozen=True, eq=False)
-class Group:
+class SymmetryGroup:
     """One group of symmetries."""
 
     kind: str  #: ``scale``, ``rescaling``, ``shift``, ``row``, ``linear``, ``rotation``, ``permutation`` or ``unused``
     parameters: tuple[str, ...]  #: the names of what it moves
     dimension: int  #: of its orbit; 0 for a discrete group
-    statement: str  #: what it says, in one line
+    statement: str  #: the symmetry in one line of text
     #: its directions and orbits, which are not stored; ``None`` for a discrete group
-    family: Family | None = field(default=None, compare=False)
+    family: SymmetryFamily | None = field(default=None, compare=False)
     certificate: Certificate | None = None  #: how it was verified
     details: dict[str, Any] = field(default_factory=dict)  #: sizes, of heads or groups, for a discrete group its order
 

@@ -1,4 +1,4 @@
-r"""The dense Hessian of a loss of named parameters, and what scale invariance says of it."""
+r"""The dense Hessian of a loss of named parameters, and a bound on its smallest eigenvalue under scale invariance."""
 
 import math
 

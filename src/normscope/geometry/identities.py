@@ -1,4 +1,4 @@
-r"""What a symmetry says about gradient and Hessian of a loss, and what the stabilizers of normalizers make of it.
+r"""Identities of gradient and Hessian that follow from a symmetry, and how the eps of normalizers breaks them.
 
 Along a symmetry ``X(theta)`` the number ``phi(theta) = <grad L, X>`` vanishes everywhere, so its gradient
 ``H X + (DX)^T grad L`` does too: ``<w, grad L> = 0`` and ``H w = -grad L`` for a scale, ``H s = 0`` for a shift.
@@ -11,21 +11,22 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from normscope.geometry.candidates.scales import Scales
+from normscope.geometry.candidates.scales import ChannelScales
 from normscope.geometry.certificate import coefficients_of
-from normscope.geometry.function import Function, written_out
-from normscope.geometry.groups import Certificate, Family, Group, Point, length, total
-from normscope.geometry.labelling import Label, Labelling
+from normscope.geometry.channels.network import LabelledNetwork, TensorLabels
+from normscope.geometry.flow import Point
+from normscope.geometry.function import ModelFunction, written_out
+from normscope.geometry.groups import Certificate, SymmetryFamily, SymmetryGroup, length, total
 from normscope.graph.ir import Node, Ref
 from normscope.graph.recognise import name_of
 from normscope.operators.registry import bind
 
 #: A family and coefficients of it.
-Chosen = tuple[Family, Tensor]
+Chosen = tuple[SymmetryFamily, Tensor]
 _NORMALIZERS = ("batch_norm", "instance_norm", "layer_norm", "rms_norm", "group_norm")
 
 
-def identities(exact: Function, families: Sequence[Family], seed: int = 0) -> list[tuple[float, float]]:
+def identities(exact: ModelFunction, families: Sequence[SymmetryFamily], seed: int = 0) -> list[tuple[float, float]]:
     r"""Return ``|<grad L, X>|/(||grad L|| ||X||)`` and ``||H X + (DX)^T grad L||/||grad L||`` for each family.
 
     The norm of the gradient is that on the parameters the family moves. One product with the Hessian each.
@@ -38,8 +39,8 @@ def identities(exact: Function, families: Sequence[Family], seed: int = 0) -> li
     return [_identity(exact, [(family, coefficients_of(family, seed))], seed)[:2] for family in families]
 
 
-def _identity(exact: Function, chosen: Sequence[Chosen], seed: int) -> tuple[float, float, list[Point]]:
-    """Return both numbers for the sum of several directions, and these."""
+def _identity(exact: ModelFunction, chosen: Sequence[Chosen], seed: int) -> tuple[float, float, list[Point]]:
+    """Return both numbers for the sum of several directions, and the directions."""
     leaves = {name: value.clone().requires_grad_() for name, value in exact.point.items()}
     values = list(leaves.values())
     gradient = torch.autograd.grad(
@@ -50,7 +51,7 @@ def _identity(exact: Function, chosen: Sequence[Chosen], seed: int) -> tuple[flo
     field = total(fields)
     plain: list[Point] = [{name: value.detach() for name, value in one.items()} for one in fields]
     whole = length({name: value.detach() for name, value in by_name.items()})
-    # what is cancelled entirely has a gradient of rounding, which is compared with that of the other parameters
+    # a gradient that cancels entirely is rounding, so it is compared with that of the other parameters
     size = max(length({name: by_name[name].detach() for name in field}), 1e-6 * whole)
     if not size:
         return 0.0, 0.0, plain
@@ -62,9 +63,9 @@ def _identity(exact: Function, chosen: Sequence[Chosen], seed: int) -> tuple[flo
 
 
 def with_identities(
-    function: Function, exact: Function, walk: Labelling, groups: list[Group], seed: int
-) -> list[Group]:
-    """Return groups whose certificates also hold the identities and what the model's own eps leaves of them.
+    function: ModelFunction, exact: ModelFunction, net: LabelledNetwork, groups: list[SymmetryGroup], seed: int
+) -> list[SymmetryGroup]:
+    """Return the groups with the identities, with and without the model's eps, added to their certificates.
 
     All groups share one product with the Hessian, along the sum of one direction of each, so that a number holds for
     every group, and one gradient with eps. Where the network cannot be differentiated twice the fields stay empty.
@@ -72,7 +73,7 @@ def with_identities(
     chosen = {i: (g.family, coefficients_of(g.family, seed + i)) for i, g in enumerate(groups) if g.family is not None}
     try:
         gradient, hessian, fields = _identity(exact, list(chosen.values()), seed)
-        broken = stabilizer_breaking(function, walk, list(chosen.values()), fields, seed)
+        broken = stabilizer_breaking(function, net, list(chosen.values()), fields, seed)
     except (RuntimeError, NotImplementedError):  # an operation without a second derivative
         return groups
     found = list(groups)
@@ -108,8 +109,8 @@ def _spread(node: Node, source: Tensor) -> Tensor:
     return source.var(dims, keepdim=True, correction=0)
 
 
-def reads_constant(function: Function) -> bool:
-    """Return whether a normalizer reads a channel that is constant but for rounding, so that it needs its eps."""
+def reads_constant(function: ModelFunction) -> bool:
+    """Return whether a normalizer reads a channel that is constant up to rounding, so that it needs its eps."""
     found = False
 
     def visit(node: Node, value: Any, values: Mapping[str, Any]) -> None:
@@ -123,7 +124,7 @@ def reads_constant(function: Function) -> bool:
     return found
 
 
-def _shift(node: Node, source: Tensor, function: Function) -> Tensor:
+def _shift(node: Node, source: Tensor, function: ModelFunction) -> Tensor:
     """Return the shift of a normalizer as it is added."""
     given = bind(node.op, list(node.args), dict(node.kwargs))
     bias = given.get("bias")
@@ -134,8 +135,8 @@ def _shift(node: Node, source: Tensor, function: Function) -> Tensor:
 
 
 def stabilizer_breaking(
-    function: Function,
-    walk: Labelling,
+    function: ModelFunction,
+    net: LabelledNetwork,
     chosen: Sequence[Chosen],
     fields: Sequence[Point],
     seed: int = 0,
@@ -162,16 +163,16 @@ def stabilizer_breaking(
     by_name = dict(zip(leaves, gradient, strict=False))
     shares: list[tuple[Tensor, Tensor]] = []
     for (node, source, value), back in zip(kept, gradient[len(leaves) :], strict=True):
-        state = walk.states[node.args[0].name]
-        if back is not None and isinstance(state, Label) and node.name in added:
+        state = net.states[node.args[0].name]
+        if back is not None and isinstance(state, TensorLabels) and node.name in added:
             shares.append((state.labels.clamp_min(0).expand(source.shape), -added[node.name] * back))
-        elif back is not None and isinstance(state, Label):
+        elif back is not None and isinstance(state, TensorLabels):
             left = _share(node, source) * back * (value.detach() - _shift(node, source, function))
             shares.append((state.labels.clamp_min(0).reshape(source.shape), left.expand(source.shape)))
     found: list[tuple[float | None, float]] = []
     for (family, coefficients), field in zip(chosen, fields, strict=True):
         predicted = None
-        if isinstance(family, Scales):
+        if isinstance(family, ChannelScales):
             rates = family.of_labels(coefficients)
             predicted = sum(float((rates[labels] * left).sum()) for labels, left in shares)
         measured = sum(float((by_name[n] * v).sum()) for n, v in field.items() if by_name[n] is not None)

@@ -1,4 +1,4 @@
-r"""How the norm of scale-invariant weights moves: each gradient is orthogonal to its weight, ``<w, grad L(w)> = 0``."""
+r"""How training changes the norm of scale-invariant weights, whose gradients are orthogonal: ``<w, grad L(w)> = 0``."""
 
 import math
 

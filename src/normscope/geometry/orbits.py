@@ -1,4 +1,4 @@
-r"""How far the outputs move along the orbit of a symmetry, and along a random direction as long.
+r"""How far the outputs move along the orbit of a symmetry, and along a random direction of the same length.
 
 With ``theta(t)`` the orbit, the curve is ``max |f(theta(t)) - f(theta)| / max |f(theta)|``. It is rounding along an
 orbit without stabilizers, shows what ``eps`` breaks with them, and grows with ``t`` along ``theta + t R`` for a random
@@ -12,16 +12,17 @@ import torch
 from torch import Tensor
 
 from normscope.geometry.certificate import coefficients_of
-from normscope.geometry.function import Function
-from normscope.geometry.groups import Family, Group, Point, length
+from normscope.geometry.flow import Point
+from normscope.geometry.function import ModelFunction
+from normscope.geometry.groups import SymmetryFamily, SymmetryGroup, length
 
-#: How far along an orbit is looked.
+#: Times at which an orbit is evaluated.
 TIMES = (0.01, 0.03, 0.1, 0.3, 1.0)
 
 
 @dataclass(frozen=True)
 class Orbit:
-    """What moving the parameters does to the outputs, in float64, relative to the largest output."""
+    """Changes of the outputs as the parameters move, in float64, relative to the largest output."""
 
     kind: str  #: of the group
     statement: str  #: what the group says
@@ -31,7 +32,9 @@ class Orbit:
     across: tuple[float, ...]  #: change along a random direction of all parameters, as long
 
 
-def orbits(function: Function, groups: Iterable[Group], times: Sequence[float] = TIMES, seed: int = 0) -> list[Orbit]:
+def orbits(
+    function: ModelFunction, groups: Iterable[SymmetryGroup], times: Sequence[float] = TIMES, seed: int = 0
+) -> list[Orbit]:
     """Return one orbit of every kind: that of the group of the largest dimension.
 
     >>> from torch import nn
@@ -42,7 +45,7 @@ def orbits(function: Function, groups: Iterable[Group], times: Sequence[float] =
     >>> scale.kind, max(scale.along) < 1e-12, scale.stabilized[-1] > 1e-4, scale.across[-1] > 1e-2
     ('scale', True, True, True)
     """
-    largest: dict[str, Group] = {}
+    largest: dict[str, SymmetryGroup] = {}
     for group in groups:
         known = largest.get(group.kind)
         if group.family is not None and (known is None or group.dimension > known.dimension):
@@ -50,7 +53,9 @@ def orbits(function: Function, groups: Iterable[Group], times: Sequence[float] =
     return [_orbit(function, group, group.family, tuple(times), seed) for group in largest.values() if group.family]
 
 
-def _orbit(function: Function, group: Group, family: Family, times: tuple[float, ...], seed: int) -> Orbit:
+def _orbit(
+    function: ModelFunction, group: SymmetryGroup, family: SymmetryFamily, times: tuple[float, ...], seed: int
+) -> Orbit:
     """Return the orbit of one group along a random one of its directions."""
     coefficients = coefficients_of(family, seed)
     point = function.point

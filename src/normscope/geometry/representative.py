@@ -1,7 +1,7 @@
-r"""One point for each orbit of shifts and scales: constants that may be added are taken away, factors are balanced.
+r"""A canonical point on each orbit of shifts and scales: free constants are removed, free factors balanced.
 
-Constants come first: biases that something takes up become zero, ``1^T diag(g) W = 0`` for rows that a mean behind the
-gains g takes away, ``W gamma = 0`` for columns behind a LayerNorm, ``beta/gamma`` constant where columns take it up.
+Constants come first: free biases become zero, ``1^T diag(g) W = 0`` for row shifts removed by a mean after the gains g,
+``W gamma = 0`` for column shifts after a LayerNorm, and ``beta/gamma`` is constant where columns compensate it.
 Scales, permutations, rotations and matrices of heads keep these conditions.
 Then factors are chosen by least squares in logarithms: of the entries of parameters that no matrix moves, and of the
 norms of the others, which a rotation leaves as they are.
@@ -15,22 +15,23 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from normscope.geometry.candidates.columns import Columns, Offsets
-from normscope.geometry.candidates.matrices import Mixing, Turn
-from normscope.geometry.candidates.rows import Constants, Rows
-from normscope.geometry.candidates.scales import Scales
-from normscope.geometry.candidates.shifts import Shift
-from normscope.geometry.groups import Family, Group, Point
+from normscope.geometry.candidates.columns import ColumnShifts, LayerNormShifts
+from normscope.geometry.candidates.matrices import MatrixFamily, RotaryTurn
+from normscope.geometry.candidates.rows import RowShifts, WeightVectorShifts
+from normscope.geometry.candidates.scales import ChannelScales
+from normscope.geometry.candidates.shifts import BiasShifts
+from normscope.geometry.flow import Point
+from normscope.geometry.groups import SymmetryFamily, SymmetryGroup
 
-Move = tuple[Family, Tensor]
-#: How often all constants are taken away, at most: one may bring another one.
+Move = tuple[SymmetryFamily, Tensor]
+#: Most sweeps over all constants: removing one may change another.
 SWEEPS = 20
-#: What is smaller than this share of a parameter is rounding.
+#: Changes below this share of a parameter count as rounding.
 SMALL = 1e-13
 
 
-def without_constants(groups: Sequence[Group], point: Point) -> tuple[dict[str, Tensor], list[Move]]:
-    """Return parameters from which everything that shifts, rows and columns add freely is taken away, and the moves.
+def without_constants(groups: Sequence[SymmetryGroup], point: Point) -> tuple[dict[str, Tensor], list[Move]]:
+    """Return the parameters with everything removed that shifts, rows and columns add freely, and the moves.
 
     >>> from torch import nn
     >>> from normscope.geometry.discover import symmetry
@@ -38,7 +39,7 @@ def without_constants(groups: Sequence[Group], point: Point) -> tuple[dict[str, 
     >>> without_constants(found.groups, found.function.point)[0]["0.bias"].tolist()
     [0.0, 0.0, 0.0, 0.0]
     """
-    kinds = Rows | Constants | Shift | Offsets
+    kinds = RowShifts | WeightVectorShifts | BiasShifts | LayerNormShifts
     families = [_completed(g.family, groups) for g in groups if isinstance(g.family, kinds)]
     found, moves = dict(point), list[Move]()
     sizes = {name: float(value.abs().max()) for name, value in point.items() if value.numel()}
@@ -55,12 +56,12 @@ def without_constants(groups: Sequence[Group], point: Point) -> tuple[dict[str, 
     return found, moves
 
 
-def _completed(family: Family, groups: Sequence[Group]) -> Family:
+def _completed(family: SymmetryFamily, groups: Sequence[SymmetryGroup]) -> SymmetryFamily:
     """Return a family with the coefficients that were left out because rows of the same parameter have them."""
-    rows = [g.family for g in groups if isinstance(g.family, Rows)]
-    if isinstance(family, Shift):
+    rows = [g.family for g in groups if isinstance(g.family, RowShifts)]
+    if isinstance(family, BiasShifts):
         count = next((r.groups for r in rows if r.parameter == family.source), 1)
-        if isinstance(family, Columns):
+        if isinstance(family, ColumnShifts):
             outputs, _, places = family.index.shape
             if family.basis.ndim == 1 and len(family.basis) == (outputs - count) * places:
                 return replace(family, basis=torch.arange(outputs * places))
@@ -72,21 +73,21 @@ def _completed(family: Family, groups: Sequence[Group]) -> Family:
     return family
 
 
-def origin(family: Family, point: Point) -> Tensor:
-    """Return the coefficients that take away what a family of shifts, rows or columns can add."""
-    if isinstance(family, Rows):
+def origin(family: SymmetryFamily, point: Point) -> Tensor:
+    """Return the coefficients that remove what a family of shifts, rows or columns can add."""
+    if isinstance(family, RowShifts):
         rows = family.weight(point).movedim(family.axis, 0).unflatten(0, (family.groups, -1))
         factors = (1.0 / family.pattern(point)).reshape(*rows.shape[:2], *(1,) * (rows.ndim - 2))
         return -(rows * factors).mean(1).reshape(-1)
-    if isinstance(family, Constants):
+    if isinstance(family, WeightVectorShifts):
         return -point[family.source].reshape(family.shape[0], -1).mean(1)[family.index]
-    if isinstance(family, Offsets):
+    if isinstance(family, LayerNormShifts):
         factors = family.path.factors(point)[family.index]
         beta = point[family.beta].reshape(-1)[family.index]
         return (beta / factors).mean() * factors - beta
-    assert isinstance(family, Shift)
+    assert isinstance(family, BiasShifts)
     value = point[family.source]
-    if isinstance(family, Columns):
+    if isinstance(family, ColumnShifts):
         assert family.path is not None
         factors = family.path.factors(point)
         line = -torch.einsum("oip,i->op", value.reshape(-1)[family.index], factors).reshape(-1) / len(factors)
@@ -98,15 +99,17 @@ def origin(family: Family, point: Point) -> Tensor:
     return line[family.basis] if family.basis.ndim == 1 else torch.linalg.lstsq(family.basis.mT, line[:, None])[0][:, 0]
 
 
-def balanced(scales: Scales, point: Point, groups: Sequence[Group] = ()) -> Tensor:
+def balanced(scales: ChannelScales, point: Point, groups: Sequence[SymmetryGroup] = ()) -> Tensor:
     r"""Return the coefficients that bring parameters to their representative: the least sum of squared logarithms.
 
     ``min_c sum (log |theta| + E c)^2`` over the entries that are not zero, of parameters that no matrix moves. Factors
     that move none of them are chosen by the norms of what rotations move. An orbit has one such point, wherever on it
     one starts.
     """
-    turned = {n for g in groups if isinstance(g.family, Mixing | Turn) for n in g.parameters}
-    mixed = {n for g in groups if isinstance(g.family, Mixing) and g.family.algebra == "full" for n in g.parameters}
+    turned = {n for g in groups if isinstance(g.family, MatrixFamily | RotaryTurn) for n in g.parameters}
+    mixed = {
+        n for g in groups if isinstance(g.family, MatrixFamily) and g.family.algebra == "full" for n in g.parameters
+    }
     plain = [name for name in scales.parameters if name not in turned]
     matrix, logs = _system(scales, point, plain)
     found = _solved(matrix, logs)
@@ -120,14 +123,14 @@ def balanced(scales: Scales, point: Point, groups: Sequence[Group] = ()) -> Tens
 
 
 def _solved(matrix: Any, logs: np.ndarray) -> np.ndarray:
-    """Return the least solution of least squares."""
+    """Return the least-squares solution of smallest norm."""
     from scipy.sparse.linalg import lsqr
 
     return lsqr(matrix, -logs, atol=1e-15, btol=1e-15, iter_lim=20 * matrix.shape[1] + 200)[0]
 
 
-def _system(scales: Scales, point: Point, names: Sequence[str]) -> tuple[Any, np.ndarray]:
-    """Return how the logarithms of the entries depend on the coefficients, and the logarithms."""
+def _system(scales: ChannelScales, point: Point, names: Sequence[str]) -> tuple[Any, np.ndarray]:
+    """Return the matrix from coefficients to changes of the logarithms of the entries, and these logarithms."""
     from scipy.sparse import coo_matrix, csr_matrix, diags
 
     offsets, count = dict[str, int](), 0
@@ -155,7 +158,7 @@ def _system(scales: Scales, point: Point, names: Sequence[str]) -> tuple[Any, np
     return diags(used) @ (chosen @ basis), logs
 
 
-def _norms(scales: Scales, point: Point, names: Sequence[str], free: np.ndarray) -> tuple[Any, np.ndarray]:
+def _norms(scales: ChannelScales, point: Point, names: Sequence[str], free: np.ndarray) -> tuple[Any, np.ndarray]:
     """Return the same for the norms of those blocks of entries that the free coefficients scale alike."""
     from scipy.sparse import coo_matrix, diags
 

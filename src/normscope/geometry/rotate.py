@@ -1,4 +1,4 @@
-"""Rotate residual streams so that no channel stands out: the same function with weights that quantize better."""
+"""Rotate residual streams so that no channel is an outlier: the same function with weights that quantize better."""
 
 from collections import Counter
 from collections.abc import Mapping
@@ -8,11 +8,12 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from normscope.geometry.candidates.matrices import Frame, Mixing, centred_basis, matrix_groups
+from normscope.geometry.candidates.matrices import ChannelFrame, MatrixFamily, centred_basis, matrix_groups
 from normscope.geometry.certificate import verify
-from normscope.geometry.function import Function
-from normscope.geometry.labelling import Label, Labelling
-from normscope.geometry.labels import Entry
+from normscope.geometry.channels.labelling import label_channels
+from normscope.geometry.channels.labels import EntrywiseParameter
+from normscope.geometry.channels.network import LabelledNetwork, TensorLabels
+from normscope.geometry.function import ModelFunction
 from normscope.graph.ir import Node
 
 
@@ -47,7 +48,7 @@ def spread_matrix(width: int, *, centred: bool = False, seed: int = 0) -> Tensor
     return torch.linalg.qr(torch.randn(width, width, generator=generator, dtype=torch.float64))[0]
 
 
-def folded(family: Mixing, point: Mapping[str, Tensor]) -> tuple[Mixing, dict[str, Tensor]] | str:
+def folded(family: MatrixFamily, point: Mapping[str, Tensor]) -> tuple[MatrixFamily, dict[str, Tensor]] | str:
     """Return the family and parameters with every gain of the space moved into the weights that read it.
 
     Returns:
@@ -69,7 +70,7 @@ def folded(family: Mixing, point: Mapping[str, Tensor]) -> tuple[Mixing, dict[st
             return f"{name} has zeros"
         for site, rows, columns in sites:
             value = moved[site.parameter].clone()
-            if isinstance(site, Entry):
+            if isinstance(site, EntrywiseParameter):
                 value[..., rows] /= gain
             elif columns and uses[site.parameter] > 1:
                 return f"{site.parameter} is used in several places, so {name} cannot be moved into it"
@@ -80,10 +81,10 @@ def folded(family: Mixing, point: Mapping[str, Tensor]) -> tuple[Mixing, dict[st
             moved[site.parameter] = value
         moved[name] = moved[name].clone()
         moved[name].view(-1)[index] = 1.0 - offset
-    return replace(family, frames=tuple(Frame(f.labels, (), f.dual) for f in family.frames)), moved
+    return replace(family, frames=tuple(ChannelFrame(f.labels, (), f.dual) for f in family.frames)), moved
 
 
-def rotate(function: Function, seed: int = 0) -> tuple[list[Rotation], list[str]]:
+def rotate(function: ModelFunction, seed: int = 0) -> tuple[list[Rotation], list[str]]:
     """Rotate every residual stream that allows it.
 
     Args:
@@ -93,8 +94,8 @@ def rotate(function: Function, seed: int = 0) -> tuple[list[Rotation], list[str]
     Returns:
         What was rotated, and why other streams were not.
     """
-    walk = Labelling(function)
-    labels = walk.run()
+    net = label_channels(function)
+    labels = net.labels
     exact = function.exact()
     done: list[Rotation] = []
     reasons: list[str] = []
@@ -104,46 +105,50 @@ def rotate(function: Function, seed: int = 0) -> tuple[list[Rotation], list[str]
         reasons.append("no residual stream is read only by RMSNorms or LayerNorms before linear layers")
     for group in candidates:
         family = group.family
-        assert isinstance(family, Mixing)
+        assert isinstance(family, MatrixFamily)
         plain = folded(family, point)
         if isinstance(plain, str):
             reasons.append(f"the stream of {group.parameters[0]}: {plain}")
             continue
         family, moved = plain
         here = replace(exact, tensors={**exact.tensors, **moved})
-        if not verify(here, replace(group, family=family), seed):
+        if not verify(here, [replace(group, family=family)], seed):
             reasons.append(f"the stream of {group.parameters[0]}: something other than the normalizers reads it")
             continue
         matrix = spread_matrix(family.width, centred=family.algebra == "centred", seed=seed)
         turned = {**moved, **family.apply(moved, matrix)}
-        before, after = (channel_ratio(walk, family.frames[0], p) for p in (point, turned))
+        before, after = (channel_ratio(net, family.frames[0], p) for p in (point, turned))
         changed = tuple(name for name in turned if not torch.equal(turned[name], point[name]))
         point = turned
         done.append(Rotation(family.width, changed, before, after, {name: point[name] for name in changed}))
     return done, reasons
 
 
-def channels(walk: Labelling, frame: Frame, point: Mapping[str, Tensor]) -> list[Tensor]:
+def channels(net: LabelledNetwork, frame: ChannelFrame, point: Mapping[str, Tensor]) -> list[Tensor]:
     """Return every tensor of a stream of a labelled network at some parameters, channels last."""
     wanted = frame.labels
     found: list[Tensor] = []
 
     def visit(node: Node, value: Any, values: Any) -> None:
-        state = walk.states.get(node.name)
-        if not isinstance(state, Label) or not isinstance(value, Tensor) or state.labels.shape[-1:] != (len(wanted),):
+        state = net.states.get(node.name)
+        if (
+            not isinstance(state, TensorLabels)
+            or not isinstance(value, Tensor)
+            or state.labels.shape[-1:] != (len(wanted),)
+        ):
             return
-        if walk.labels.channels(state.labels.reshape(-1, len(wanted))[0]) == wanted:
+        if net.labels.channels(state.labels.reshape(-1, len(wanted))[0]) == wanted:
             found.append(value.detach())
 
     with torch.no_grad():
-        walk.function.outputs(point, visit)
+        net.function.outputs(point, visit)
     return found
 
 
-def channel_ratio(walk: Labelling, frame: Frame, point: Mapping[str, Tensor]) -> float:
+def channel_ratio(net: LabelledNetwork, frame: ChannelFrame, point: Mapping[str, Tensor]) -> float:
     """Return the largest over the median root mean square of the channels of a stream, the worst of its tensors."""
     worst = 1.0
-    for value in channels(walk, frame, point):
+    for value in channels(net, frame, point):
         size = value.reshape(-1, value.shape[-1]).square().mean(0).sqrt()
         worst = max(worst, float(size.max() / size.median().clamp_min(1e-300)))
     return worst

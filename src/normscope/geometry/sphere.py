@@ -1,4 +1,4 @@
-r"""Spheres: points are blocks of a tensor, each a vector of fixed length; directions are orthogonal to them.
+r"""Spheres: metric, tangent projection and Riemannian Hessian for weights of fixed length.
 
 A weight that a normalizer follows matters only through its direction ``w/||w||``, so its natural space is a sphere. All
 functions take tensors whose last axis is the vector.

@@ -1,4 +1,4 @@
-r"""Transformations of weights that a normalizer undoes, and their number.
+r"""Transformations of weights that a normalizer undoes, in closed form, and their dimension.
 
 All are exact for ``eps = 0`` and statistics of the data at hand; :func:`scale_deviation` says how far ``eps > 0`` is.
 """
@@ -18,7 +18,7 @@ KINDS: tuple[Kind, ...] = ("none", "batch", "layer", "group", "rms")
 
 
 def undone_by(kind: Kind) -> Symmetry:
-    """Return what the normalizer of a kind undoes of the weights before it."""
+    """Return the symmetry of the weights before a normalizer of this kind."""
     found = normalizers()[f"{kind}_norm"].symmetry
     assert found is not None
     return found

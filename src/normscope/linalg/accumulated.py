@@ -1,4 +1,4 @@
-"""Inner products and norms of long vectors, summed in float64 whatever they are stored in.
+"""Inner products and norms of long vectors, accumulated in float64 whatever their dtype.
 
 Summed in float32, an inner product of a million numbers is right to four digits, and so is every Lanczos basis built
 with it. Here short pieces are multiplied in the precision they are stored in and the pieces are added in float64, which
@@ -53,7 +53,7 @@ def length(vector: Tensor) -> float:
 
 
 def orthogonalized(vector: Tensor, basis: Tensor) -> Tensor:
-    """Return a vector without its components along orthonormal rows; two passes, so that rounding leaves none.
+    """Project a vector, in place, onto the orthogonal complement of orthonormal rows, by two passes of Gram-Schmidt.
 
     >>> orthogonalized(torch.tensor([3.0, 4.0]), torch.tensor([[1.0, 0.0]])).tolist()
     [0.0, 4.0]

@@ -1,4 +1,4 @@
-"""Exact norms of convolutions on small maps: a block tridiagonal Gram matrix, and its Cholesky as the proof."""
+"""Norms of zero-padded convolutions on small inputs, certified by a block tridiagonal Cholesky factorisation."""
 
 import itertools
 import math
@@ -15,10 +15,10 @@ from normscope.linalg.sparse import convolution_reads
 
 
 def coupling(axes: Sequence[Axis], *, of_outputs: bool) -> tuple[list[int], list[int]]:
-    """Return the sizes of the places of one side, and how far apart two places can be that share a place beyond.
+    """Return the spatial size of one side of a convolution, and the bandwidth of its Gram matrix, per axis.
 
-    Two inputs meet in an output if they are at most ``d (k - 1)`` apart; two outputs meet in an input if they are at
-    most ``d (k - 1) / s`` apart.
+    Two inputs are read by a common output only if they are at most ``d (k - 1)`` apart; two outputs read a common input
+    only if they are at most ``d (k - 1) / s`` apart.
 
     >>> coupling([Axis(8, 4, 3, 2, 1, 1)], of_outputs=True)
     ([4], [1])
@@ -29,7 +29,7 @@ def coupling(axes: Sequence[Axis], *, of_outputs: bool) -> tuple[list[int], list
 
 
 def slow_axis(sizes: Sequence[int], reach: Sequence[int]) -> int:
-    """Return the axis along which slabs are cut: the one that makes them smallest.
+    """Return the axis to cut into slabs: the one that makes the slabs smallest.
 
     >>> slow_axis([4, 16], [2, 2])
     1
@@ -38,7 +38,7 @@ def slow_axis(sizes: Sequence[int], reach: Sequence[int]) -> int:
 
 
 def slab_shape(sizes: Sequence[int], reach: Sequence[int], channels: int) -> tuple[int, int]:
-    """Return the number of slabs and the entries of one; only neighbouring slabs are coupled.
+    """Return the number of slabs and the size of each; only neighbouring slabs are coupled.
 
     >>> slab_shape([4, 16], [2, 2], 3)
     (8, 24)
@@ -56,21 +56,23 @@ def banded_cost(axes: Sequence[Axis], channels: int, *, of_outputs: bool) -> flo
 
 
 def slab_gram(weight: Tensor, axes: Sequence[Axis], *, of_outputs: bool) -> tuple[Tensor, Tensor]:
-    r"""Return ``A^T A`` (or ``A A^T``, on the outputs) of a zero-padded convolution as its blocks, slab by slab.
+    r"""Return the blocks of ``A^T A`` (or ``A A^T``, on the outputs) of a zero-padded convolution, one per slab.
 
-    Taps k and k' of one output l read the places p and q; they add :math:`W_k^T W_{k'}` to the block (p, q). On the
-    outputs, taps that read one place from outputs l and l' add :math:`W_k W_{k'}^T` to the block (l, l').
+    Taps k and k' of one output l read the positions p and q; they add :math:`W_k^T W_{k'}` to the block (p, q). On the
+    outputs, taps that read one position from outputs l and l' add :math:`W_k W_{k'}^T` to the block (l, l').
 
     Returns:
-        The blocks on the diagonal (slabs, B, B) and below it (slabs - 1, B, B); the last slab is filled up with zeros.
+        The blocks on the diagonal (slabs, B, B) and below it (slabs - 1, B, B); the last slab is padded with zeros.
     """
     sizes, reach = coupling(axes, of_outputs=of_outputs)
     channels = weight.shape[0 if of_outputs else 1]
     count, size = slab_shape(sizes, reach, channels)
     per_slab = size // channels
     blocks = [torch.zeros(n, per_slab, channels, per_slab, channels, dtype=torch.float64) for n in (count, count - 1)]
-    views = [b.permute(0, 1, 3, 2, 4) for b in blocks]  # (slab, row place, column place, row channel, column channel)
-    # Places are numbered with the axis of the slabs first.
+    views = [
+        b.permute(0, 1, 3, 2, 4) for b in blocks
+    ]  # (slab, row position, column position, row channel, column channel)
+    # Positions are numbered with the axis of the slabs first.
     number = np.moveaxis(np.arange(math.prod(sizes)).reshape(sizes), slow_axis(sizes, reach), 0).ravel().argsort()
     outputs, inputs, taps = convolution_reads(axes, "zeros")
     place, middle = (outputs, inputs) if of_outputs else (inputs, outputs)
@@ -120,8 +122,8 @@ def banded_certificate(
         axes: the geometry.
         lower: an attained value; the closer it is to the norm, the tighter the bound.
         of_outputs: the side whose Gram matrix is formed.
-        gram_error: a bound on the spectral norm of the error made in forming the Gram matrix.
-        widest: the largest relative distance above ``lower`` that is tried.
+        gram_error: a bound on the error of the Gram matrix, in the spectral norm.
+        widest: the largest relative distance above ``lower`` to try.
 
     >>> box, axes = torch.ones(1, 1, 3, dtype=torch.float64), [Axis(5, 5, 3, 1, 1, 1)]
     >>> exact = 1 + 2 * math.cos(math.pi / 6)

@@ -1,4 +1,4 @@
-"""What is known about the norm of one linear map: an attained value below, a certificate above."""
+"""Two-sided bounds on the norm of a linear map: an attained value and a certified upper bound."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class NormBounds:
     method: str  #: how the bounds were found
 
     def __post_init__(self) -> None:
-        """Refuse what cannot be a pair of bounds."""
+        """Check that the numbers are bounds."""
         if math.isnan(self.log_lower) or math.isnan(self.log_upper) or math.isnan(self.log_probable):
             raise ValueError("Expected bounds to be numbers, got NaN. Check the map for NaN or infinity.")
         if not self.log_lower <= self.log_probable <= self.log_upper:
@@ -45,7 +45,7 @@ class NormBounds:
 
     @classmethod
     def between(cls, lower: float, upper: float, method: str) -> NormBounds:
-        """Return bounds given as numbers, outwards by the rounding of their logarithms.
+        """Return bounds given as numbers, rounded outwards in the log domain.
 
         >>> bounds = NormBounds.between(0.0, 2.0, "closed form")
         >>> bounds.log_lower, bounds.upper >= 2.0
@@ -88,7 +88,7 @@ class NormBounds:
         return _relative_gap(self.log_lower, self.log_probable)
 
     def scaled(self, log_factor: float) -> NormBounds:
-        """Return the bounds of the map multiplied by ``exp(log_factor)``, the rounding of the sum accounted for."""
+        """Return the bounds of the map multiplied by ``exp(log_factor)``, rounded outwards."""
         return self if log_factor == 0.0 else self._moved(log_factor, log_factor)
 
     def widen(self, relative: float) -> NormBounds:
@@ -102,7 +102,7 @@ class NormBounds:
         return self._moved(math.log1p(-relative), math.log1p(relative))
 
     def _moved(self, down: float, up: float) -> NormBounds:
-        """Return bounds with numbers added to the logarithms, and outwards by the rounding of the sums."""
+        """Return bounds with numbers added to the logarithms, rounded outwards."""
         return replace(
             self,
             log_lower=_away(self.log_lower + down, -1.0),
@@ -111,23 +111,23 @@ class NormBounds:
         )
 
     def with_upper(self, log_upper: float, method: str) -> NormBounds:
-        """Return the bounds with one more certificate taken into account; it must not lie below the attained value."""
+        """Return the bounds with another certificate, which must not lie below the attained value."""
         if log_upper >= self.log_upper:
             return self
         return replace(self.meet(NormBounds.certified(-math.inf, log_upper, method)), method=method)
 
     def with_lower(self, log_lower: float) -> NormBounds:
-        """Return the bounds with one more attained value taken into account; it must not lie above the certificate."""
+        """Return the bounds with another attained value, which must not lie above the certificate."""
         return self.meet(NormBounds.certified(log_lower, math.inf, self.method))
 
     def with_probable(self, log_probable: float, delta: float, method: str) -> NormBounds:
-        """Return the bounds with one more probabilistic upper bound taken into account."""
+        """Return the bounds with another probabilistic upper bound."""
         if log_probable >= self.log_probable:
             return self
         return replace(self, log_probable=max(log_probable, self.log_lower), delta=delta, method=method)
 
     def meet(self, other: NormBounds) -> NormBounds:
-        """Return the tightest bounds that both allow, found as these were.
+        """Return the intersection of two bounds on the same norm; the method is that of the first.
 
         Raises:
             ValueError: if a certificate lies below an attained value by more than rounding: one of the two is wrong.

@@ -1,4 +1,4 @@
-"""Largest eigenvalues, proved from above by a Cholesky factorisation that succeeds."""
+"""Certified upper bounds on largest eigenvalues, by a successful Cholesky factorisation."""
 
 import torch
 from torch import Tensor
@@ -26,7 +26,7 @@ def cholesky_margin(dimension: int, trace: float, *, complex_arithmetic: bool = 
 
 
 def cholesky_factor(matrices: Tensor) -> Tensor | None:
-    """Return the lower Cholesky factors of one or several Hermitian matrices, or ``None`` where one has none.
+    """Return the lower Cholesky factors of Hermitian matrices, or ``None`` if one is not positive definite.
 
     >>> cholesky_factor(torch.diag(torch.tensor([4.0, 9.0]))).diagonal().tolist(), cholesky_factor(-torch.eye(2))
     ([2.0, 3.0], None)

@@ -1,4 +1,4 @@
-"""Norms of convolutions as they are: padding, stride, dilation, groups, transposition and input size included."""
+"""Norms of convolutions with any padding, stride, dilation and groups, transposed or not, on inputs of a given size."""
 
 import math
 from collections.abc import Callable, Sequence
@@ -142,7 +142,7 @@ def _grouped_norm(
 
 
 def _is_blockwise(axes: Sequence[Axis], padding_mode: str) -> bool:
-    """Return whether no input is read by two outputs and one output reads a whole window: a block-diagonal map.
+    """Return whether windows do not overlap and one lies inside the input: the map is block diagonal.
 
     Its norm is that of the kernel as a matrix; windows cut by the border are parts of it.
     """
@@ -160,7 +160,7 @@ def _is_blockwise(axes: Sequence[Axis], padding_mode: str) -> bool:
 def _folded(
     weight: Tensor, groups: int, output_scale: Tensor | None, input_scale: Tensor | None
 ) -> tuple[Tensor, float]:
-    """Return the kernel with the channel factors in it, at unit scale, and the logarithm of the scale."""
+    """Return the kernel multiplied by the channel factors, at unit scale, and the logarithm of the scale."""
     kernel, log_factor = to_unit_scale(weight)
     rows, columns = kernel.shape[0] // groups, kernel.shape[1]
     folded = kernel.reshape(groups, rows, *kernel.shape[1:])
@@ -180,7 +180,7 @@ def _folded(
 def _check(
     weight: Tensor, rank: int, groups: int, transposed: bool, padding: int | Sequence[int] | str, padding_mode: str
 ) -> None:
-    """Raise where the arguments do not describe a convolution."""
+    """Raise an error if the arguments do not describe a convolution."""
     if rank not in (1, 2, 3) or weight.ndim != rank + 2:
         raise InputError(
             "Expected a kernel with two channel axes and one axis per input size (1 to 3), got shape "

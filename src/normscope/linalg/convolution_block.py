@@ -1,4 +1,8 @@
-"""The norm of one channel group of a convolution: dense, torus, inertia or Lanczos, whichever the size allows."""
+"""The norm of one channel group of a convolution, by the tightest method that its size allows.
+
+Small maps: the whole Gram matrix, dense or banded. Larger ones: a cylinder, the inertia of a torus, or the torus.
+Where none of these certificates is tight enough, Lanczos gives a bound that holds with high probability.
+"""
 
 import math
 from collections.abc import Iterable, Sequence
@@ -54,7 +58,7 @@ SMALL_SIDE = 32
 
 @dataclass(frozen=True)
 class Relaxation:
-    """A convolution on tori whose norm, times a factor, is at least that of the convolution meant."""
+    """A convolution on tori whose norm, times a factor, is an upper bound on that of the original convolution."""
 
     form: Polyphase  #: the polyphase kernel, all groups
     tori: tuple[Torus, ...]  #: the tori, each of which gives a bound, smallest first
@@ -62,7 +66,7 @@ class Relaxation:
 
     @property
     def smallest_tori(self) -> tuple[Torus, ...]:
-        """Return the tori of the smallest size; larger ones are worth a try only where these are nearly enough."""
+        """Return the tori of the smallest size; larger ones are tried only where these are nearly tight enough."""
         return tuple(torus for torus in self.tori if torus.sizes == self.tori[0].sizes)
 
 
@@ -126,7 +130,7 @@ class ConvolutionBlock:
 
     @property
     def entry_slack(self) -> float:
-        """Return by how much the errors of the entries may change the norm."""
+        """Return a bound on the change of the norm by the errors of the entries."""
         return self.entry_error * self.absolute_norm if self.entry_error else 0.0
 
     @property
@@ -192,7 +196,7 @@ def block_norm(
 
 
 def _exact_bounds(block: ConvolutionBlock, tolerance: float, seed: int) -> NormBounds | None:
-    """Return bounds to rounding from a factorisation of the whole Gram matrix, where that is affordable."""
+    """Return bounds, tight up to rounding, from the whole Gram matrix, or ``None`` if that is too expensive."""
     of_outputs = block.of_outputs
     cost = banded_cost(block.axes, block.weight.shape[0 if of_outputs else 1], of_outputs=of_outputs)
     if block.padding_mode == "zeros" and cost <= BANDED_UP_TO:
@@ -213,7 +217,7 @@ def dense_bounds(block: ConvolutionBlock, seed: int) -> NormBounds:
 
 
 def _banded_bounds(block: ConvolutionBlock, tolerance: float, seed: int) -> NormBounds:
-    """Return the bounds from the banded Gram matrix; without a certificate where the attained value is too low."""
+    """Return the bounds from the banded Gram matrix; the upper one is infinite if the attained value is too low."""
     map = block.map()
     run = lanczos_norm(map, tolerance=1e-6, max_steps=200, seed=seed, reorthogonalise=False)
     lower = attained(map, run.vector, block.apply_error)
@@ -225,7 +229,7 @@ def _banded_bounds(block: ConvolutionBlock, tolerance: float, seed: int) -> Norm
 def _relaxed_bounds(
     block: ConvolutionBlock, cylinders: Sequence[Cylinder], goal: float, seed: int, log_upper: float | None
 ) -> NormBounds:
-    """Return the certificate of a cylinder or torus and an attained value, improved where they are not close enough."""
+    """Return the certificate of a cylinder or torus, and an attained value."""
     lower, vector = _attained(block, seed, None, math.inf)
     bounds = NormBounds.certified(log_of(lower), math.inf, "lanczos")
     if cylinders:
@@ -234,14 +238,14 @@ def _relaxed_bounds(
         log_upper = _torus_log_upper(block, lower, goal, vector) if log_upper is None else log_upper
         bounds = bounds.with_upper(log_upper, "torus")
     if bounds.width > goal:
-        # Some noise keeps directions in play that the first vector has lost.
+        # Noise restores directions that the first vector has lost.
         lower, _ = _attained(block, seed, with_noise(vector, seed + 1), bounds.upper / (1.0 + 0.9 * goal), max_steps=64)
         bounds = bounds.with_lower(log_of(lower))
     return bounds
 
 
 def _typical_excess(block: ConvolutionBlock) -> float:
-    """Return about how much too large the torus bound is; it decides the order of work, never a bound."""
+    """Estimate the relative excess of the torus bound; it decides the order of work, never a bound."""
     if block.padding_mode == "circular" and all(a.size % a.stride == 0 for a in block.axes):
         return 0.0
     if block.padding_mode != "zeros":
@@ -253,7 +257,7 @@ def _typical_excess(block: ConvolutionBlock) -> float:
 def _attained(
     block: ConvolutionBlock, seed: int, start: Tensor | None, target: float, max_steps: int = 48
 ) -> tuple[float, Tensor]:
-    """Return an attained value and its vector: iterated in float32, the quotient recomputed in float64."""
+    """Return an attained value and its vector: iterated in float32, the value recomputed in float64."""
     run = lanczos_norm(
         block.map(torch.float32),
         tolerance=1e-4,
@@ -277,7 +281,7 @@ def _krylov_bounds(block: ConvolutionBlock, tolerance: float, delta: float, seed
 
 
 def _cylinders(block: ConvolutionBlock) -> list[Cylinder]:
-    """Return the cylinders that may bound a block: none where another way is cheaper, or nothing to keep."""
+    """Return the cylinders that are cheap enough to bound a block, perhaps none."""
     if block.padding_mode != "zeros" or min(block.weight.shape[:2]) <= SMALL_SIDE:
         return []
     every = zero_padding_cylinders(block.weight, block.axes)
@@ -289,7 +293,7 @@ def _cylinders(block: ConvolutionBlock) -> list[Cylinder]:
 def _cylinder_log_upper(
     block: ConvolutionBlock, cylinders: Sequence[Cylinder], lower: float, goal: float, vector: Tensor
 ) -> float:
-    """Return the certificate of the best cylinder, or infinity; the choice rests on estimates, the bound does not."""
+    """Return the certificate of the best cylinder, or infinity; estimates decide only which cylinder is used."""
     enough = lower * (1.0 + 0.5 * goal)
     laid = vector.reshape(block.map().domain_shape)
     # The line axis goes first in the maps of cylinders.
@@ -301,7 +305,7 @@ def _cylinder_log_upper(
 
 
 def _inertia_bounds(block: ConvolutionBlock, width: float, seed: int) -> NormBounds:
-    """Return an attained value and the certificate by inertia, where there is one."""
+    """Return an attained value and the certificate by inertia, infinite if there is none."""
     if block.padding_mode != "zeros":
         return NormBounds.certified(-math.inf, math.inf, "none")
     lower, _ = _attained(block, seed, None, math.inf, max_steps=32)
@@ -309,9 +313,9 @@ def _inertia_bounds(block: ConvolutionBlock, width: float, seed: int) -> NormBou
 
 
 def _inertia_log_upper(block: ConvolutionBlock, lower: float, width: float, seed: int) -> float:
-    """Return a certificate at the given width above an attained value, or infinity: more directions than eigenvalues.
+    """Return a certificate by inertia at the given relative width above an attained value, or infinity.
 
-    Where the zero padding matters most, on small maps, this is the one that is close enough.
+    On small maps, where the zero padding matters most, only this certificate is tight enough.
     """
     embedding = zero_padding_embedding(block.weight, block.axes) if block.padding_mode == "zeros" else None
     if embedding is None or width <= 2 * GAP_WITHIN:
@@ -321,7 +325,7 @@ def _inertia_log_upper(block: ConvolutionBlock, lower: float, width: float, seed
 
 
 def _torus_log_upper(block: ConvolutionBlock, lower: float, tolerance: float, vector: Tensor) -> float:
-    """Return the certificate of the best torus; the choice rests on estimates, the bound does not."""
+    """Return the certificate of the best torus; estimates decide only which torus is used."""
     relaxed = block.relaxation
     if relaxed.form.side <= SMALL_SIDE:
         squares = [float(torus_bound(relaxed.form, torus)) for torus in relaxed.smallest_tori]
@@ -351,14 +355,14 @@ def certificate_log(norm: float, log_factor: float = 0.0, slack: float = 0.0) ->
 def least_norm(
     contestants: Iterable[tuple[LinearMap, Tensor]], *, enough: float = 0.0, max_steps: int = 20
 ) -> tuple[float, int]:
-    """Return the least estimated norm among several maps and the number of its map; estimates come from below.
+    """Return the least estimated norm among several maps and the index of its map; estimates are from below.
 
-    A vector that nearly attains the norm of a map they all extend is a very good start: a few steps find what many
-    would from a random one. Ritz values only rise, so a map that has passed the best one so far is out of the race.
+    A vector that nearly attains the norm of a map they all extend is a good start: it needs far fewer steps than a
+    random one. Ritz values only increase, so a map is dropped as soon as it exceeds the best one so far.
 
     Args:
-        contestants: the maps, each with a start, which is laid into its smaller space as far as it fits.
-        enough: the first map whose estimate is at most this ends the contest.
+        contestants: the maps, each with a start vector, which is cropped or zero-padded to its smaller space.
+        enough: stop at the first map whose estimate is at most this.
         max_steps: the most Lanczos steps for each.
 
     >>> maps = [LinearMap.from_matrix(torch.diag(torch.tensor([1.0, d]))) for d in (3.0, 2.0, 4.0)]
@@ -385,13 +389,13 @@ def least_norm(
 
 
 def with_noise(vector: Tensor, seed: int) -> Tensor:
-    """Return a flat unit vector plus a random one of half its length, for a start that leaves no direction out."""
+    """Return a flat unit vector plus a random one of half its length, a start with a component in every direction."""
     noise = torch.randn(vector.numel(), generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
     return vector.flatten() + noise.to(vector.device) * (0.5 / math.sqrt(vector.numel()))
 
 
 def _laid(vector: Tensor, shape: tuple[int, ...]) -> Tensor:
-    """Return the vector in the corner of a space of zeros, cut where it does not fit."""
+    """Return the vector cropped or zero-padded to a shape."""
     laid = torch.zeros(shape, dtype=torch.float64, device=vector.device)
     part = tuple(slice(0, min(a, b)) for a, b in zip(shape, vector.shape, strict=True))
     laid[part] = vector[part].to(torch.float64)

@@ -1,8 +1,8 @@
-r"""Zero-padded convolutions embedded in a cylinder: one axis as it is, the others closed to a twisted torus.
+r"""Zero-padded convolutions embedded in a cylinder: one axis is kept, the others are closed to a twisted torus.
 
-Along the torus the map falls apart into frequencies; each leaves a zero-padded convolution on a line, with complex
-matrices as taps. Its Gram matrix is block banded, and a Cholesky factorisation that succeeds bounds its norm. Only the
-axes of the torus are relaxed, so the bound is about twice as close as that of the torus in all axes.
+A Fourier transform along the torus decomposes the map into one zero-padded convolution on a line per frequency, with
+complex matrices as taps. Its Gram matrix is block banded, and a successful Cholesky factorisation bounds its norm. Only
+the axes of the torus are relaxed, so the excess is about half that of the torus in all axes.
 """
 
 import itertools
@@ -44,7 +44,7 @@ Pairs = tuple[tuple[int, int], ...]
 
 @dataclass(frozen=True)
 class Cylinder:
-    """A convolution with one axis kept as it is and the others closed."""
+    """A convolution with one axis kept and the others closed to a torus."""
 
     axis: int  #: the number of the axis kept
     line: Axis  #: its geometry
@@ -60,7 +60,7 @@ class Cylinder:
 
     @property
     def places(self) -> int:
-        """Return the number of blocks of the Gram matrix: places of the line."""
+        """Return the number of blocks of the Gram matrix, one per position on the line."""
         return self.line.output_size if self.of_outputs else self.line.size
 
     @property
@@ -70,13 +70,13 @@ class Cylinder:
 
     @property
     def reach(self) -> int:
-        """Return how many places apart two blocks can be and still be coupled."""
+        """Return the block bandwidth of the Gram matrix."""
         reach = self.line.reach // self.line.stride if self.of_outputs else self.line.reach
         return min(reach, self.places - 1)
 
     @property
     def multiplications(self) -> float:
-        """Return about how many real multiplications the factorisations of all frequencies take."""
+        """Estimate the number of real multiplications of the factorisations of all frequencies."""
         b = self.reach
         each = self.places * float(self.side) ** 3 * (1 / 6 + b / 2 + b * (b + 1) / 2)
         return 4.0 * each * (math.prod(self.torus.sizes) / 2 + 1)
@@ -105,7 +105,7 @@ def zero_padding_cylinders(weight: Tensor, axes: Sequence[Axis]) -> list[Cylinde
 
 @lru_cache(maxsize=64)  # the same for every frequency
 def line_pairs(line: Axis, *, of_outputs: bool) -> Mapping[tuple[int, int], Pairs]:
-    r"""Return for two places ``i >= j`` of one side the pairs of taps that join them over a place of the other.
+    r"""Return for two positions ``i >= j`` of one side the pairs of taps that connect them via a position of the other.
 
     On the outputs, :math:`(A A^H)_{ij} = \sum W_k W_h^H` over taps with :math:`s i + d k = s j + d h` at an input that
     exists; on the inputs :math:`(A^H A)_{ij} = \sum W_k^H W_h` over the outputs that read both.
@@ -149,7 +149,7 @@ def line_blocks(cylinder: Cylinder, numerators: np.ndarray) -> dict[Pairs, Tenso
 
 
 def _inner_pairs(cylinder: Cylinder) -> list[Pairs]:
-    """Return the pairs of an inner place with the places 0, 1, ... further on, far from both ends of the line."""
+    """Return the pairs of taps of positions 0, 1, ... apart, far from both ends of the line."""
     line, of_outputs = cylinder.line, cylinder.of_outputs
     found = []
     for distance in range(line.reach // line.stride + 1 if of_outputs else line.reach + 1):
@@ -196,9 +196,8 @@ def line_is_definite(cylinder: Cylinder, blocks: Mapping[Pairs, Tensor], tau: fl
 def closed_is_definite(cylinder: Cylinder, blocks: Mapping[Pairs, Tensor], tau: float) -> bool:
     r"""Return whether :math:`\tau I - G(\theta)` is definite at every frequency of the line closed to a circle, too.
 
-    That is the torus in all axes, at one frequency of the others: looser than the line, and much cheaper. Either twist
-    is enough. Where one symbol does not hold the Gram matrix of the side (a stride on the inputs, dilation), nothing is
-    tried.
+    That is the torus in all axes, at one frequency of the others: looser than the line, and much cheaper. One twist is
+    enough. It is not tried with a stride on the inputs or a dilation, where the Gram matrix does not have one symbol.
     """
     line = cylinder.line
     if line.dilation != 1 or (line.stride != 1 and not cylinder.of_outputs):

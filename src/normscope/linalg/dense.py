@@ -1,4 +1,4 @@
-"""Norms of matrices, and of maps small enough for a Gram matrix: certified to rounding."""
+"""Norms of matrices, and of maps small enough for a Gram matrix, certified up to rounding."""
 
 import math
 from collections.abc import Iterator
@@ -275,7 +275,7 @@ def certified_eigenpair(gram: Tensor) -> tuple[float, Tensor]:
 
 
 def _inverse_iteration(factor: Tensor) -> Tensor:
-    """Return the vector that the inverse of a factorised matrix stretches most."""
+    """Return the leading eigenvector of the inverse of a factorised matrix."""
     # A fixed random start: one of equal entries is orthogonal to the leading vector of many matrices people write down.
     generator = torch.Generator().manual_seed(0)
     x = torch.randn(len(factor), 1, generator=generator, dtype=torch.float64).to(factor)

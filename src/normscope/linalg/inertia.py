@@ -1,4 +1,4 @@
-r"""Upper bounds for zero-padded convolutions by inertia: a torus, and proof that what exceeds leaves the window.
+r"""Upper bounds on zero-padded convolutions by inertia: singular values of a torus that the zero padding removes.
 
 On a torus C the zero-padded convolution is :math:`T = P_{out} C P_{in}`, and :math:`\|T\| \le \tau` says that
 :math:`H = \begin{pmatrix} \tau I & C \\ C^* & \tau I \end{pmatrix}` is non-negative on the window W, the pairs of
@@ -37,7 +37,7 @@ GAP_WITHIN = 2e-4
 
 
 @dataclass(frozen=True)
-class Excess:
+class SingularValuesAbove:
     r"""The symbols of a torus and what is known of their singular values above a level."""
 
     embedding: Embedding  #: the torus and its windows
@@ -115,7 +115,7 @@ def symbol_error(embedding: Embedding) -> float:
     return math.sqrt(float(embedding.form.absolute_sum)) * (gamma(taps + 8) + 2.0 * PHASE_ERROR)
 
 
-def count_above(embedding: Embedding, level: float, seed: int) -> Excess | None:
+def count_above(embedding: Embedding, level: float, seed: int) -> SingularValuesAbove | None:
     r"""Return how many singular values of the torus are above a level, proved from above; none where that fails.
 
     Estimated eigenvectors N of every :math:`S S^H` are lifted; a Cholesky factorisation of
@@ -152,7 +152,7 @@ def count_above(embedding: Embedding, level: float, seed: int) -> Excess | None:
     grams_error = float(gram_error(form)) + 2.0 * math.sqrt(absolute) * error + error * error
     proved = math.sqrt(square + margin + forming + grams_error) * (1.0 + 4 * UNIT_ROUNDOFF)
     count = int((above.sum(1).cpu() * torch.as_tensor(embedding.multiplicities)).sum())
-    return Excess(embedding, symbol, proved, count, values, vectors, factor, deflation)
+    return SingularValuesAbove(embedding, symbol, proved, count, values, vectors, factor, deflation)
 
 
 def leading_eigenpairs(grams: Tensor, own: Tensor, square: float, breadth: int, seed: int) -> tuple[Tensor, Tensor]:
@@ -183,7 +183,7 @@ def leading_eigenpairs(grams: Tensor, own: Tensor, square: float, breadth: int, 
 
 
 def _in_a_gap(values: Tensor, square: float) -> float:
-    """Return a number at or little above a square, as far as possible from all the values."""
+    """Return a number slightly above a square, in the middle of the widest gap between the values."""
     top = square * (1.0 + 2.0 * GAP_WITHIN)
     near = values[(values > square) & (values < top)].sort().values.cpu()
     edges = torch.cat([near.new_tensor([square]), near, near.new_tensor([top])])
@@ -192,8 +192,8 @@ def _in_a_gap(values: Tensor, square: float) -> float:
     return float(edges[best] + 0.5 * widths[best])
 
 
-def negative_directions(excess: Excess, trials: int) -> tuple[Tensor, Tensor] | None:
-    r"""Return k directions on which H is negative and which it maps out of the window, as far as single precision goes.
+def negative_directions(excess: SingularValuesAbove, trials: int) -> tuple[Tensor, Tensor] | None:
+    r"""Return k directions on which H is negative and which it maps out of the window, in single precision.
 
     The modes around the level, cut to what lies outside the window, span a space Y; on it
     :math:`Y^* H^{-1} Y` has as many negative eigenvalues as are needed, or the search has failed.
@@ -231,7 +231,7 @@ def negative_directions(excess: Excess, trials: int) -> tuple[Tensor, Tensor] | 
     return directions[0], directions[1]
 
 
-def _trial_modes(excess: Excess, trials: int) -> tuple[np.ndarray, Tensor, Tensor]:
+def _trial_modes(excess: SingularValuesAbove, trials: int) -> tuple[np.ndarray, Tensor, Tensor]:
     """Return the largest singular triples of the torus: frequency, and both vectors in single precision."""
     weights = torch.as_tensor(excess.embedding.multiplicities).unsqueeze(1).expand(excess.values.shape)
     order = excess.values.cpu().flatten().argsort(descending=True)
@@ -265,7 +265,7 @@ def _cut(
     return torch.cat(parts, dim=1)
 
 
-def _solved(excess: Excess, upper: Tensor, lower: Tensor) -> tuple[Tensor, Tensor]:
+def _solved(excess: SingularValuesAbove, upper: Tensor, lower: Tensor) -> tuple[Tensor, Tensor]:
     r"""Return :math:`H^{-1}` applied to pairs of modes, in single precision.
 
     :math:`z_o = (\tau^2 - S S^H)^{-1} (\tau y_o - S y_i)` and :math:`z_i = (y_i - S^H z_o) / \tau`; the inverse comes
@@ -282,13 +282,13 @@ def _solved(excess: Excess, upper: Tensor, lower: Tensor) -> tuple[Tensor, Tenso
 
 
 def _stacked(weights: Tensor, *modes: Tensor) -> Tensor:
-    """Return modes as real columns whose inner products are those of the functions they stand for."""
+    """Return modes as real columns with the same inner products as the functions they represent."""
     every = torch.cat([m * weights.to(m.device)[:, None, None] for m in modes], dim=1)
     return torch.cat([every.real, every.imag]).flatten(0, 1)
 
 
 def smallest_eigenvalue(matrix: Tensor) -> float:
-    """Return a certified lower bound on a positive smallest eigenvalue, about half of it; else minus infinity.
+    """Return a certified lower bound, about half, of a positive smallest eigenvalue; minus infinity if not positive.
 
     >>> 1.0 < smallest_eigenvalue(torch.diag(torch.tensor([3.0, 4.0], dtype=torch.float64))) < 3.0
     True
@@ -300,7 +300,7 @@ def smallest_eigenvalue(matrix: Tensor) -> float:
     return shift - cholesky_margin(len(matrix), float(shifted.diagonal().sum()) * (1.0 + 1e-9))
 
 
-def remainder(excess: Excess, upper: Tensor, lower: Tensor) -> float:
+def remainder(excess: SingularValuesAbove, upper: Tensor, lower: Tensor) -> float:
     r"""Return :math:`\|R\|_F^2 / \lambda_{\min}(A)` from above, rounding included; infinity where A is not definite."""
     embedding, tau, symbol = excess.embedding, excess.level, excess.symbol
     if upper.shape[-1] < excess.count:

@@ -1,4 +1,4 @@
-"""Lanczos on the Gram operator with a random start: attained lower bounds, upper bounds with probability."""
+"""Lanczos on the Gram operator with a random start: attained lower bounds and probabilistic upper bounds."""
 
 from __future__ import annotations
 
@@ -117,7 +117,7 @@ def _log_target(dimension: int, delta: float) -> float:
 
 @dataclass(frozen=True)
 class KrylovBounds:
-    """What a Lanczos run proved about a norm."""
+    """Bounds on a norm from a Lanczos run."""
 
     lower: float  #: an attained value of the norm, rounding accounted for
     probable: float  #: an upper bound that holds with probability at least ``1 - delta`` (``inf`` if not asked for)
@@ -140,7 +140,7 @@ def lanczos_norm(
     target: float = math.inf,
     reorthogonalise: bool = True,
 ) -> KrylovBounds:
-    r"""Return an attained value of the norm of a map and, where ``delta`` is given, an upper bound with probability.
+    r"""Return an attained value of the norm of a map and, if ``delta`` is given, a probabilistic upper bound.
 
     Symmetric Lanczos on :math:`A^T A` or :math:`A A^T`, whichever acts on the smaller space, from a Gaussian start
     (uniform direction). Full reorthogonalisation keeps the basis orthonormal at the cost of ``k N`` numbers read per
@@ -203,11 +203,11 @@ class _Recurrence:
 
     @property
     def may_continue(self) -> bool:
-        """Return whether there is room, and reason, for another step."""
+        """Return whether another step is possible."""
         return self.steps < len(self.diagonal) and not self.exhausted
 
     def step(self) -> None:
-        """Apply the map once and its adjoint once: one more pair of coefficients, and one more vector."""
+        """Apply the map and its adjoint once each; append a pair of coefficients and a basis vector."""
         k, basis = self.steps, self.basis
         image = self._image(basis[k].reshape(self.map.domain_shape))
         following = self.map.adjoint(image).reshape(-1)
@@ -231,7 +231,7 @@ class _Recurrence:
             torch.div(following, float(self.coupling[k]), out=basis[self.steps])
 
     def _image(self, vector: Tensor) -> Tensor:
-        """Return the image of a vector; the first one shows whether the map must be scaled."""
+        """Return the image of a vector; scale the map if the first image is very large or small."""
         image = self.map.apply(vector)
         if self.steps == 0 and image.numel():
             exponent = math.frexp(float(image.abs().max()))[1]  # 0 for zero, NaN and infinity
@@ -320,7 +320,7 @@ def _probable(run: _Recurrence, delta: float, apply_error: float) -> float:
 
 
 def operator_norm(map: LinearMap, *, tolerance: float = 1e-2, delta: float = 1e-9, seed: int = 0) -> NormBounds:
-    r"""Return an attained value and a probable upper bound on the norm of a linear map; a certificate is the caller's.
+    r"""Return an attained value and a probabilistic upper bound on the norm of a linear map, without a certificate.
 
     Returns:
         The bounds. They assume that one application is computed to relative accuracy ``APPLY_ERROR`` in norm.

@@ -1,4 +1,4 @@
-"""What floating-point arithmetic may have done to a number: the constants of rounding error analysis."""
+"""Rounding error analysis: error constants, exact scaling by powers of two, and the Schur test."""
 
 import math
 
@@ -35,7 +35,7 @@ def gamma(operations: int, *, complex_arithmetic: bool = False) -> float:
 
 
 def root_above(square: float) -> float:
-    """Return a number above the square root, the roundings of the root and of a sum under it included.
+    """Return an upper bound of the square root of a computed number, rounding included.
 
     >>> root_above(2.0) > math.sqrt(2.0)
     True

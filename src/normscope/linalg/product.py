@@ -1,4 +1,4 @@
-"""The norm of a product of many matrices, in the log domain and with its rounding accounted for."""
+"""Certified norms of products of many matrices, in the log domain."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class _Ball:
 
     @classmethod
     def of(cls, matrix: Tensor, log_radius: float, exponent: int = 0) -> _Ball:
-        """Return the ball around a matrix times a power of two, which is taken out exactly."""
+        """Return the ball around a matrix times a power of two; the matrix is rescaled exactly."""
         scaled, log = to_unit_scale(matrix)
         exponent += round(log / LOG_2)
         size = float(torch.linalg.matrix_norm(scaled)) if scaled.numel() else 0.0

@@ -1,4 +1,4 @@
-"""The largest eigenvalue of a symmetric operator that has changed a little since it was last looked at."""
+"""The largest eigenvalue of a slowly changing symmetric operator, started from earlier eigenvectors."""
 
 import math
 from collections.abc import Callable
@@ -13,94 +13,94 @@ from normscope.linalg.accumulated import dots, length
 from normscope.linalg.thick_restart import BASIS_BYTES
 
 Apply = Callable[[Tensor], Tensor]
-#: Vectors to remember, if they fit into :data:`normscope.linalg.thick_restart.BASIS_BYTES`.
+#: Eigenvectors to keep for the next operator, if they fit into :data:`normscope.linalg.thick_restart.BASIS_BYTES`.
 KEPT = 8
-#: Vectors of a basis with which the search makes progress, whatever memory is set aside.
+#: The fewest basis vectors with which the iteration makes progress, whatever the memory limit.
 FEWEST = 6
-#: How much smaller the residual of a search without memory must be: at first it may be small at the second eigenvalue.
+#: Factor on the tolerance without earlier eigenvectors: the residual may first become small at the second eigenvalue.
 COLD = 0.1
-#: How much more a direction may have grown than its equal part of a product shows.
+#: Safety factor on how much one direction may have grown, beyond an equal share of the deviation observed.
 DOUBT = 2.0
-#: Vectors by which a basis grows.
+#: Vectors by which the basis grows at a time.
 GROWTH = 8
-#: The part of a vector that is left where one subtraction of its components along a basis is enough.
+#: One pass of Gram-Schmidt is enough where at least this part of the vector is left.
 MUCH = 0.7
-#: A direction of which less than this is new is not worth a product.
+#: A direction is multiplied only if at least this part of it is new.
 NEW = 1e-3
 
 
 @dataclass(frozen=True)
-class Followed:
-    r"""The largest eigenpair of an operator ``A``, and what to start from the next time."""
+class TrackedEigenpair:
+    r"""The largest eigenpair of an operator ``A``, and the start for the next operator."""
 
     #: the largest Ritz value :math:`\theta` over the directions that were multiplied; attained, so the largest
     #: eigenvalue is not below it
     value: float
     residual: float  #: :math:`\|A x - \theta x\|`; an eigenvalue lies within this distance
-    estimate: float  #: the largest eigenvalue of the model of ``A``, which also holds what is remembered
-    converged: bool  #: whether the residual is small enough, and a look at other directions found nothing larger
-    products: int  #: products with ``A`` that were made
-    vectors: Tensor  #: orthonormal rows near the leading eigenvectors, to be remembered
+    estimate: float  #: the largest eigenvalue of the model of ``A``, earlier eigenvectors included
+    converged: bool  #: whether the residual is small enough and the check of other directions found nothing larger
+    products: int  #: number of products with ``A``
+    vectors: Tensor  #: orthonormal rows near the leading eigenvectors, for the next operator
     values: np.ndarray  #: their eigenvalues in the model
-    search: Tensor  #: where to look next for what the remembered vectors do not see
+    search: Tensor  #: a direction outside these vectors, to be checked next time
 
 
-class Search:
-    r"""Looks for the largest eigenvalue of an operator, some products at a time.
+class EigenvalueTracker:
+    r"""Computes the largest eigenvalue of an operator, a few products at a time.
 
     The operator is modelled by a matrix ``M`` on a basis ``V``, at first :math:`\operatorname{diag}(\theta)` on the
-    vectors that are remembered of an earlier operator. Each product is made with what is new in the leading eigenvector
-    :math:`x = V^T c` of the model; the part of :math:`A x` outside the basis joins it, and the model becomes the
-    nearest one that is right on ``x``,
+    eigenvectors of an earlier operator. Each product is with the new part of the model's leading eigenvector
+    :math:`x = V^T c`; the part of :math:`A x` outside the basis is added to it, and the model becomes the nearest one
+    that is exact on ``x``,
 
     .. math:: M \leftarrow (I - c c^T) M (I - c c^T) + y c^T + c y^T - (c^T y) c c^T, \qquad y = V A x .
 
-    So old eigenvectors of nearby eigenvalues, which a Krylov space would have to find again, cost no products; without
-    any this is the Lanczos method. If a product gives less than the model expected, all that is remembered shrinks by
-    the same factor. The value is the Rayleigh-Ritz value over the directions multiplied now; nothing remembered enters
-    it.
+    So earlier eigenvectors of nearby eigenvalues, which a Krylov method would have to find again, cost no products;
+    without any this is the Lanczos method. If a product is smaller than the model predicts, all earlier eigenvalues
+    shrink by the same factor. The value is the Rayleigh-Ritz value over the directions multiplied with this operator;
+    earlier eigenvalues do not enter it.
 
-    A small residual does not tell that the eigenvalue is the largest: another direction may have overtaken. So a search
-    from remembered vectors ends with a product of the sum of all directions that were not multiplied, among them one
-    outside the basis that is followed from search to search by a power iteration. By how much that differs from what
-    the model expects, one of them may have grown; if that could make it the largest, what came out of the product is
-    multiplied as well. Where this finds something larger, the search goes on. A search from a random vector has no such
-    directions; its residual must be smaller by the factor :data:`COLD` instead.
+    A small residual does not prove that the eigenvalue is the largest: another one may have overtaken it. So a run that
+    starts from earlier eigenvectors ends with a product with the sum of all directions not multiplied yet, among them
+    one outside the basis that a power iteration continues from run to run. One of these directions may have grown by as
+    much as the product differs from the model; if that could make it the largest, the product itself is multiplied as
+    well. If that finds a larger value, the iteration continues. A run from a random vector has no such directions; its
+    residual must be smaller by the factor :data:`COLD` instead.
 
     Args:
-        start: a random vector, or what was found of an earlier operator.
-        tolerance: relative residual to reach from what was found earlier.
+        start: a random vector, or the result for an earlier operator.
+        tolerance: the relative residual to reach when starting from an earlier result.
 
     Attributes:
-        products: products made so far.
-        done: whether nothing more is to be found.
+        products: number of products so far.
+        done: whether the eigenvalue has converged.
 
     >>> d = torch.arange(1.0, 101.0, dtype=torch.float64)
-    >>> search = Search(torch.ones(100, dtype=torch.float64), tolerance=1e-4)
+    >>> search = EigenvalueTracker(torch.ones(100, dtype=torch.float64), tolerance=1e-4)
     >>> search.advance(lambda v: d * v, 60)
     >>> round(search.found().value, 4)
     100.0
-    >>> search = Search(search.found(), tolerance=1e-2)
+    >>> search = EigenvalueTracker(search.found(), tolerance=1e-2)
     >>> search.advance(lambda v: d * v + 0.1 * v.flip(0), 4)
     >>> round(search.found().value, 2), search.done, search.products
     (100.0, True, 2)
     """
 
-    def __init__(self, start: Tensor | Followed, *, tolerance: float = 1e-2) -> None:
+    def __init__(self, start: Tensor | TrackedEigenpair, *, tolerance: float = 1e-2) -> None:
         self._tolerance = COLD * tolerance if isinstance(start, Tensor) else tolerance
         if isinstance(start, Tensor):
             self._model, self._search = _Model(start[None], np.zeros(1)), start
         else:
             self._model, self._search = _Model(start.vectors, start.values), start.search
-        self._looks = 0 if isinstance(start, Tensor) else 2  # at what was not multiplied, still to be made
+        self._looks = 0 if isinstance(start, Tensor) else 2  # products left for checking other directions
         self.products, self.done = 0, False
 
     def advance(self, apply: Apply, products: int) -> None:
-        """Make at most so many products, fewer if that is enough.
+        """Make products until convergence, at most a given number.
 
         Args:
-            apply: multiplies a vector by the operator; the same operator each time.
-            products: the most products to make.
+            apply: multiplies a vector by the operator; the same operator in every call.
+            products: the maximum number of products.
 
         Raises:
             InputError: if no product is allowed.
@@ -124,37 +124,41 @@ class Search:
             self.done = self._looks <= 0 and self._model.settled(self._tolerance)
 
     def _unseen(self) -> np.ndarray | None:
-        """Return the sum of all that was not multiplied, or what is new in what came out of that."""
+        """Return the sum of all directions not multiplied yet or, after that, the new part of its image."""
         return self._model.unmultiplied(self._search) if self._looks == 2 else self._model.last_image()
 
     def _make_room(self) -> None:
-        """See to it that the basis can take two more vectors; if memory is short, keep the leading eigenvectors."""
+        """Make room for two more basis vectors; if memory is short, keep only the leading eigenvectors."""
         model, most = self._model, max(FEWEST, _affordable(self._search))
         if model.filled + 2 > most:
             self._model = _Model(*model.leading(min(KEPT, most // 2)))
         if self._model.filled + 2 > len(self._model.basis):
             self._model.grow()
 
-    def found(self) -> Followed:
-        """Return what is known after at least one product."""
+    def found(self) -> TrackedEigenpair:
+        """Return the result after at least one product."""
         value, residual = self._model.ritz()
         vectors, values = self._model.leading(min(KEPT, _affordable(self._search)))
         converged = self.done and self._model.settled(self._tolerance)
-        return Followed(value, residual, float(values[0]), converged, self.products, vectors, values, self._search)
+        return TrackedEigenpair(
+            value, residual, float(values[0]), converged, self.products, vectors, values, self._search
+        )
 
 
 def _affordable(like: Tensor) -> int:
-    """Return how many vectors fit into the memory that is set aside, at least one."""
+    """Return how many vectors fit into the memory limit, at least one."""
     return max(1, BASIS_BYTES // (like.numel() * like.element_size()))
 
 
 class _Model:
-    """An operator on a basis: right on the directions it was multiplied with, remembered elsewhere."""
+    """A model of the operator on a basis: exact on multiplied directions, from earlier eigenvalues elsewhere."""
 
     def __init__(self, vectors: Tensor, values: np.ndarray) -> None:
         self.basis = vectors.new_empty(len(vectors) + GROWTH, vectors.shape[1])
-        self.old, self.share = np.zeros(0), 1.0  # remembered values, and how much of them still holds
-        self.known = self.images = np.zeros((0, 0))  # directions that were multiplied, in coordinates, one a row
+        self.old, self.share = np.zeros(0), 1.0  # earlier eigenvalues, and a common factor on them
+        self.known = self.images = np.zeros(
+            (0, 0)
+        )  # multiplied directions and their images, one row each, in basis coordinates
         for vector, value in zip(vectors, values, strict=True):
             if self._join(vector) > 0.0:
                 self.old[-1] = value
@@ -170,18 +174,18 @@ class _Model:
         self.basis = torch.cat([self.basis[: self.filled], more])
 
     def _join(self, vector: Tensor, coordinates: Tensor | None = None) -> float:
-        """Add what a vector has outside the basis to it, and return its length; rounding is left out.
+        """Add the component of a vector outside the basis to the basis; return its length (zero if only rounding).
 
         Args:
-            vector: the vector; it is not changed.
-            coordinates: its inner products with the basis, if they are known.
+            vector: the vector, left unchanged.
+            coordinates: its inner products with the basis, if known.
         """
         rows, new = self.basis[: self.filled], self.basis[self.filled]
         before = length(vector)
         new.copy_(vector)
         self._subtract(new, dots(rows, vector) if coordinates is None else coordinates)
         rest = length(new)
-        if rest < MUCH * before:  # much was subtracted, and its rounding is large beside what is left
+        if rest < MUCH * before:  # so much cancelled that its rounding matters
             self._subtract(new, dots(rows, new))
             rest = length(new)
         if not rest > 100 * torch.finfo(vector.dtype).eps * before:
@@ -197,7 +201,7 @@ class _Model:
             vector.addmv_(self.basis[: self.filled].mT, coordinates.to(vector), alpha=-1)
 
     def _fresh(self, coordinates: np.ndarray) -> np.ndarray | None:
-        """Return the unit direction of what was not multiplied yet, if that is enough."""
+        """Return the normalized part of a direction not multiplied yet, or ``None`` if it is too small."""
         scale = float(np.linalg.norm(coordinates))
         for _ in range(2):
             coordinates = coordinates - (self.known @ coordinates) @ self.known
@@ -205,7 +209,7 @@ class _Model:
         return coordinates / rest if rest > NEW * scale else None
 
     def leading_direction(self) -> np.ndarray | None:
-        """Return what is new in the model's leading eigenvector, or else the newest direction of the basis."""
+        """Return the new part of the model's leading eigenvector, or else the newest direction of the basis."""
         leading = self._fresh(np.linalg.eigh(self.matrix())[1][:, -1])
         return self.newest_direction() if leading is None else leading
 
@@ -215,21 +219,21 @@ class _Model:
         return next((c for c in map(self._fresh, units) if c is not None), None)
 
     def unmultiplied(self, vector: Tensor) -> np.ndarray | None:
-        """Return the sum of all directions that were not multiplied; a vector outside the basis becomes one of them."""
+        """Return the sum of all directions not multiplied yet, after adding a vector to the basis."""
         self._join(vector)
         return self._fresh(np.ones(self.filled))
 
     def last_image(self) -> np.ndarray | None:
-        """Return what is new in the last product, or else the newest direction of the basis."""
+        """Return the new part of the last product, or else the newest direction of the basis."""
         image = self._fresh(self.images[-1])
         return self.newest_direction() if image is None else image
 
     def refresh(self, direction: np.ndarray, apply: Apply) -> tuple[Tensor, float]:
-        """Multiply a direction, and make the model right on it.
+        """Multiply a direction, and make the model exact on it.
 
         Returns:
-            The product; and if the direction is the sum of all that were not multiplied, the largest eigenvalue that
-            one of them may have.
+            The product, and the largest eigenvalue that a direction not multiplied yet may have (meaningful if the
+            direction is the sum of all of those).
         """
         rows = self.basis[: self.filled]
         vector = torch.as_tensor(direction, device=rows.device).to(rows.dtype) @ rows
@@ -249,15 +253,15 @@ class _Model:
         self.images = np.vstack([self.images, image])
         return product, possible
 
-    def _possible(self, surprise: np.ndarray) -> float:
-        """Return the largest eigenvalue that a direction not multiplied may have if one of them is what surprised."""
+    def _possible(self, deviation: np.ndarray) -> float:
+        """Return the largest eigenvalue a direction not multiplied may have, given a deviation from the model."""
         rest = np.linalg.svd(self.known, full_matrices=True)[2][len(self.known) :]
         values, vectors = np.linalg.eigh(rest @ self.matrix() @ rest.T)
-        parts = np.abs(vectors.T @ (rest @ surprise))
+        parts = np.abs(vectors.T @ (rest @ deviation))
         return float((values + DOUBT * len(values) ** 0.5 * parts).max(initial=-math.inf))
 
     def matrix(self) -> np.ndarray:
-        """Return the model: right on what was multiplied, what is remembered on the rest."""
+        """Return the model as a matrix: exact on multiplied directions, earlier eigenvalues on the rest."""
         rest = np.eye(self.filled) - self.known.T @ self.known
         mixed = self.images.T @ self.known
         twice = self.known.T @ (self.known @ self.images.T) @ self.known
@@ -271,19 +275,19 @@ class _Model:
         return float(values[-1]), vectors[:, -1]
 
     def ritz(self) -> tuple[float, float]:
-        """Return that value with the residual of its vector."""
+        """Return the largest Ritz value and the residual of its vector."""
         value, weights = self._pair()
         return value, float(np.linalg.norm(weights @ self.images - value * (weights @ self.known)))
 
     def settled(self, tolerance: float) -> bool:
-        """Return whether the residual is small enough, and nothing that is remembered leads instead."""
+        """Return whether the residual is small enough and no earlier eigenvalue is larger."""
         if not len(self.known):
             return False
         value, residual = self.ritz()
         return max(residual, float(np.linalg.eigvalsh(self.matrix())[-1]) - value) <= tolerance * abs(value)
 
     def leading(self, count: int) -> tuple[Tensor, np.ndarray]:
-        """Return the leading eigenvectors of the model, as vectors, and their values, largest first."""
+        """Return the leading eigenvectors of the model and their eigenvalues, largest first."""
         values, vectors = np.linalg.eigh(self.matrix())
         chosen = vectors[:, ::-1][:, :count].T.copy()
         rows = torch.as_tensor(chosen, device=self.basis.device).to(self.basis.dtype)

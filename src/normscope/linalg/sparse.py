@@ -1,4 +1,4 @@
-"""A convolution as a sparse matrix: for few channels the cheapest way to its Gram matrix."""
+"""Convolutions as sparse matrices: with few channels the cheapest way to the Gram matrix."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def sparse_gram(matrix: csr_array) -> Tensor:
 
 
 def convolution_reads(axes: Sequence[Axis], padding_mode: str) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Return every (output position, input position, tap) that belong together, positions and taps flattened."""
+    """Return all triples (output, input, tap) such that the output reads the input with the tap, as flat indices."""
     outputs = inputs = taps = np.zeros((1, 1), dtype=np.int64)
     for axis in axes:
         output, source, tap = axis_reads(axis, padding_mode)
@@ -64,7 +64,7 @@ def convolution_reads(axes: Sequence[Axis], padding_mode: str) -> tuple[np.ndarr
 
 
 def axis_reads(axis: Axis, padding_mode: str) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Return every (output position, input position, tap) of one axis that belong together."""
+    """Return the same triples for one axis."""
     if padding_mode == "zeros":
         source = {i: i for i in range(axis.size)}
     else:

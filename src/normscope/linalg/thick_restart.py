@@ -51,7 +51,7 @@ def eigenpairs(
     size: int | None = None,
     project: Apply | None = None,
     keep_basis: bool = False,
-    told: Callable[[int, np.ndarray], None] | None = None,
+    progress: Callable[[int, np.ndarray], None] | None = None,
 ) -> Eigenpairs:
     r"""Return the largest and smallest eigenvalues of a symmetric operator, with vectors, residuals and errors.
 
@@ -69,11 +69,11 @@ def eigenpairs(
         size: vectors of the basis; by default as many as are useful and fit into :data:`BASIS_BYTES`.
         project: an orthogonal projector ``P``; the operator is then ``P A P`` on the range of ``P``.
         keep_basis: also return the basis and the operator on it.
-        told: called after each product with their number and the wanted Ritz values.
+        progress: called after each product with their number and the wanted Ritz values.
 
     Returns:
-        The pairs. Those that have not converged are marked. A ``KeyboardInterrupt`` ends the search; what is known by
-        then is returned.
+        The pairs. Those that have not converged are marked. A ``KeyboardInterrupt`` ends the iteration and returns the
+        current pairs.
 
     Raises:
         InputError: if no eigenvalue is wanted, or more than there are.
@@ -93,8 +93,8 @@ def eigenpairs(
     try:
         while run.products < max_products and not run.done():
             run.step()
-            if told is not None:
-                told(run.products, run.ritz()[0])
+            if progress is not None:
+                progress(run.products, run.ritz()[0])
     except KeyboardInterrupt:
         run.stopped = True
     return run.result(keep_basis=keep_basis)
@@ -132,7 +132,7 @@ class Lanczos:
         self.exhausted = not (norm > 0.0 and self._fresh(first / norm if norm else first, 0))
 
     def _fresh(self, vector: Tensor, at: int) -> bool:
-        """Put a vector into the basis, orthogonal to those before; tell whether anything was left of it."""
+        """Orthogonalize a vector and add it to the basis; return whether it was independent."""
         vector = orthogonalized(vector.clone(), self.basis[:at])
         norm = length(vector)
         if norm <= 100 * torch.finfo(vector.dtype).eps:
@@ -169,7 +169,7 @@ class Lanczos:
         self.exhausted = settled or self.filled >= self.dimension or not self._fresh(self.project(random), k + 1)
 
     def _orthogonalize(self, image: Tensor, k: int) -> None:
-        """Take out the components that the recurrence knows, then what rounding left, again only if that was much."""
+        """Subtract the components known from the recurrence, then those left by rounding, twice if they are large."""
         known = np.flatnonzero(self.matrix[k, : k + 1])
         factors = torch.as_tensor(self.matrix[k, known], device=image.device).to(image.dtype)
         for place, factor in zip(known.tolist(), factors.tolist(), strict=True):
@@ -180,7 +180,7 @@ class Lanczos:
             orthogonalized(image, self.basis[: k + 1])
 
     def ritz(self) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
-        """Return wanted Ritz values, their coordinates, residuals and errors, largest first."""
+        """Return the wanted Ritz values, their coordinates, residuals and errors, largest value first."""
         values, vectors = np.linalg.eigh(self.matrix[: self.filled, : self.filled])
         chosen = self._ends(len(values), self.largest, self.smallest)
         rounding = float(torch.finfo(self.basis.dtype).eps) * self.scale  # the recurrence does not see it
@@ -193,13 +193,13 @@ class Lanczos:
 
     @staticmethod
     def _ends(count: int, largest: int, smallest: int) -> np.ndarray:
-        """Return the places of the largest and smallest of some ascending values, the largest first."""
+        """Return the indices of the largest and smallest of some ascending values, the largest first."""
         top = list(range(count - 1, max(count - largest, 0) - 1, -1))
         bottom = [i for i in range(min(smallest, count) - 1, -1, -1) if i not in top]
         return np.array([*top, *bottom], dtype=int)
 
     def accurate(self, values: np.ndarray, residuals: np.ndarray) -> np.ndarray:
-        """Tell which residuals are small enough."""
+        """Return which residuals are small enough."""
         floor = FLOOR * torch.finfo(self.basis.dtype).eps * self.scale
         small: np.ndarray = residuals <= np.maximum(self.tolerance * np.abs(values), floor)
         return small
@@ -231,7 +231,7 @@ class Lanczos:
         self.filled = len(kept)
 
     def result(self, *, keep_basis: bool) -> Eigenpairs:
-        """Return what is known."""
+        """Return the eigenpairs found so far."""
         if not self.filled:
             none = np.zeros(0)
             return Eigenpairs(none, none, none, none.astype(bool), self.basis[:0].clone(), self.products, self.stopped)

@@ -124,7 +124,7 @@ def zero_padding_tori(axes: Sequence[Axis], *, extra: int = 0) -> list[Torus]:
 
 
 def _offset_and_phase(axis: Axis, tap: int, sublattices: bool) -> tuple[int, int]:
-    """Return where a tap sits: its offset in steps of the stride and its phase."""
+    """Return the offset of a tap, in steps of the stride, and its phase."""
     return (tap, 0) if axis.stride == 1 and sublattices else divmod(axis.dilation * tap, axis.stride)
 
 
@@ -262,7 +262,7 @@ def torus_map(form: Polyphase, torus: Torus) -> LinearMap:
 
 
 def wrapped(X: Tensor, torus: Torus, left: Sequence[int], right: Sequence[int]) -> Tensor:
-    """Return a batch on the torus continued beyond its seams, with the signs of the twists.
+    """Return a batch on the torus extended beyond its seams, with the signs of the twists.
 
     >>> wrapped(torch.tensor([[[1.0, 2.0]]]), Torus((2,), (1,)), [1], [1]).tolist()
     [[[-2.0, 1.0, 2.0, -1.0]]]
@@ -275,7 +275,7 @@ def wrapped(X: Tensor, torus: Torus, left: Sequence[int], right: Sequence[int]) 
 
 
 def folded(X: Tensor, torus: Torus, left: Sequence[int], right: Sequence[int]) -> Tensor:
-    """Return the adjoint of :func:`wrapped`: what lies beyond the seams is added where it came from.
+    """Return the adjoint of :func:`wrapped`: entries beyond the seams are added to those they copy.
 
     >>> folded(torch.tensor([[[1.0, 2.0, 3.0, 4.0]]]), Torus((2,), (1,)), [1], [1]).tolist()
     [[[-2.0, 2.0]]]
@@ -304,7 +304,7 @@ Window = tuple[np.ndarray, ...]
 
 @dataclass(frozen=True)
 class Embedding:
-    r"""A zero-padded convolution as what windows see of one on a torus: :math:`T = P_{out} C P_{in}`."""
+    r"""A zero-padded convolution as the restriction of one on a torus to windows: :math:`T = P_{out} C P_{in}`."""
 
     form: Polyphase  #: the polyphase kernel, with at most as many rows as columns
     torus: Torus  #: the torus; functions change their sign across every seam
@@ -326,7 +326,7 @@ class Embedding:
         return replace(self, form=replace(self.form, taps=self.form.taps * factor))
 
     def outside(self, window: Window, origins: np.ndarray) -> np.ndarray:
-        r"""Return what the Fourier modes at some frequencies have in common outside a window.
+        r"""Return the inner products of Fourier modes outside a window.
 
         :math:`\frac1m \sum_{p \notin W} e^{i (\theta_g - \theta_f) p}` for the frequencies f of the torus, one a row,
         and the given g, one a column.
@@ -383,7 +383,7 @@ def zero_padding_embedding(weight: Tensor, axes: Sequence[Axis]) -> Embedding | 
 
 
 def _outputs(axis: Axis, size: int) -> np.ndarray:
-    """Return the positions of the outputs that read an input at all, the others being zero."""
+    """Return a mask of the outputs that read at least one input; the others are zero."""
     members = np.zeros(size, dtype=bool)
     first = max(0, -(-(axis.padding - axis.reach) // axis.stride))
     last = min(axis.output_size - 1, (axis.size - 1 + axis.padding) // axis.stride)
@@ -392,7 +392,7 @@ def _outputs(axis: Axis, size: int) -> np.ndarray:
 
 
 def _inputs(axis: Axis, size: int, phase: int) -> np.ndarray:
-    """Return the positions of the inputs of one phase."""
+    """Return a mask of the inputs of one phase."""
     members = np.zeros(size, dtype=bool)
     shifted = np.arange(axis.size) + axis.padding - phase
     members[shifted[shifted % axis.stride == 0] // axis.stride % size] = True

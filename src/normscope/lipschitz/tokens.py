@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from normscope.core.memory import available
-from normscope.operators.expression import Expr, LinearOp, Track, between, evaluate, track, tracks
+from normscope.operators.expression import Expr, LinearOp, TrackedAxis, between, evaluate, track_axes, track_axis
 
 #: Largest side of a matrix that is formed for a segment acting token by token.
 LARGEST_MATRIX = 20_000
@@ -65,7 +65,7 @@ class Projected:
 
     selection: Selection  #: S
     projection: Expr  #: the expression of P
-    place: Track  #: how many tokens it treats alike, and their stride
+    place: TrackedAxis  #: how many tokens it treats alike, and their stride
     factor: Tensor  #: the diagonal of D
 
     @property
@@ -106,7 +106,7 @@ class TokenMatrices:
     def __init__(self, kept_bytes: int = KEPT_BYTES) -> None:
         self.kept_bytes = kept_bytes
         self.gains: dict[tuple[int, int], tuple[float, float] | None] = {}
-        self._kept: dict[tuple[int, int, Track], Known] = {}
+        self._kept: dict[tuple[int, int, TrackedAxis], Known] = {}
 
     def matrix(self, source: Expr, target: Expr, axis: Axis | None = None) -> Tensor | None:
         """Return the matrix by which a map treats every token, or ``None`` if it does not treat tokens alike.
@@ -123,7 +123,7 @@ class TokenMatrices:
         if axis is None:
             return None
         (n, s), _ = axis
-        places = tracks(source, target, (n, s))
+        places = track_axes(source, target, (n, s))
         width = source.numel // n
         tallest = max(e.numel for e in between(source, target)) // n if target.id != source.id else width
         fits = width * tallest <= SMALL_MATRIX or 6 * 8 * width * tallest < available()  # with a few copies
@@ -143,7 +143,7 @@ class TokenMatrices:
                     found.pop(item.id, None)
         return _dense(found[target.id])
 
-    def _missing(self, source: Expr, target: Expr, axis: Track, found: dict[int, Known]) -> list[Expr]:
+    def _missing(self, source: Expr, target: Expr, axis: TrackedAxis, found: dict[int, Known]) -> list[Expr]:
         """Return the expressions still to be computed, in order; what is kept of those below goes into ``found``."""
         missing: dict[int, Expr] = {}
         stack = [target]
@@ -157,7 +157,7 @@ class TokenMatrices:
                 stack.extend(expr.inputs)
         return [missing[key] for key in sorted(missing)]
 
-    def _keep(self, key: tuple[int, int, Track], matrix: Known) -> None:
+    def _keep(self, key: tuple[int, int, TrackedAxis], matrix: Known) -> None:
         """Keep a matrix; those kept longest make room for it."""
         self._kept[key] = matrix
         sizes = [8 * m.numel() if isinstance(m, Tensor) else 16 * m.shape[0] for m in self._kept.values()]
@@ -168,10 +168,10 @@ class TokenMatrices:
 
 
 #: The matrix of an operand on one token, and the stride of tokens in it; ``None`` for a constant.
-Operand = tuple[Known, Track] | None
+Operand = tuple[Known, TrackedAxis] | None
 
 
-def _applied(expr: Expr, known: Sequence[Operand], n: int, place: Track) -> Known:
+def _applied(expr: Expr, known: Sequence[Operand], n: int, place: TrackedAxis) -> Known:
     """Return the matrix on one token after an operation, from those of its operands."""
     op = expr.op
     if op is None:
@@ -228,7 +228,7 @@ def _multiplied(weight: Tensor, matrix: Known) -> Tensor:
     return torch.matmul(weight.to(torch.float64), blocks).reshape(len(blocks) * rows, -1)
 
 
-def _moved(op: LinearOp, expr: Expr, before: Track, after: Track) -> tuple[Tensor, Tensor] | None:
+def _moved(op: LinearOp, expr: Expr, before: TrackedAxis, after: TrackedAxis) -> tuple[Tensor, Tensor] | None:
     """Return which row of a token each row is after an operation that moves entries, and its sign (zero: none).
 
     Entries are numbered and the operation is looked at: what it gives must be plus or minus a number within the
@@ -251,7 +251,7 @@ def _moved(op: LinearOp, expr: Expr, before: Track, after: Track) -> tuple[Tenso
     return (rows, sign) if bool((images[1] == noise[rows, 0] * sign).all()) else None
 
 
-def _column_by_column(expr: Expr, known: Sequence[Operand], n: int, place: Track) -> Tensor:
+def _column_by_column(expr: Expr, known: Sequence[Operand], n: int, place: TrackedAxis) -> Tensor:
     """Apply an operation to the columns of matrices: every token takes one of its own, so one pass takes n of them."""
     dense = [None if item is None else (_dense(item[0]), item[1]) for item in known]
     width = next(item[0].shape[1] for item in dense if item is not None)
@@ -282,7 +282,7 @@ def token_matrices(source: Expr, target: Expr, most: int = LARGEST_STACK) -> tup
     rows = source.numel // width if width else 0
     if rows == 0 or target.numel % rows or target.numel * width > most:
         return None
-    found = track(source, target, (rows, width)) if rows > 1 else ((1, target.numel), True)
+    found = track_axis(source, target, (rows, width)) if rows > 1 else ((1, target.numel), True)
     if found is None:
         return None
     (_, stride), _ = found
@@ -302,7 +302,7 @@ def token_axis(source: Expr, target: Expr, wanted: tuple[int, int] | None = None
     spans = {(math.prod(shape[a:b]), math.prod(shape[b:])) for b in range(1, len(shape) + 1) for a in range(b)}
     for n, s in sorted(spans, reverse=True) if wanted is None else [wanted]:
         if n > 1:
-            found = track(source, target, (n, s))
+            found = track_axis(source, target, (n, s))
             if found is not None and found[1]:
                 return (n, s), found[0]
     return None

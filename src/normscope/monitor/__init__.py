@@ -1,6 +1,6 @@
-"""Quantities over time: a monitor beside a training run, and the run it leaves behind.
+"""Quantities over time: a monitor for training runs, and the runs it records.
 
-The names are loaded when they are first used: reading a run needs no torch.
+Names are imported when they are first used: reading a run does not import torch.
 """
 
 from normscope.core.lazy import lazy_names

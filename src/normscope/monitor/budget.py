@@ -1,4 +1,4 @@
-"""How much to measure: the presets, and the share of the training time that the monitor may take."""
+"""How much to measure: presets, and the share of the training time that the monitor may use."""
 
 import math
 import time
@@ -8,8 +8,8 @@ from dataclasses import dataclass
 
 from normscope.core.errors import InputError
 
-#: The part of the share that is planned with, and how many times what the last probe cost the next one may: that is not
-#: the same twice where weights move fast or others use the machine.
+#: The part of the share that is used for planning, and the factor by which the next probe may cost more than the last:
+#: costs vary when weights change fast or others use the machine.
 PLANNED, COSTLIER = 0.9, 1.5
 
 
@@ -17,8 +17,8 @@ class Budget:
     r"""A share of the wall time since the start.
 
     A probe of expected cost ``c`` is allowed when ``spent + 1.5 c <= 0.9 share (now - start)``, so what was spent stays
-    within the share unless a probe costs half as much again as the last one, and a tenth of all that was spent; then
-    the next ones wait.
+    within the share unless a probe costs half as much again as the last one and a tenth of all that was spent; then the
+    next ones are delayed.
 
     Args:
         share: the part of the time that may be spent, in (0, 1]; infinity for no limit.
@@ -48,7 +48,7 @@ class Budget:
         self.expected = 0.0
 
     def start(self) -> None:
-        """Start the clock; nothing is spent yet."""
+        """Start the clock, with nothing spent."""
         self._begin, self.spent = self._now(), 0.0
 
     def elapsed(self) -> float:
@@ -56,7 +56,7 @@ class Budget:
         return self._now() - self._begin
 
     def used(self, more: float = 0.0) -> float:
-        """Return the share of the time spent so far, with what is being spent now."""
+        """Return the share of the time spent so far, plus ``more`` seconds that are being spent now."""
         elapsed = self.elapsed()
         return (self.spent + more) / elapsed if elapsed > 0 else 0.0
 
@@ -64,7 +64,7 @@ class Budget:
         """Return whether something of a cost in seconds, by default a probe, fits into a part of the budget now."""
         expected = self.expected if cost is None else cost
         planned = PLANNED * part * self.share * self.elapsed()
-        # What is being spent at this moment is not yet in the account.
+        # The block that is running is not in ``spent`` yet.
         running = 0.0 if self._since is None else self._now() - self._since
         return math.isinf(self.share) or self.spent + running + COSTLIER * expected <= planned
 
@@ -79,8 +79,8 @@ class Budget:
             self._since = None
 
 
-#: Probes are dense at the start: an eighth of the steps so far lie between two, at most ``every``. Late in a long run
-#: they are a two-hundredth of the steps apart.
+#: At the start the gap between probes is an eighth of the steps so far, at most ``every``; late in a long run it is a
+#: two-hundredth of the steps.
 DENSE, SPARSE = 8, 200
 
 

@@ -1,4 +1,4 @@
-"""``check_run``: the doctor's rules over a run folder, and over a run while it goes on."""
+"""``check_run``: the doctor's rules applied to a recorded run, or to a run in progress."""
 
 from collections import deque
 from collections.abc import Iterable, Mapping
@@ -6,12 +6,12 @@ from pathlib import Path
 from typing import Any
 
 from normscope.core.finding import Finding, Severity
-from normscope.doctor.history import History
+from normscope.doctor.history import RunHistory
 from normscope.doctor.run import CheckResult, check_history
 from normscope.doctor.settings import Settings
 from normscope.monitor.run import Run
 
-#: The numbers a run keeps for the rules while it goes on: the groups, and how many of each.
+#: The groups of metrics that rules read, and how many values of each metric are kept during a run.
 GROUPS, KEPT = ("drift", "training", "tracked", "logit", "scale_moved", "not_finite", "angle", "train"), 64
 
 
@@ -22,12 +22,12 @@ def check_run(
 
     Args:
         run: a run, or its folder; it may still be growing.
-        settings: as of :func:`normscope.check`.
+        settings: as in :func:`normscope.check`.
         select: codes, or prefixes of codes, to run; all if empty.
         ignore: codes, or prefixes of codes, to skip.
 
     Returns:
-        The findings, the most severe first; their evidence includes steps.
+        The findings, most severe first; their evidence includes steps.
 
     Raises:
         InputError: if the folder holds no run.
@@ -36,32 +36,32 @@ def check_run(
     return check_history(history_of(opened), settings=settings, select=select, ignore=ignore, name=str(opened.path))
 
 
-def history_of(run: Run) -> History:
-    """Return what the rules read of a run."""
+def history_of(run: Run) -> RunHistory:
+    """Return the metrics of a run that the rules read."""
     series = {name: run.series(name) for name in run.names if name.partition("/")[0] in GROUPS}
-    return History({n: (s.steps.tolist(), s.values.tolist()) for n, s in series.items()}, samples(run.config))
+    return RunHistory({n: (s.steps.tolist(), s.values.tolist()) for n, s in series.items()}, probe_samples(run.config))
 
 
-def samples(config: Mapping[str, Any]) -> int:
-    """Return how many samples the probe of a run holds, by its configuration.
+def probe_samples(config: Mapping[str, Any]) -> int:
+    """Return the number of samples in the probe of a run, from its configuration.
 
-    >>> samples({"probe": [[64, 3, 8, 8]]}), samples({})
+    >>> probe_samples({"probe": [[64, 3, 8, 8]]}), probe_samples({})
     (64, 0)
     """
     shapes = config.get("probe") or []
     return int(shapes[0][0]) if shapes and shapes[0] else 0
 
 
-class Watcher:
-    """The rules beside a run that goes on: each warning is told once, when it first appears.
+class RunDoctor:
+    """Applies the rules to a run in progress; each warning is returned once, when it first appears.
 
     Args:
-        samples: how many samples the probe holds.
+        samples: the number of samples in the probe.
 
-    >>> watcher = Watcher(64)
-    >>> watcher.see({"not_finite/fc": 3.0}, 10)[0].message
+    >>> doctor = RunDoctor(64)
+    >>> doctor.examine({"not_finite/fc": 3.0}, 10)[0].message
     'at step 10 it is the first layer with NaN or infinite values'
-    >>> watcher.see({"not_finite/fc": 3.0}, 20)
+    >>> doctor.examine({"not_finite/fc": 3.0}, 20)
     []
     """
 
@@ -70,15 +70,15 @@ class Watcher:
         self._kept: dict[str, tuple[deque[int], deque[float]]] = {}
         self._told: set[tuple[str, str]] = set()
 
-    def see(self, metrics: Mapping[str, float], step: int) -> list[Finding]:
-        """Take in the numbers of a step, and return the findings that are new: warnings and errors."""
+    def examine(self, metrics: Mapping[str, float], step: int) -> list[Finding]:
+        """Add the metrics of a step, and return the new warnings and errors."""
         for name, value in metrics.items():
             if name.partition("/")[0] in GROUPS:
                 steps, values = self._kept.setdefault(name, (deque(maxlen=KEPT), deque(maxlen=KEPT)))
                 steps.append(step)
                 values.append(float(value))
         series = {name: (list(steps), list(values)) for name, (steps, values) in self._kept.items()}
-        found = check_history(History(series, self.samples)).findings
+        found = check_history(RunHistory(series, self.samples)).findings
         new = [f for f in found if f.severity is not Severity.INFO and (f.code, f.place) not in self._told]
         self._told.update((f.code, f.place) for f in new)
         return new

@@ -1,4 +1,4 @@
-"""A model seen by its captured graph: layers and normalizers wherever they are computed, not only where modules are."""
+"""A model read from its captured graph: layers and normalizers wherever they are computed, also outside of modules."""
 
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -23,7 +23,16 @@ from normscope.graph.modes import has_batch_norm, with_batch_statistics
 from normscope.graph.objective import LossFunction
 from normscope.graph.sample_coupling import where_samples_meet
 from normscope.graph.second_derivatives import TWICE
-from normscope.monitor.view import Layer, Look, MapOf, Normalizer, View, difference, linear_map, structure
+from normscope.monitor.view import (
+    MapOf,
+    MonitoredLayer,
+    MonitoredNormalizer,
+    ProbePass,
+    View,
+    layout_difference,
+    linear_map,
+    tensor_layout,
+)
 from normscope.operators.expression import Expr, LinearOp, evaluate
 from normscope.operators.linear_map import LinearMap
 from normscope.operators.normalizer import acts_on_weights
@@ -38,7 +47,7 @@ CONVOLUTION = "aten.conv2d.default"
 
 
 class GraphView(View):
-    """A model by its graph. Its own code is run only to see whether the graph is still what it computes.
+    """A model read from its graph. The model's own code is run only to check that the graph is still valid.
 
     Raises:
         InputError: if the model does not run on the probe.
@@ -53,9 +62,9 @@ class GraphView(View):
         self._capture()
 
     def _capture(self) -> None:
-        """Capture the model and find its layers, normalizers and activations; until that is done there is no graph."""
-        self._whole = False
-        self.captured = _captured(self.model, self.arguments, self.labels, self_loss=self.loss is None)
+        """Capture the model and find its layers, normalizers and activations; until that succeeds there is no graph."""
+        self._is_captured = False
+        self.captured = _capture_with_labels(self.model, self.arguments, self.labels, self_loss=self.loss is None)
         self.inputs = _tensors(self.captured, self.arguments, self.labels)
         graph = self.captured.graph
         if self.mode == "batch" and has_batch_norm(graph) and self.arguments.batch < 2:
@@ -67,51 +76,51 @@ class GraphView(View):
         self._channels_last = any(node.op == CONVOLUTION for node in self.graph)
         self.notes = tuple(graph.notes)
         self._names = {node.target for node in graph if node.op == "parameter"}
-        self._structure = structure(self.model)
+        self._layout = tensor_layout(self.model)
         self._example = self._reference()
         self._program: Program | None = None
-        program = self._walk()
+        program = self._current_program()
         names = numbered([s.owner or s.node for s in program.sites])  # as ``analyze`` gives them
         self._sites = {s.node: name for s, name in zip(program.sites, names, strict=True)}
-        self._watch = _watched(self.captured, program, self._sites)
-        self._whole = True
+        self._observed = _observed_nodes(self.captured, program, self._sites)
+        self._is_captured = True
 
     def _reference(self) -> list[Tensor]:
-        """Return the inputs the graph is walked at: one sample, or all where samples depend on each other."""
+        """Return the inputs to build the program with: one sample, or all if samples depend on each other."""
         single = self.captured.at_batch(1)
         coupled = self.captured.graph.batch != "dynamic" or where_samples_meet(self.captured)
-        program = None if coupled else build_program(self.captured.graph, self._live(), single)
+        program = None if coupled else build_program(self.captured.graph, self._current_tensors(), single)
         return self.captured.example if program is None or uses_batch_statistics(program) else single
 
-    def _live(self) -> dict[str, Tensor]:
-        """Return parameters, buffers and constants as they are now, by the names the graph uses.
+    def _current_tensors(self) -> dict[str, Tensor]:
+        """Return the current parameters, buffers and constants by their names in the graph.
 
-        Buffers are copies: a graph may write to them, as the model does.
+        Buffers are copies: the graph may write to them, as the model does.
         """
         tensors = dict(self.captured.tensors)
         live = {n: p.detach() for n, p in self.model.named_parameters(remove_duplicate=False) if n in tensors}
         buffers = self.model.named_buffers(remove_duplicate=False)
         live.update((n, b.detach().clone()) for n, b in buffers if n in tensors)
-        gone = [n for n in tensors if n in self._structure and n not in live]
+        gone = [n for n in tensors if n in self._layout and n not in live]
         if gone:
             raise CaptureError(f"The captured graph needs {listed(gone)}, which the model no longer has.")
         return tensors | live
 
-    def _walk(self) -> Program:
-        """Return the program at the weights of this moment."""
+    def _current_program(self) -> Program:
+        """Return the program with the current weights."""
         if self._program is None:
-            self._program = build_program(self.captured.graph, self._live(), self._example)
+            self._program = build_program(self.captured.graph, self._current_tensors(), self._example)
         return self._program
 
     def refresh(self) -> str:
-        """Forget what was read of the weights: they have moved. A model that is another one is captured again.
+        """Forget the weights, which have changed, and capture a model again that has become another one.
 
-        That is seen by its parameters and buffers, and by what it computes on the first samples of the probe: a graph
-        holds along the branches, and with the settings, of the moment it was captured in.
+        Its parameters and buffers are compared, and its outputs on the first samples of the probe: a graph is valid
+        only for the branches and settings at the time it was captured.
         """
         self._program = None
-        changed = self._difference() if self._whole else "it could not be captured"
-        if not changed and self._comparable and not self._holds():
+        changed = self._difference() if self._is_captured else "it could not be captured"
+        if not changed and self._comparable and not self._is_still_valid():
             changed = "it computes something else on the probe"
         if changed:
             try:
@@ -121,18 +130,18 @@ class GraphView(View):
                     f"The model has changed ({changed}) and is not measured because it cannot be captured again: "
                     f"{error}"
                 ) from error
-            self._comparable = self._holds()  # otherwise there would be no end of it
+            self._comparable = self._is_still_valid()  # otherwise it would be captured again at every probe
         return changed
 
     def _difference(self) -> str:
-        """Return what parameters and buffers tell of another model; the size of a buffer that is not used is free."""
-        now = structure(self.model)
+        """Return how parameters and buffers differ from the captured ones; unused buffers may have any size."""
+        now = tensor_layout(self.model)
         used = {*self._names, *(node.target for node in self.captured.graph)}
         free = {n for n, _ in self.model.named_buffers(remove_duplicate=False) if n not in used}
-        return difference(self._structure, {n: self._structure.get(n, v) if n in free else v for n, v in now.items()})
+        return layout_difference(self._layout, {n: self._layout.get(n, v) if n in free else v for n, v in now.items()})
 
-    def _holds(self) -> bool:
-        """Return whether the graph still gives what the model gives, on a few samples where it takes any number."""
+    def _is_still_valid(self) -> bool:
+        """Return whether the graph still computes what the model does, on a few samples if the batch size is free."""
         given, inputs = self.arguments, self.inputs
         if "labels" not in self.captured.input_names and self.labels is not None:
             given = replace(given, kwargs={k: v for k, v in given.kwargs.items() if k != "labels"})
@@ -144,25 +153,25 @@ class GraphView(View):
         with guard, torch.no_grad(), torch.compiler.set_stance("force_eager"):
             self.model.eval()
             theirs = {name: value.clone() for name, value in tensors_in(self.model(*given.args, **given.kwargs))}
-        found = run(self.captured.graph, self._live(), [t.clone() for t in inputs])
+        found = run(self.captured.graph, self._current_tensors(), [t.clone() for t in inputs])
         ours = dict(zip(self.captured.graph.output_names, found, strict=True))
-        # Tensors that are kept for a next call (a cache) are asked not to be given when a graph is captured.
+        # A graph is captured without the tensors a model returns for its next call (a cache).
         return ours.keys() <= theirs.keys() and all(_close(value, theirs[name]) for name, value in ours.items())
 
     def parameters(self) -> dict[str, Tensor]:
-        """Return the live parameters of the graph, detached, by name; a tied one once, by its first name."""
+        """Return the current parameters of the graph, detached; a tied one once, under its first name."""
         first = _first_names(self.model)
         used = {first[name] for name in self._names if name in first}
         return {name: p.detach() for name, p in self.model.named_parameters() if name in used}
 
-    def copied(self) -> dict[str, Tensor]:
-        """Return copies of parameters, as :meth:`parameters` names them, and of buffers."""
-        live = {n: t for n, t in self._live().items() if n in self._structure and n not in self._names}
+    def copy_state(self) -> dict[str, Tensor]:
+        """Return copies of the parameters, named as in :meth:`parameters`, and of the buffers."""
+        live = {n: t for n, t in self._current_tensors().items() if n in self._layout and n not in self._names}
         return {n: t.clone() for n, t in (live | self.parameters()).items()}
 
-    def layers(self) -> tuple[Layer, ...]:
+    def layers(self) -> tuple[MonitoredLayer, ...]:
         """Return the linear layers in the order of the network, each with the fixed normalization after it."""
-        program = self._walk()
+        program = self._current_program()
         after, found = fixed_normalization(program), []
         parameters, first = self.parameters(), _first_names(self.model)
         for expr, name in zip(program.layers, layer_names(program), strict=True):
@@ -172,51 +181,56 @@ class GraphView(View):
             source, weight = before_padding(expr), _parameter_of(expr.op, parameters, first)
             folded = None if out is None else _map_between(source, out)
             axis = _output_axis(expr.op, parameters.get(weight))
-            found.append(Layer(name, weight, _map_between(source, expr), folded, node, axis))
+            found.append(MonitoredLayer(name, weight, _map_between(source, expr), folded, node, axis))
         return tuple(found)
 
-    def normalizers(self) -> tuple[Normalizer, ...]:
+    def normalizers(self) -> tuple[MonitoredNormalizer, ...]:
         """Return the normalizers, those of weights among them, in the order of the network."""
-        return tuple(Normalizer(self._sites.get(s.node, s.owner or s.node), s) for s in self._walk().sites)
+        return tuple(
+            MonitoredNormalizer(self._sites.get(s.node, s.owner or s.node), s) for s in self._current_program().sites
+        )
 
-    def look(self, *, curved: bool = False, **wanted: Any) -> Look:
+    def run_probe(self, *, create_graph: bool = False, **wanted: Any) -> ProbePass:
         """Run over the probe batch.
 
-        Where the gradient will be differentiated again, images are laid out with channels last: products with the
-        Hessian of a ResNet-20 take a tenth less time. A graph that cannot be run so (a ``view`` may need the other
-        layout) is run as it is from then on.
+        If the gradient is to be differentiated again, images have channels last in memory: products with the Hessian
+        of a ResNet-20 then take a tenth less time. A graph that fails with that layout (a ``view`` may need the other
+        one) is run without it from then on.
         """
-        if curved and self._channels_last:
+        if create_graph and self._channels_last:
             try:
-                return super().look(curved=True, **wanted)
+                return super().run_probe(create_graph=True, **wanted)
             except RuntimeError:
                 self._channels_last = False
-        return super().look(curved=curved, **wanted)
+        return super().run_probe(create_graph=create_graph, **wanted)
 
     @contextmanager
     def _running(
-        self, look: Look, leaves: dict[str, Tensor], buffers: dict[str, Tensor], *, curved: bool, statistics: bool
+        self, leaves: dict[str, Tensor], buffers: dict[str, Tensor], record: ProbePass | None, *, create_graph: bool
     ) -> Iterator[dict[str, Tensor]]:
         first = _first_names(self.model)
         given = {name: leaves[first[name]] for name in self._names if name in first}
         given |= {name: value.clone() for name, value in buffers.items()}  # the graph may write to them
 
         def visit(node: Node, value: Any, values: Mapping[str, Any]) -> None:
+            assert record is not None
             if isinstance(value, Tensor) and value.ndim:
-                for name, site in self._watch.get(node.name, ()):
-                    look.see(name, value, site)
+                for name, site in self._observed.get(node.name, ()):
+                    record.add(name, value, site)
             with torch.no_grad():
                 distance = logit_spread(node, values)
             if distance is not None:
                 place = node.owner or node.name
-                look.logits[place] = max(distance, look.logits.get(place, 0.0))
+                record.logits[place] = max(distance, record.logits.get(place, 0.0))
 
         with sdpa_kernel(SDPBackend.MATH):
             inputs = [t.clone() for t in self.inputs]  # an operation may overwrite its input
-            if curved and self._channels_last:
+            if create_graph and self._channels_last:
                 inputs = [_channels_last(t) for t in inputs]
-            functions = TWICE if curved else None
-            found = run(self.graph, self._live() | given, inputs, visit if statistics else None, functions=functions)
+            functions = TWICE if create_graph else None
+            found = run(
+                self.graph, self._current_tensors() | given, inputs, visit if record else None, functions=functions
+            )
             names = self.graph.output_names or tuple(str(i) for i in range(len(found)))
             yield dict(zip(names, found, strict=True))
 
@@ -228,7 +242,7 @@ def _channels_last(image: Tensor) -> Tensor:
 
 
 def _close(a: Tensor, b: Tensor) -> bool:
-    """Return whether two outputs agree up to rounding."""
+    """Return whether two outputs are equal up to rounding."""
     if a.shape != b.shape:
         return False
     scale = float(b.abs().nan_to_num(0.0, 0.0, 0.0).max()) if b.numel() else 0.0
@@ -236,30 +250,30 @@ def _close(a: Tensor, b: Tensor) -> bool:
 
 
 def _first_names(model: nn.Module) -> dict[str, str]:
-    """Return for every name of a parameter the first one: those of a tied one have the same."""
+    """Return the first name of every parameter by each of its names; tied parameters have several."""
     first: dict[int, str] = {}
     return {name: first.setdefault(id(p), name) for name, p in model.named_parameters(remove_duplicate=False)}
 
 
-def _captured(model: nn.Module, inputs: ModelInputs, labels: Tensor | None, *, self_loss: bool) -> Captured:
+def _capture_with_labels(model: nn.Module, inputs: ModelInputs, labels: Tensor | None, *, self_loss: bool) -> Captured:
     """Capture a model on a few samples if that leaves the batch size free, with labels if it computes its own loss."""
     if self_loss and labels is not None and "labels" in inputs.kwargs:
         try:
-            captured = _smallest(model, inputs)
+            captured = _capture_smallest(model, inputs)
             if "loss" in captured.graph.output_names:
                 return captured
-        except (CaptureError, InputError):  # without labels then: the loss is ours to compute
+        except (CaptureError, InputError):  # capture without labels and compute the loss here
             pass
     rest = {name: value for name, value in inputs.kwargs.items() if name != "labels" or labels is None}
-    return _smallest(model, replace(inputs, kwargs=rest))
+    return _capture_smallest(model, replace(inputs, kwargs=rest))
 
 
-def _smallest(model: nn.Module, inputs: ModelInputs) -> Captured:
-    """Capture on the first samples, and on all of them only where the batch size is part of the graph."""
+def _capture_smallest(model: nn.Module, inputs: ModelInputs) -> Captured:
+    """Capture on the first samples, or on all of them if the batch size is part of the graph."""
     if inputs.batch > FEW:
         try:
             few = capture(model, first_samples(inputs, FEW))
-        except (CaptureError, InputError):  # it knows its batch size
+        except (CaptureError, InputError):  # it needs its own batch size
             few = None
         if few is not None and few.graph.batch == "dynamic":
             return few
@@ -274,7 +288,7 @@ def _tensors(captured: Captured, inputs: ModelInputs, labels: Tensor | None) -> 
     return found if captured.graph.batch == "dynamic" else captured.example
 
 
-def _watched(
+def _observed_nodes(
     captured: Captured, program: Program, sites: Mapping[str, str]
 ) -> dict[str, list[tuple[str, Site | None]]]:
     """Return for each graph node the normalizers and activations that read it."""
@@ -291,11 +305,11 @@ def _watched(
 
 
 def _parameter_of(op: LinearOp, parameters: Mapping[str, Tensor], first: Mapping[str, str]) -> str:
-    """Return the parameter behind the weight of a layer: the one noted, unless that is its bias (as of ``addmm``)."""
+    """Return the parameter behind the weight of a layer: the recorded one, unless that is a bias (as in ``addmm``)."""
     size = op.data["weight"].numel()
     name = first.get(op.weight_name, op.weight_name)
-    noted = parameters.get(name)
-    if noted is None or noted.numel() == size or not op.owner:
+    recorded = parameters.get(name)
+    if recorded is None or recorded.numel() == size or not op.owner:
         return name
     near = [n for n, p in parameters.items() if n.startswith(f"{op.owner}.") and p.numel() == size]
     return near[0] if len(near) == 1 else name
@@ -313,7 +327,7 @@ def _output_axis(op: LinearOp, parameter: Tensor | None) -> int:
 
 
 def _map_between(source: Expr, target: Expr) -> MapOf:
-    """Return a linear map of the program in a given precision; a matrix acting on tokens as itself."""
+    """Return a linear map of the program in a given precision; a matrix applied to tokens stays that matrix."""
 
     def build(dtype: torch.dtype) -> LinearMap:
         matrix = _matrix(source, target)
@@ -325,7 +339,7 @@ def _map_between(source: Expr, target: Expr) -> MapOf:
 
 
 def _matrix(source: Expr, target: Expr) -> Tensor | None:
-    """Return the matrix of one linear layer, rows scaled by a normalization after it, where that is all there is."""
+    """Return the matrix of a segment of one linear layer and perhaps a row scaling after it, otherwise ``None``."""
     scale: Tensor | None = None
     expr = target
     while expr.id != source.id:

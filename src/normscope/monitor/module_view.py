@@ -1,4 +1,4 @@
-"""A model seen by its modules, where no graph could be captured: layers and normalizers of torch's own classes only."""
+"""A model read from its modules, for want of a graph: layers and normalizers of torch's own classes only."""
 
 import contextlib
 from collections.abc import Callable, Iterator
@@ -18,7 +18,16 @@ from normscope.graph.guard import untouched
 from normscope.graph.inputs import ModelInputs
 from normscope.graph.objective import LossFunction
 from normscope.graph.second_derivatives import twice_differentiable
-from normscope.monitor.view import Layer, Look, MapOf, Normalizer, View, difference, linear_map, structure
+from normscope.monitor.view import (
+    MapOf,
+    MonitoredLayer,
+    MonitoredNormalizer,
+    ProbePass,
+    View,
+    layout_difference,
+    linear_map,
+    tensor_layout,
+)
 from normscope.operators.linear_map import LinearMap
 from normscope.operators.normalizer import couples_samples, module_kind, normalizers
 from normscope.operators.site import Site
@@ -31,7 +40,7 @@ ACTIVATIONS = (
     nn.ReLU, nn.LeakyReLU, nn.PReLU, nn.ReLU6, nn.ELU, nn.SELU, nn.CELU, nn.GELU, nn.SiLU, nn.Mish, nn.Tanh,
     nn.Sigmoid, nn.Softplus, nn.Hardswish, nn.Hardtanh,
 )  # fmt: skip
-#: Names of the parameter behind a weight: plain, parametrized by two, or computed by a hook of torch's older functions.
+#: Names of the parameter behind a weight: plain, parametrized, or computed by a hook of torch's older functions.
 WEIGHTS = ("weight", "parametrizations.weight.original1", "weight_orig", "weight_v")
 #: Hooks that compute a weight from parameters when the module is called.
 HOOKS = (SpectralNorm, WeightNorm, BasePruningMethod)
@@ -39,7 +48,7 @@ CONVOLUTIONS = (nn.Conv1d, nn.Conv2d, nn.Conv3d)
 
 
 class ModuleView(View):
-    """A model by its modules, run under a guard with parameters and buffers of our own in the place of its own."""
+    """A model read from its modules, run under a guard with copies of its buffers."""
 
     def __init__(
         self, model: nn.Module, arguments: ModelInputs, labels: Tensor | None, loss: LossFunction | None, mode: str,
@@ -51,27 +60,27 @@ class ModuleView(View):
         self.inputs = self.arguments.tensors()
         self.notes = (f"{NOTE} ({reason})" if reason else NOTE,)
         self._shapes: dict[str, tuple[int, ...]] = {}
-        self._structure = structure(model)
-        self.look()
+        self._layout = tensor_layout(model)
+        self.run_probe()
 
     def refresh(self) -> str:
-        """Nothing of the weights is kept; where the modules are others, what reaches them is seen anew."""
-        changed = difference(self._structure, structure(self.model))
+        """Find the shapes again if the modules have changed; no weights are kept."""
+        changed = layout_difference(self._layout, tensor_layout(self.model))
         if changed:
-            self.look(statistics=False)
-            self._structure = structure(self.model)
+            self.run_probe(statistics=False)
+            self._layout = tensor_layout(self.model)
         return changed
 
     def parameters(self) -> dict[str, Tensor]:
         """Return the live parameters, detached, by name."""
         return {name: p.detach() for name, p in self.model.named_parameters()}
 
-    def copied(self) -> dict[str, Tensor]:
+    def copy_state(self) -> dict[str, Tensor]:
         """Return copies of parameters and buffers."""
         held = (*self.model.named_parameters(), *self.model.named_buffers())
         return {name: t.detach().clone() for name, t in held}
 
-    def layers(self) -> tuple[Layer, ...]:
+    def layers(self) -> tuple[MonitoredLayer, ...]:
         """Return the linear layers and convolutions that the probe reached, in the order of the modules."""
         found = []
         for name, module in self.model.named_modules():
@@ -81,31 +90,31 @@ class ModuleView(View):
             own = dict(module.named_parameters())
             weight = next((n for n in own if n in WEIGHTS), "")
             weight = weight or next((n for n in own if n.startswith("parametrizations.weight.original")), "")
-            found.append(Layer(name, f"{name}.{weight}" if name else weight, _map_of(module, shape)))
+            found.append(MonitoredLayer(name, f"{name}.{weight}" if name else weight, _map_of(module, shape)))
         return tuple(found)
 
-    def normalizers(self) -> tuple[Normalizer, ...]:
+    def normalizers(self) -> tuple[MonitoredNormalizer, ...]:
         """Return the normalizers that the probe reached, in the order of the modules."""
         found = []
         for name, module in self.model.named_modules():
             shape = self._shapes.get(name)
             kind = module_kind(module)
             if shape is not None and kind is not None:
-                found.append(Normalizer(name, _site(name, kind, module, shape)))
+                found.append(MonitoredNormalizer(name, _site(name, kind, module, shape)))
         return tuple(found)
 
     @contextlib.contextmanager
     def _running(
-        self, look: Look, leaves: dict[str, Tensor], buffers: dict[str, Tensor], *, curved: bool, statistics: bool
+        self, leaves: dict[str, Tensor], buffers: dict[str, Tensor], record: ProbePass | None, *, create_graph: bool
     ) -> Iterator[dict[str, Tensor]]:
         shapes: dict[str, tuple[int, ...]] = {}
-        second = twice_differentiable(self.model) if curved else contextlib.nullcontext()
+        second = twice_differentiable(self.model) if create_graph else contextlib.nullcontext()
         with untouched(self.model, *self.inputs), second:  # hooks live as long as the pass
             held = {name: buffers.get(name, b).detach().clone() for name, b in self.model.named_buffers()}
             self._set_modes()
             for name, module in self.model.named_modules():
                 if module_kind(module) or isinstance(module, (nn.Linear, *CONVOLUTIONS, *ACTIVATIONS)):
-                    module.register_forward_pre_hook(self._hook(name, shapes, look if statistics else None))
+                    module.register_forward_pre_hook(self._hook(name, shapes, record))
             with torch.compiler.set_stance("force_eager"):
                 result = torch.func.functional_call(
                     self.model, leaves | held, self.arguments.args, self.arguments.kwargs
@@ -114,32 +123,32 @@ class ModuleView(View):
             yield dict(tensors_in(result))
 
     def _set_modes(self) -> None:
-        """Evaluation, but for BatchNorm in its training mode: dropout is off, statistics are those of the probe."""
+        """Set evaluation mode, except for BatchNorm in mode ``batch``: dropout is off, BatchNorm uses the probe."""
         self.model.eval()
         for module in self.model.modules():
-            # statistics shared between processes would wait for the others
+            # SyncBatchNorm would wait for the other processes
             kind = module_kind(module)
             couples = kind is not None and couples_samples(kind)
             if self.mode == "batch" and couples and not isinstance(module, nn.SyncBatchNorm):
                 module.train()
 
     def _hook(
-        self, name: str, shapes: dict[str, tuple[int, ...]], look: Look | None
+        self, name: str, shapes: dict[str, tuple[int, ...]], record: ProbePass | None
     ) -> Callable[[nn.Module, tuple[Any, ...]], None]:
-        """Return a hook that notes the shape, and the variance before a normalizer or activation."""
+        """Return a hook that records the input shape, and the variance before a normalizer or activation."""
 
-        def note(module: nn.Module, given: tuple[Any, ...]) -> None:
+        def hook(module: nn.Module, given: tuple[Any, ...]) -> None:
             if not given or not isinstance(given[0], Tensor) or given[0].ndim == 0:
                 return
             x = given[0].detach()
             shapes[name] = tuple(x.shape)
             kind = module_kind(module)
-            if look is not None and isinstance(module, ACTIVATIONS):
-                look.see(name, x, None)
-            elif look is not None and kind is not None:
-                look.see(name, x, _site(name, kind, module, tuple(x.shape)))
+            if record is not None and isinstance(module, ACTIVATIONS):
+                record.add(name, x, None)
+            elif record is not None and kind is not None:
+                record.add(name, x, _site(name, kind, module, tuple(x.shape)))
 
-        return note
+        return hook
 
 
 def _site(name: str, kind: str, module: nn.Module, shape: tuple[int, ...]) -> Site:
@@ -180,7 +189,7 @@ def weight_of(module: nn.Module) -> Tensor | None:
 
 
 def _map_of(module: nn.Module, shape: tuple[int, ...]) -> MapOf:
-    """Return the linear map of a layer on one sample of the shape it met."""
+    """Return the linear map of a layer on one sample of its input shape in the probe."""
     layer: Any = module
 
     def build(dtype: torch.dtype) -> LinearMap:

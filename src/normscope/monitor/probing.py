@@ -1,4 +1,4 @@
-"""The probe batch and the state in which it is run, apart from the training around it."""
+"""The probe batch, and a context that isolates its passes from training."""
 
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -18,7 +18,7 @@ from normscope.monitor.view import View
 
 
 def probe_inputs(probe: Any, model: nn.Module) -> tuple[ModelInputs, Tensor | None]:
-    """Return a probe batch as the model takes it, and its labels; tensors are copies, so the batch stays fixed.
+    """Return a probe batch as the model's arguments, and its labels; tensors are copied, so the batch stays fixed.
 
     The probe is a tensor, a pair of inputs and labels, or a mapping. A model that takes ``labels`` gets them, and may
     compute its loss itself.
@@ -53,23 +53,23 @@ def _copied(value: Any) -> Any:
 
 
 def view_of(model: nn.Module, probe: Any, loss: LossFunction | None, mode: str) -> View:
-    """Return a model and its probe by the captured graph, or by modules where there is none."""
+    """Return a view of a model and its probe: of the captured graph, or of the modules if there is none."""
     inputs, labels = probe_inputs(probe, model)
     try:
         view = GraphView(model, inputs, labels, loss, mode)
-        view.look(statistics=False)
-    except (CaptureError, RuntimeError) as error:  # the graph may know one batch size or device only
+        view.run_probe(statistics=False)
+    except (CaptureError, RuntimeError) as error:  # the graph may be fixed to one batch size or device
         reason = str(error).splitlines()[0] if str(error) else type(error).__name__
         return ModuleView(model, inputs, labels, loss, mode, reason)
     return view
 
 
 @contextmanager
-def aside(device: torch.device) -> Iterator[None]:
-    """Leave training out of what happens in the block: no autocast, no inference mode, random states put back.
+def apart_from_training(device: torch.device) -> Iterator[None]:
+    """Run the block isolated from training: without autocast and inference mode, and with the random state restored.
 
     >>> before = torch.get_rng_state()
-    >>> with aside(torch.device("cpu")):
+    >>> with apart_from_training(torch.device("cpu")):
     ...     _ = torch.rand(3)
     >>> torch.equal(before, torch.get_rng_state())
     True

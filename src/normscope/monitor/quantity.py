@@ -1,4 +1,4 @@
-"""A quantity of the monitor: a pure function of a moment, with a memory between moments where that saves work."""
+"""A quantity of the monitor: a function of a snapshot, perhaps with memory between snapshots to save work."""
 
 import math
 from dataclasses import dataclass
@@ -9,23 +9,23 @@ from normscope.core.value import Kind, Value
 from normscope.monitor.chart import Chart
 from normscope.monitor.snapshot import Snapshot
 
-#: What every file of a quantity needs is here.
+#: What the files of quantities import from here.
 __all__ = ["PROBE", "Chart", "Description", "Kind", "Quantity", "Snapshot"]
-#: What most metrics speak about.
+#: The domain of most metrics.
 PROBE = "the probe batch"
 
 
 @dataclass(frozen=True)
 class Description:
-    """What a metric is."""
+    """The meaning of a metric."""
 
-    #: its name, a ``*`` standing for the name of a layer, normalizer or activation; names of decimal logarithms say so
+    #: its name, with ``*`` for a layer, normalizer or activation; a decimal logarithm has ``_log10`` in its name
     pattern: str
     kind: Kind  #: what its numbers guarantee
     words: str  #: what it is
     statement: str = ""  #: the paper and number it comes from
-    domain: str = PROBE  #: the inputs it is about
-    signed: bool = False  #: whether it may be negative, so that it is no :class:`~normscope.core.value.Value`
+    domain: str = PROBE  #: the inputs it holds for
+    signed: bool = False  #: whether it may be negative; then it cannot be a :class:`~normscope.core.value.Value`
 
     @property
     def log10(self) -> bool:
@@ -52,7 +52,7 @@ class Description:
         """Return a number of this metric as a value that says what it is.
 
         Raises:
-            InputError: if the metric may be negative, or the number is none.
+            InputError: if the metric may be negative, or the number is NaN.
 
         >>> Description("product/folded_log10", Kind.LOWER, "").value(2.0).kind.value
         'lower'
@@ -68,29 +68,29 @@ class Description:
 
 
 class Quantity:
-    """One quantity over time; subclasses say what they measure and how."""
+    """One quantity over time; subclasses define what is measured."""
 
-    name: ClassVar[str] = ""  #: what it is chosen by
+    name: ClassVar[str] = ""  #: its name in ``quantities=``
     describes: ClassVar[tuple[Description, ...]] = ()  #: its metrics
-    charts: ClassVar[tuple[Chart, ...]] = ()  #: where the page of a run shows them; others may use them, too
-    cost: ClassVar[int] = 100  #: its place among the others, cheapest first
+    charts: ClassVar[tuple[Chart, ...]] = ()  #: the charts that show them, which other quantities may share
+    cost: ClassVar[int] = 100  #: its position in the order of measuring, cheapest first
     gradient: ClassVar[bool] = False  #: whether it needs the gradient on the probe
-    previous: ClassVar[bool] = False  #: whether it needs the weights of one update before
-    #: whether a measurement may go on over the next updates, at the weights of its own
+    previous: ClassVar[bool] = False  #: whether it needs the weights before the last update
+    #: whether a measurement may continue during the next updates, with the weights of its own step
     spreads: ClassVar[bool] = False
 
     def measure(self, moment: Snapshot) -> dict[str, float]:
-        """Return the metrics of a moment by name."""
+        """Return the metrics of a snapshot by name."""
         raise NotImplementedError
 
     @property
     def unfinished(self) -> bool:
-        """Return whether the last moment is to be measured further, by :meth:`proceed`."""
+        """Return whether the last measurement must be continued with :meth:`proceed`."""
         return False
 
     def proceed(self) -> dict[str, float]:
-        """Measure the last moment further, and return its metrics if that is enough."""
+        """Continue the last measurement, and return its metrics if it is finished."""
         return {}
 
     def drop(self) -> None:
-        """Leave the last moment as it is."""
+        """Abandon the last measurement if it is not finished."""

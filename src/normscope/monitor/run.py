@@ -1,20 +1,72 @@
-"""Reading a run: its configuration and its series, also while it is being written."""
+"""Runs on disk: points as lines of JSON, a reader that follows a folder, and a run with its series.
+
+``metrics.jsonl`` has one point per line; a line is complete when it ends with a newline, so a crash loses at most the
+last one. Numbers that strict JSON cannot represent are strings: ``"nan"``, ``"inf"``.
+"""
 
 from __future__ import annotations
 
 import json
+import math
 import os
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO, Self
 
 import numpy as np
 
 from normscope.core.display import Shown, frame
 from normscope.core.errors import InputError, listed
-from normscope.monitor.run_lines import Point, from_line, whole_lines
 
 CONFIG, METRICS = "config.json", "metrics.jsonl"
+
+
+@dataclass(frozen=True)
+class Point:
+    """What was logged at one step."""
+
+    step: int  #: number of updates so far
+    time: float  #: seconds since the start of the run
+    metrics: Mapping[str, float] = field(default_factory=dict)  #: numbers by name
+    note: str = ""  #: what a reader must know, if anything
+
+
+def to_line(point: Point) -> bytes:
+    r"""Return a point as one line.
+
+    >>> to_line(Point(3, 0.5, {"probe/loss": math.inf}))
+    b'{"step": 3, "time": 0.5, "metrics": {"probe/loss": "inf"}}\n'
+    """
+    body: dict[str, Any] = {"step": point.step, "time": round(point.time, 6)}
+    body["metrics"] = {name: x if math.isfinite(x) else str(x) for name, x in point.metrics.items()}
+    if point.note:
+        body["note"] = point.note
+    return json.dumps(body, allow_nan=False).encode() + b"\n"
+
+
+def from_line(line: bytes) -> Point | None:
+    """Return the point of a line, or ``None`` if the line is incomplete, damaged, or has an impossible step.
+
+    >>> from_line(b'{"step": 3, "ti') is None
+    True
+    """
+    try:
+        body = json.loads(line)
+        metrics = {name: float(value) for name, value in body.get("metrics", {}).items()}
+        point = Point(int(body["step"]), float(body["time"]), metrics, str(body.get("note") or ""))
+    except (ValueError, TypeError, KeyError, AttributeError, OverflowError):
+        return None
+    return point if point.step >= 0 and math.isfinite(point.time) else None
+
+
+def whole_lines(content: bytes) -> Iterator[bytes]:
+    r"""Yield the lines that end with a newline, without an incomplete last one.
+
+    >>> list(whole_lines(b"a\nb\nc"))
+    [b'a\n', b'b\n']
+    """
+    yield from (line + b"\n" for line in content.split(b"\n")[:-1])  # splitlines() would end one at a carriage return
 
 
 @dataclass(frozen=True, eq=False)
@@ -29,31 +81,27 @@ class Series:
         return len(self.steps)
 
 
-class Run(Shown):
-    """A run folder that may still be growing; ``to_frame()`` has one row per step and one column per metric.
+class RunReader:
+    """Reads a run folder that may still be growing.
 
     Args:
         path: the folder.
         config: its configuration.
 
     Attributes:
-        generation: rises when points that were read are gone, because the run was resumed from an earlier step; then
-            everything has been read anew, and what was kept elsewhere is stale.
+        generation: incremented when points that were read are gone because the run was resumed from an earlier step.
+            The next points are then those from the start, and whatever was kept of the earlier ones is stale.
     """
-
-    _layout = ("normscope.report.live", "run_sections")
 
     def __init__(self, path: Path, config: dict[str, Any]) -> None:
         self.path, self.config = path, config
         self.generation = 0
-        self._points: list[Point] = []
-        self._columns: dict[str, tuple[list[int], list[float], list[float]]] = {}
         self._offset = 0
-        self._file: int | None = None
+        self._inode: int | None = None
 
     @classmethod
-    def open(cls, path: str | Path) -> Run:
-        """Return the run in a folder, with all points written so far.
+    def open(cls, path: str | Path) -> Self:
+        """Open the run in a folder.
 
         Args:
             path: the folder a monitor writes to.
@@ -74,42 +122,57 @@ class Run(Shown):
             raise InputError(f"{folder / CONFIG} is not JSON ({error}); it was not written by a monitor.") from None
         if not isinstance(config, dict) or "format" not in config:
             raise InputError(f"{folder / CONFIG} does not describe a run; it was not written by a monitor.")
-        run = cls(folder, config)
-        run.poll()
-        return run
+        return cls(folder, config)
 
     def poll(self) -> list[Point]:
-        """Read what was written since the last time, and return it; a torn last line waits for its end."""
+        """Return the points written since the last call; an incomplete last line is left for the next call."""
         try:
             with (self.path / METRICS).open("rb") as file:
                 content = self._new_content(file)
         except FileNotFoundError:
             return []
-        new: list[Point] = []
-        for line in whole_lines(content):
-            self._offset += len(line)
-            point = from_line(line)
-            if point is not None:
-                new.append(point)
-                for name, value in point.metrics.items():
-                    steps, times, values = self._columns.setdefault(name, ([], [], []))
-                    steps.append(point.step)
-                    times.append(point.time)
-                    values.append(value)
-        self._points += new
-        return new
+        complete = list(whole_lines(content))
+        self._offset += sum(map(len, complete))
+        return [point for point in map(from_line, complete) if point is not None]
 
-    def _new_content(self, file: Any) -> bytes:
-        """Return the bytes after what was read; everything if the file is another one, or shorter than it was."""
+    def _new_content(self, file: BinaryIO) -> bytes:
+        """Return the unread bytes: all of them if the file was replaced, or is shorter than it was."""
         status = os.fstat(file.fileno())
-        moved = self._file is not None and status.st_ino != self._file
-        if moved or status.st_size < self._offset:
-            self._points, self._columns, self._offset = [], {}, 0
-            self.generation += 1
+        replaced = self._inode is not None and status.st_ino != self._inode
+        if replaced or status.st_size < self._offset:
             self.config = json.loads((self.path / CONFIG).read_text())
-        self._file = status.st_ino
+            self._offset = 0
+            self.generation += 1
+        self._inode = status.st_ino
         file.seek(self._offset)
         return file.read()
+
+
+class Run(RunReader, Shown):
+    """A run with all of its points; ``to_frame()`` has one row per step and one column per metric."""
+
+    _layout = ("normscope.report.live", "run_sections")
+
+    def __init__(self, path: Path, config: dict[str, Any]) -> None:
+        super().__init__(path, config)
+        self._points: list[Point] = []
+        self._columns: dict[str, tuple[list[int], list[float], list[float]]] = {}
+        self.poll()
+
+    def poll(self) -> list[Point]:
+        """Read the points written since the last call, and return them."""
+        generation = self.generation
+        new = super().poll()
+        if self.generation != generation:
+            self._points, self._columns = [], {}
+        self._points += new
+        for point in new:
+            for name, value in point.metrics.items():
+                steps, times, values = self._columns.setdefault(name, ([], [], []))
+                steps.append(point.step)
+                times.append(point.time)
+                values.append(value)
+        return new
 
     @property
     def points(self) -> tuple[Point, ...]:
@@ -123,7 +186,7 @@ class Run(Shown):
 
     @property
     def notes(self) -> list[str]:
-        """Return what a reader must know: of the configuration, and of the points."""
+        """Return the notes of the configuration and of the points."""
         return [*(self.config.get("notes") or ()), *(point.note for point in self._points if point.note)]
 
     @property

@@ -1,4 +1,4 @@
-"""One moment of a training run, as quantities see it: read from the live model when first used."""
+"""One moment of a training run, as quantities see it: read from the model when first used."""
 
 import math
 from collections.abc import Callable, Mapping
@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from normscope.core.errors import NonFiniteError
-from normscope.monitor.view import Layer, Look, MapOf, Normalizer, View
+from normscope.monitor.view import MapOf, MonitoredLayer, MonitoredNormalizer, ProbePass, View
 from normscope.monitor.warm_norms import WarmNorms
 from normscope.operators.normalizer import Constants, site_constants
 
@@ -23,14 +23,14 @@ class Snapshot:
         view: the model and its probe.
         step: the number of updates so far.
         rates: learning rate of each parameter, by name; empty if unknown.
-        previous: the weights of the layers one update before, if they were kept.
+        previous: the weights of the layers before the last update, if they were kept.
         gradient: whether the pass over the probe also differentiates.
-        norms: what is remembered of the layers' norms from earlier moments.
-        survived: a context in which a layer or normalizer is measured, by the name of its metric; one that swallows
-            what fails leaves that layer out, and no other. By default what fails is raised.
+        norms: computes spectral norms, starting from those of earlier moments.
+        tolerate: returns a context, given the name of a metric, in which a layer or normalizer is measured; if the
+            context swallows an exception, only that layer is left out. By default exceptions are raised.
 
     Attributes:
-        changed: what makes it another model than at the last moment; nothing if it is the same.
+        changed: how the model itself differs from that of the last moment; empty if it does not.
     """
 
     def __init__(
@@ -42,52 +42,52 @@ class Snapshot:
         previous: Mapping[str, Tensor] | None = None,
         gradient: bool = False,
         norms: WarmNorms | None = None,
-        survived: Callable[[str], AbstractContextManager[Any]] = nullcontext,
+        tolerate: Callable[[str], AbstractContextManager[Any]] = nullcontext,
     ) -> None:
         self.changed = view.refresh()
         self.view, self.step = view, step
         self._norms = WarmNorms() if norms is None else norms
         self.rates, self.previous = dict(rates or {}), dict(previous or {})
-        self._gradient, self._survived = gradient, survived
+        self._gradient, self._tolerate = gradient, tolerate
 
     @cached_property
-    def layers(self) -> tuple[Layer, ...]:
+    def layers(self) -> tuple[MonitoredLayer, ...]:
         """Return the linear layers."""
         return self.view.layers()
 
     @cached_property
-    def normalizers(self) -> tuple[Normalizer, ...]:
+    def normalizers(self) -> tuple[MonitoredNormalizer, ...]:
         """Return the normalizers."""
         return self.view.normalizers()
 
     @cached_property
     def parameters(self) -> dict[str, Tensor]:
-        """Return the live parameters, detached."""
+        """Return the current parameters, detached."""
         return self.view.parameters()
 
     @cached_property
-    def look(self) -> Look:
+    def probe_pass(self) -> ProbePass:
         """Return the pass over the probe batch, made once for all quantities."""
-        return self.view.look(gradient=self._gradient)
+        return self.view.run_probe(gradient=self._gradient)
 
     @cached_property
     def loss(self) -> float | None:
         """Return the loss on the probe."""
-        return None if self.look.loss is None else float(self.look.loss.detach())
+        return None if self.probe_pass.loss is None else float(self.probe_pass.loss.detach())
 
     @cached_property
     def gradients(self) -> dict[str, Tensor]:
         """Return the gradient of the loss on the probe, by parameter."""
         if self._gradient:
-            return self.look.gradients
-        return self.view.look(gradient=True, statistics=False).gradients
+            return self.probe_pass.gradients
+        return self.view.run_probe(gradient=True, statistics=False).gradients
 
     def moved(self, direction: Mapping[str, Tensor], by: float) -> tuple[float, dict[str, Tensor]]:
-        """Return loss and gradient on the probe at ``w + by * direction``; the model itself stays where it is."""
+        """Return loss and gradient on the probe at ``w + by * direction``, without changing the model."""
         with torch.no_grad():
             point = {n: torch.add(self.parameters[n], d, alpha=by) for n, d in direction.items()}
-        look = self.view.look(gradient=True, statistics=False, parameters=point)
-        return (float("nan") if look.loss is None else float(look.loss.detach())), look.gradients
+        found = self.view.run_probe(gradient=True, statistics=False, parameters=point)
+        return (float("nan") if found.loss is None else float(found.loss.detach())), found.gradients
 
     @cached_property
     def weights(self) -> dict[str, Tensor]:
@@ -96,25 +96,25 @@ class Snapshot:
 
     @cached_property
     def norms(self) -> dict[str, float]:
-        """Return the spectral norm of every layer from below, by its name; of those that have one now."""
+        """Return a lower bound on the spectral norm of every layer, by name; layers that fail are left out."""
         found: dict[str, float] = {}
         for layer in self.layers:
-            with self._survived(f"norm/{layer.name}"):
+            with self._tolerate(f"norm/{layer.name}"):
                 found[layer.name] = self._norm(layer.name, layer.map)
         return found
 
     @cached_property
     def folded_norms(self) -> dict[str, float]:
-        """Return the norm of every layer that fixed normalization follows, together with it, from below."""
+        """Return the same for every layer folded with the fixed normalization after it."""
         found: dict[str, float] = {}
         for layer in self.layers:
             if layer.folded is not None:
-                with self._survived(f"folded/{layer.name}"):
+                with self._tolerate(f"folded/{layer.name}"):
                     found[layer.name] = self._norm(f"{layer.name} folded", layer.folded)
         return found
 
     def _norm(self, name: str, map_of: MapOf) -> float:
-        """Return the norm of a map from below."""
+        """Return a lower bound on the norm of a map."""
         norm = self._norms.measure(name, map_of)
         if not math.isfinite(norm):
             raise NonFiniteError("A layer with NaN or infinite weights has no norm.")
@@ -122,16 +122,16 @@ class Snapshot:
 
     @cached_property
     def constants(self) -> dict[str, Constants]:
-        """Return the constants of every normalizer; with statistics of its input, where they stay above the probe's."""
+        """Return the constants of every normalizer, where the spread of its input is at least that of the probe."""
         found: dict[str, Constants] = {}
         for normalizer in self.normalizers:
-            with self._survived(f"constant/{normalizer.name}"):
+            with self._tolerate(f"constant/{normalizer.name}"):
                 found[normalizer.name] = self.constants_of(normalizer)
         return found
 
-    def constants_of(self, normalizer: Normalizer, *, scaled: bool = True) -> Constants:
+    def constants_of(self, normalizer: MonitoredNormalizer, *, scaled: bool = True) -> Constants:
         """Return the constants of a normalizer, with or without its scale; they are computed on the CPU."""
-        site, floor = normalizer.site, self.look.floors.get(normalizer.name)
+        site, floor = normalizer.site, self.probe_pass.floors.get(normalizer.name)
         gamma = site.gamma.cpu() if scaled and site.gamma is not None else None
         running = None if site.running is None else (site.running[0].cpu(), site.running[1].cpu())
         site = replace(site, gamma=gamma, running=running)
@@ -139,6 +139,6 @@ class Snapshot:
 
     @cached_property
     def updates(self) -> dict[str, tuple[Tensor, Tensor]]:
-        """Return the weight of each layer one update before and now, by its name, where both are of one shape."""
+        """Return the weight of each layer before and after the last update, by name, where both have the same shape."""
         pairs = {x.name: (self.previous.get(x.parameter), self.parameters.get(x.parameter)) for x in self.layers}
         return {n: (a, b) for n, (a, b) in pairs.items() if a is not None and b is not None and a.shape == b.shape}

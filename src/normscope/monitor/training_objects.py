@@ -1,4 +1,4 @@
-"""What training uses: the user's module inside its wrappers, and the learning rates of its optimizers."""
+"""Objects of the training loop: the module inside its wrappers, processes, optimizers and learning rates."""
 
 from typing import Any
 
@@ -33,7 +33,7 @@ def unwrapped(model: nn.Module) -> nn.Module:
 
 
 def is_first_process() -> bool:
-    """Return whether this process is the one that measures: alone, or of rank 0.
+    """Return whether this process is the only one or has rank 0; only that one measures.
 
     >>> is_first_process()
     True
@@ -43,7 +43,7 @@ def is_first_process() -> bool:
 
 
 def optimizers_of(optimizer: Any) -> tuple[Any, ...]:
-    """Return the optimizers that were given: none, one, or several in a list or tuple.
+    """Return none, one or several optimizers as a tuple.
 
     Raises:
         InputError: if one has no ``param_groups``.
@@ -65,7 +65,7 @@ def optimizers_of(optimizer: Any) -> tuple[Any, ...]:
 
 
 def learning_rates(model: nn.Module, optimizer: Any = None, rate: float | None = None) -> dict[str, float]:
-    """Return the learning rate of every parameter by each of its names: that of its optimizer, or one given for all.
+    """Return the learning rate of every parameter by all of its names, from its optimizer or given for all.
 
     >>> model = nn.Linear(2, 2)
     >>> learning_rates(model, torch.optim.SGD([{"params": [model.bias], "lr": 0.5}], lr=0.1))

@@ -1,4 +1,4 @@
-"""What quantities see of a model: its layers and normalizers with their live values, and one pass over the probe."""
+"""A model as quantities see it: its layers and normalizers with their current values, and passes over the probe."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
@@ -20,46 +20,46 @@ MapOf = Callable[[torch.dtype], LinearMap]
 
 
 @dataclass(frozen=True, eq=False)
-class Layer:
-    """A linear layer as it acts in the network, with the weights of this moment."""
+class MonitoredLayer:
+    """A linear layer as it acts in the network, with its current weights."""
 
     name: str  #: as in the result of ``analyze``
-    parameter: str  #: the trained parameter behind its weight; of weight normalization the directions
-    map: MapOf  #: the linear map it is, without bias, in a given precision
-    folded: MapOf | None = None  #: the same followed by the fixed normalization right after it, if there is one
+    parameter: str  #: the trained parameter behind its weight; with weight normalization, the directions
+    map: MapOf  #: its linear map, without bias, in a given precision
+    folded: MapOf | None = None  #: the same followed by the fixed normalization directly after it, if there is one
     normalizer: str = ""  #: the graph node of that normalization
     output_axis: int = 0  #: the axis of the parameter that counts outputs
 
 
 @dataclass(frozen=True, eq=False)
-class Normalizer:
-    """A normalizer with the parameters and statistics of this moment."""
+class MonitoredNormalizer:
+    """A normalizer with its current parameters and statistics."""
 
     name: str  #: as in the result of ``analyze``
-    site: Site  #: where it stands and what it divides by
+    site: Site  #: its place in the network, and what it divides by
 
 
 @dataclass(eq=False)
-class Look:
-    """One pass over the probe batch."""
+class ProbePass:
+    """What one pass over the probe batch showed."""
 
-    outputs: dict[str, Tensor] = field(default_factory=dict)  #: what the model gave, by name
+    outputs: dict[str, Tensor] = field(default_factory=dict)  #: the outputs of the model, by name
     loss: Tensor | None = None  #: the loss, if there is one
     #: per-channel variance before each normalizer, by its name
     variances: dict[str, Tensor] = field(default_factory=dict)
     means: dict[str, Tensor] = field(default_factory=dict)  #: per-channel mean there
     #: largest distance of an attention logit from the middle of its row, by layer
     logits: dict[str, float] = field(default_factory=dict)
-    #: least spread of each group before normalizers that use the statistics of their input
+    #: smallest standard deviation of each group before normalizers that use the statistics of their input
     floors: dict[str, Tensor] = field(default_factory=dict)
     activations: dict[str, Tensor] = field(default_factory=dict)  #: per-channel variance before each activation
-    #: of the loss, by parameter; empty if they were not asked for
+    #: gradients of the loss, by parameter; empty unless they were requested
     gradients: dict[str, Tensor] = field(default_factory=dict)
-    #: the parameters that gradients with a graph are functions of; empty unless such were asked for
+    #: the parameters to differentiate the gradients by once more; empty unless their graph was requested
     leaves: dict[str, Tensor] = field(default_factory=dict)
 
-    def see(self, name: str, x: Tensor, site: Site | None) -> None:
-        """Note the statistics of what a normalizer reads or, without one, an activation."""
+    def add(self, name: str, x: Tensor, site: Site | None) -> None:
+        """Add the statistics of the input of a normalizer or, if ``site`` is ``None``, of an activation."""
         mean, variance = channel_moments(x, channel_axis(x, site))
         if site is None:
             self.activations[name] = variance
@@ -70,10 +70,10 @@ class Look:
 
 
 class View(ABC):
-    """A model and its probe batch; two kinds: by the captured graph, and by modules.
+    """A model and its probe batch, read from the captured graph or from modules.
 
     Args:
-        model: the model, unwrapped; its parameters and buffers are read anew at every look.
+        model: the model, unwrapped; its parameters and buffers are read again in every pass.
         arguments: the probe batch as the model takes it.
         labels: its labels.
         loss: the user's loss, if any.
@@ -90,57 +90,57 @@ class View(ABC):
 
     @abstractmethod
     def refresh(self) -> str:
-        """Forget what was read of the weights: they have moved. Return what made it another model, if it is one."""
+        """Forget the weights, which have changed. Return how the model itself differs, or an empty text."""
 
     @abstractmethod
     def parameters(self) -> dict[str, Tensor]:
-        """Return the live parameters the probe reaches, detached, by name."""
+        """Return the current parameters that the probe reaches, detached, by name."""
 
     @abstractmethod
-    def copied(self) -> dict[str, Tensor]:
-        """Return copies of the parameters and buffers that the probe reaches, to look at this moment later."""
+    def copy_state(self) -> dict[str, Tensor]:
+        """Return copies of the parameters and buffers that the probe reaches, to measure this moment later."""
 
     @abstractmethod
-    def layers(self) -> tuple[Layer, ...]:
+    def layers(self) -> tuple[MonitoredLayer, ...]:
         """Return the linear layers in order."""
 
     @abstractmethod
-    def normalizers(self) -> tuple[Normalizer, ...]:
+    def normalizers(self) -> tuple[MonitoredNormalizer, ...]:
         """Return the normalizers in order."""
 
     @abstractmethod
     def _running(
-        self, look: Look, leaves: dict[str, Tensor], buffers: dict[str, Tensor], *, curved: bool, statistics: bool
+        self, leaves: dict[str, Tensor], buffers: dict[str, Tensor], record: ProbePass | None, *, create_graph: bool
     ) -> AbstractContextManager[dict[str, Tensor]]:
-        """Run the model with some parameters and buffers, note statistics in a look, and give the outputs by name."""
+        """Run the model with these parameters and buffers, record statistics, and yield the outputs by name."""
 
-    def look(
+    def run_probe(
         self,
         *,
         gradient: bool = False,
-        curved: bool = False,
+        create_graph: bool = False,
         statistics: bool = True,
         parameters: Mapping[str, Tensor] | None = None,
-    ) -> Look:
+    ) -> ProbePass:
         """Run over the probe batch.
 
         Args:
-            gradient: also differentiate the loss with respect to the parameters that are trained.
-            curved: keep the graph of the gradient, so that it can be differentiated again.
+            gradient: also differentiate the loss with respect to the trained parameters.
+            create_graph: keep the graph of the gradient, so that it can be differentiated again.
             statistics: also collect variances.
-            parameters: values in the place of live ones, also of buffers.
+            parameters: values to use instead of the current ones, also of buffers.
         """
-        slopes = gradient or curved
-        wanted = {name for name, p in self.model.named_parameters() if p.requires_grad and slopes}
+        gradient = gradient or create_graph
+        wanted = {name for name, p in self.model.named_parameters() if p.requires_grad and gradient}
         given = dict(parameters or {})
-        leaves = trained({n: given.pop(n, p) for n, p in self.parameters().items()}, wanted)
-        look = Look(leaves=leaves if curved else {})
-        running = self._running(look, leaves, given, curved=curved, statistics=statistics)
-        with torch.set_grad_enabled(slopes), running as found:
-            look.outputs = found
-            look.loss = probe_loss(found, self.labels, self.loss)
-            look.gradients = gradients_of(look.loss, leaves, curved=curved) if slopes else {}
-        return look
+        leaves = as_leaves({n: given.pop(n, p) for n, p in self.parameters().items()}, wanted)
+        record = ProbePass(leaves=leaves if create_graph else {})
+        running = self._running(leaves, given, record if statistics else None, create_graph=create_graph)
+        with torch.set_grad_enabled(gradient), running as outputs:
+            record.outputs = outputs
+            record.loss = probe_loss(outputs, self.labels, self.loss)
+            record.gradients = gradients_of(record.loss, leaves, create_graph=create_graph) if gradient else {}
+        return record
 
 
 def linear_map(
@@ -150,7 +150,7 @@ def linear_map(
     dtype: torch.dtype,
     device: torch.device | None = None,
 ) -> LinearMap:
-    """Return the map of a linear torch function; its adjoint is recorded when it is first asked for, and only then.
+    """Return the map of a linear torch function; its adjoint is recorded when it is first used.
 
     >>> linear_map(lambda x: 2 * x[1:], (3,), (2,), torch.float32).adjoint(torch.ones(2)).tolist()
     [0.0, 2.0, 2.0]
@@ -170,7 +170,7 @@ def linear_map(
 
 
 def channel_moments(x: Tensor, axis: int) -> tuple[Tensor, Tensor]:
-    """Return the mean and the biased variance of every channel over all samples and places.
+    """Return the mean and the biased variance of every channel over all samples and positions.
 
     >>> [t.tolist() for t in channel_moments(torch.tensor([[1.0, 0.0], [3.0, 0.0]]), 1)]
     [[2.0, 0.0], [1.0, 0.0]]
@@ -182,13 +182,13 @@ def channel_moments(x: Tensor, axis: int) -> tuple[Tensor, Tensor]:
     return wide.mean(dim=rest), wide.var(dim=rest, correction=0)
 
 
-def trained(parameters: Mapping[str, Tensor], wanted: set[str]) -> dict[str, Tensor]:
-    """Return leaves of our own that share the memory of the parameters, those in ``wanted`` to be differentiated."""
+def as_leaves(parameters: Mapping[str, Tensor], wanted: set[str]) -> dict[str, Tensor]:
+    """Return detached leaves that share memory with the parameters; those in ``wanted`` require a gradient."""
     return {name: value.detach().requires_grad_(name in wanted) for name, value in parameters.items()}
 
 
-def gradients_of(loss: Tensor | None, leaves: Mapping[str, Tensor], *, curved: bool = False) -> dict[str, Tensor]:
-    """Return the gradient of a loss with respect to leaves; those it does not depend on are left out.
+def gradients_of(loss: Tensor | None, leaves: Mapping[str, Tensor], *, create_graph: bool = False) -> dict[str, Tensor]:
+    """Return the gradient of a loss with respect to leaves, without those it does not depend on.
 
     >>> w = torch.tensor([3.0], requires_grad=True)
     >>> gradients_of((w * w).sum(), {"w": w})["w"].tolist()
@@ -197,19 +197,19 @@ def gradients_of(loss: Tensor | None, leaves: Mapping[str, Tensor], *, curved: b
     if loss is None or not loss.requires_grad:
         return {}
     wanted = {name: leaf for name, leaf in leaves.items() if leaf.requires_grad}
-    found = torch.autograd.grad(loss, list(wanted.values()), allow_unused=True, create_graph=curved)
+    found = torch.autograd.grad(loss, list(wanted.values()), allow_unused=True, create_graph=create_graph)
     pairs = zip(wanted, found, strict=True)
-    return {name: value if curved else value.detach() for name, value in pairs if value is not None}
+    return {name: value if create_graph else value.detach() for name, value in pairs if value is not None}
 
 
-#: Of each parameter and buffer by name: the first name of the same tensor, its shape, its dtype and its device.
-Structure = dict[str, tuple[str, tuple[int, ...], str, str]]
+#: By the name of a parameter or buffer: the first name of the same tensor, its shape, its dtype and its device.
+TensorLayout = dict[str, tuple[str, tuple[int, ...], str, str]]
 
 
-def structure(model: nn.Module) -> Structure:
-    """Return what parameters and buffers a model has, by every name; a tied one also says with which it is tied.
+def tensor_layout(model: nn.Module) -> TensorLayout:
+    """Return the parameters and buffers of a model under all of their names; tied ones share their first name.
 
-    >>> structure(nn.Linear(2, 1, bias=False))
+    >>> tensor_layout(nn.Linear(2, 1, bias=False))
     {'weight': ('weight', (1, 2), 'torch.float32', 'cpu')}
     """
     first: dict[int, str] = {}
@@ -217,12 +217,12 @@ def structure(model: nn.Module) -> Structure:
     return {n: (first.setdefault(id(t), n), tuple(t.shape), str(t.dtype), str(t.device)) for n, t in held}
 
 
-def difference(was: Structure, now: Structure) -> str:
-    """Return in words what differs, nothing if nothing does.
+def layout_difference(was: TensorLayout, now: TensorLayout) -> str:
+    """Describe how two layouts differ; return an empty text if they do not.
 
-    >>> difference(structure(nn.Linear(2, 1)), structure(nn.Linear(3, 1, bias=False)))
+    >>> layout_difference(tensor_layout(nn.Linear(2, 1)), tensor_layout(nn.Linear(3, 1, bias=False)))
     'it no longer has bias; weight differs'
-    >>> difference(structure(nn.Linear(2, 1)), structure(nn.Linear(2, 1)))
+    >>> layout_difference(tensor_layout(nn.Linear(2, 1)), tensor_layout(nn.Linear(2, 1)))
     ''
     """
     gone = [name for name in was if name not in now]

@@ -1,4 +1,4 @@
-"""Spectral norms that follow moving weights: Lanczos from the vector of the last time."""
+"""Spectral norms of weights in training: Lanczos, started from the vector of the last time."""
 
 import torch
 from torch import Tensor
@@ -6,20 +6,19 @@ from torch import Tensor
 from normscope.linalg.lanczos import attained_norm, lanczos_norm
 from normscope.monitor.view import MapOf
 
-#: The most Lanczos steps the first time, and from a remembered vector; a vector that still fits needs four.
+#: The most Lanczos steps the first time, and from a remembered vector; if that is still good, four are enough.
 COLD, WARM = 24, 16
-#: Relative error, estimated, at which steps from a remembered vector end.
+#: Estimated relative error at which the iteration from a remembered vector stops.
 SETTLED = 3e-3
-#: Lanczos steps of a norm that is measured for itself each time.
+#: Lanczos steps of a norm that is measured without memory.
 ALONE = 48
-#: Length of the random part added to a remembered unit vector: where the largest direction changes, it is found again.
+#: Length of the random vector added to a remembered unit vector, to find the leading direction again if it changes.
 JITTER = 0.05
 
-#: A norm and the vector that attains it.
-Followed = tuple[float, Tensor]
 
-
-def followed_norm(map_of: MapOf, start: Tensor | None = None, *, steps: int | None = None, seed: int = 0) -> Followed:
+def followed_norm(
+    map_of: MapOf, start: Tensor | None = None, *, steps: int | None = None, seed: int = 0
+) -> tuple[float, Tensor]:
     r"""Return an attained value of the norm of a map, and the vector that attains it.
 
     A few Lanczos steps in float32 find the vector ``v``; its stretch :math:`\|A v\|/\|v\|` is taken in float64 and
@@ -48,7 +47,11 @@ def followed_norm(map_of: MapOf, start: Tensor | None = None, *, steps: int | No
 
 
 class WarmNorms:
-    """Norms of maps that change little from one time to the next, each continued from where it was.
+    """Norms of maps that change little from one time to the next.
+
+    Args:
+        remember: start each norm from the vector of the last time; otherwise from the same random vector each time, so
+            that a norm depends on its map alone: a run that is stopped and resumed measures the same.
 
     >>> from normscope.operators.linear_map import LinearMap
     >>> norms = WarmNorms()
@@ -56,31 +59,18 @@ class WarmNorms:
     [1.0, 2.0]
     """
 
-    def __init__(self) -> None:
+    def __init__(self, *, remember: bool = True) -> None:
+        self.remember = remember
         self._vectors: dict[str, Tensor] = {}
         self._times: dict[str, int] = {}
 
     def measure(self, name: str, map_of: MapOf) -> float:
         """Return an attained value of the norm of a map; its vector is remembered by the name."""
+        if not self.remember:
+            return followed_norm(map_of, steps=ALONE)[0]
         times = self._times.get(name, 0)
         norm, vector = followed_norm(map_of, self._vectors.get(name), seed=times)
         self._times[name] = times + 1
         if bool(torch.isfinite(vector).all()):
             self._vectors[name] = vector
         return norm
-
-
-class ColdNorms(WarmNorms):
-    """Norms that depend on the map of the moment alone: a run that was stopped and goes on measures the same.
-
-    >>> from normscope.operators.linear_map import LinearMap
-    >>> A = torch.randn(40, 40, generator=torch.Generator().manual_seed(0))
-    >>> norms = ColdNorms()
-    >>> first, _, again = (norms.measure("w", lambda d, B=B: LinearMap.from_matrix(B.to(d))) for B in (A, A.mT + A, A))
-    >>> first == again
-    True
-    """
-
-    def measure(self, name: str, map_of: MapOf) -> float:
-        """Return an attained value of the norm of a map, from the same random start each time."""
-        return followed_norm(map_of, steps=ALONE)[0]

@@ -1,1 +1,1 @@
-"""What each map does: its linear part, its constants, its range."""
+"""Rules for operations: the linear part, Lipschitz constants and output range of each."""

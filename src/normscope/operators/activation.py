@@ -9,11 +9,11 @@ import torch
 from torch import Tensor
 
 from normscope.core.errors import InputError
-from normscope.operators.arithmetic import Maximum, Product
-from normscope.operators.expression import Expr, as_expr
+from normscope.operators.arithmetic import Product
+from normscope.operators.expression import Expr
 from normscope.operators.joining import piece
 from normscope.operators.layout import broadcast, scaled
-from normscope.operators.nonlinear import INF, Context, Pointwise, Range, outward
+from normscope.operators.nonlinear import INF, Pointwise
 from normscope.operators.registry import Call, rule
 from normscope.operators.scalar.activations import ACTIVATIONS, curve_of, image, slope
 
@@ -106,60 +106,6 @@ def prelu(call: Call) -> Expr:
     return function(call, x, "prelu", ends, lambda z: torch.where(z > 0, z, z * places.to(z)))
 
 
-@rule("clamp", "clamp_min", "clamp_max", "clip")
-def clamp(call: Call) -> Expr:
-    """Cut off below and above: 1-Lipschitz in the tensor and in limits that depend on the input."""
-    x, low, high = call.first, call.arguments.get("min"), call.arguments.get("max")
-    if not any(isinstance(part, Expr) for part in (low, high)):
-        return clamped(call, broadcast(x, call.shape, call), low, high)
-    for limit, largest in ((low, True), (high, False)):  # torch takes the maximum first
-        if isinstance(limit, Expr) and isinstance(x, Expr):
-            x = call.atom(Maximum(broadcast(x, call.shape, call), broadcast(limit, call.shape, call), largest))
-        elif limit is not None and isinstance(x, Expr):
-            x = clamped(call, broadcast(x, call.shape, call), *((limit, None) if largest else (None, limit)))
-        elif limit is not None:
-            return call.opaque("a constant clamped at limits that depend on the input")
-    return x
-
-
-def clamped(call: Call, x: Expr, low: Any, high: Any) -> Expr:
-    """Return x cut off at constants, ``min(max(x, low), high)``, each a number, a tensor or ``None``."""
-    (low_least, low_most), (high_least, high_most) = _ends(low, -INF), _ends(high, INF)
-
-    def enclosure(a: float, b: float) -> tuple[float, float]:
-        # min and max increase in every argument
-        return min(max(a, low_least), high_least), min(max(b, low_most), high_most)
-
-    ends = {"min": _number(low), "max": _number(high)}
-    known = all(limit is None or _number(limit) is not None for limit in (low, high))
-    return call.atom(
-        Pointwise(
-            x,
-            lambda a, b: 1.0,
-            enclosure,
-            needs_range=False,
-            curve=curve_of("clamp", ends) if known else None,
-            apply=(lambda z: z.clamp(**ends)) if known else None,
-        ),
-        x.shape,
-    )
-
-
-def _number(limit: Any) -> float | None:
-    """Return a limit that is one number, or nothing."""
-    if limit is None or (isinstance(limit, Tensor) and limit.numel() != 1):
-        return None
-    return float(limit)
-
-
-def _ends(limit: Any, default: float) -> tuple[float, float]:
-    """Return the least and the largest of a limit."""
-    if limit is None:
-        return default, default
-    limit = torch.as_tensor(limit, dtype=torch.float64)
-    return (float(limit.min()), float(limit.max())) if limit.numel() else (default, default)
-
-
 @rule("pow", "float_power")
 def power(call: Call) -> Expr:
     """``x^p`` for a constant exponent, or ``c^x`` for a constant base."""
@@ -192,7 +138,7 @@ def glu(call: Call) -> Expr:
 
 @rule("nan_to_num")
 def nan_to_num(call: Call) -> Expr:
-    """Leave real numbers as they are; what stands for others, as where all is masked, may lie outside their range."""
+    """Keep finite numbers; the replacements of NaN and infinity may lie outside their range."""
     widest = torch.finfo(getattr(torch, call.node.dtype, torch.float64)).max
     given = {name: call.arguments.get(name) for name in ("nan", "posinf", "neginf")}
     nan = 0.0 if given["nan"] is None else float(given["nan"])
@@ -205,21 +151,3 @@ def nan_to_num(call: Call) -> Expr:
 
     x = call.first
     return call.atom(Pointwise(x, lambda a, b: 1.0, enclosure, needs_range=False, vanishing=nan == 0.0), x.shape)
-
-
-class SoftMaximum(Maximum):
-    """``log(exp f + exp g)`` or in base two: its gradient is a distribution, so ``|dz|^2 <= |df|^2 + |dg|^2``."""
-
-    def __init__(self, left: Expr, right: Expr) -> None:
-        super().__init__(left, right, True)
-
-    def image(self, context: Context) -> Range:
-        """Return the larger ends, raised by at most one."""
-        inside = super().image(context)
-        return Range(*outward(inside.low, inside.high + 1.0))
-
-
-@rule("logaddexp", "logaddexp2")
-def soft_maximum(call: Call) -> Expr:
-    """Add in the log domain."""
-    return call.atom(SoftMaximum(*(broadcast(as_expr(call[name]), call.shape, call) for name in ("self", "other"))))

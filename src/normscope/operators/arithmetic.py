@@ -13,7 +13,7 @@ from normscope.operators.registry import Call, rule
 
 
 def _constant(value: Any) -> Tensor:
-    """Return a scalar or tensor constant in float64; a Python number is one already, and must not pass float32."""
+    """Return a scalar or tensor constant in float64; a Python number must not be rounded to float32."""
     return torch.as_tensor(value, dtype=torch.float64).detach()
 
 
@@ -182,33 +182,3 @@ class Quotient(Nonlinear):
         if least == 0.0 or least == INF or sup == INF or sup / least == INF:
             return Range()
         return Range(*outward(-sup / least, sup / least))
-
-
-class Maximum(Nonlinear):
-    """``max(f, g)`` or ``min(f, g)`` entrywise: ``|max(a,b)-max(c,d)| <= max(|a-c|, |b-d|)``."""
-
-    def __init__(self, left: Expr, right: Expr, largest: bool) -> None:
-        self.inputs, self.largest = (left, right), largest
-
-    def constant(self, context: Context) -> Lip:
-        """Return the root of the sum of squares of both constants."""
-        return context.lipschitz(self.inputs[0]).root_sum_square(context.lipschitz(self.inputs[1]))
-
-    def image(self, context: Context) -> Range:
-        """Return the larger or smaller ends."""
-        f, g = (context.range(e) for e in self.inputs)
-        choose = max if self.largest else min
-        return Range(choose(f.low, g.low), choose(f.high, g.high))
-
-
-@rule("maximum", "minimum", "fmax", "fmin", "max.other", "min.other")
-def maximum(call: Call) -> Expr:
-    """Take the larger or smaller entry of two tensors."""
-    from normscope.operators.activation import clamped
-
-    left, right = call["self"], call["other"]
-    largest = "max" in call.name
-    if isinstance(left, Expr) and isinstance(right, Expr):
-        return call.atom(Maximum(broadcast(left, call.shape, call), broadcast(right, call.shape, call), largest))
-    x, bound = (left, right) if isinstance(left, Expr) else (right, left)
-    return clamped(call, broadcast(x, call.shape, call), bound if largest else None, None if largest else bound)

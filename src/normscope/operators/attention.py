@@ -24,7 +24,7 @@ class Softmax(Stretch):
         super().__init__(x, 0.5 if self.length > 1 else 0.0)
 
     def image(self, context: Context) -> Range:
-        """Return what holds of distributions, and of zeros where every entry is masked."""
+        """Return the range of probabilities, or of zeros where every entry is masked."""
         x = self.inputs[0]
         groups = x.numel // max(1, self.length)
         last = self.axis == len(x.shape) - 1

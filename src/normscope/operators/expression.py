@@ -31,7 +31,7 @@ _counter = itertools.count()
 KINDS = ("isometry", "embedding", "contraction", "nonnegative", "diagonal", "matrix", "convolution", "sum", "concat",
          "generic")  # fmt: skip
 
-Track = tuple[int, int]
+TrackedAxis = tuple[int, int]
 AxisMap = Callable[[int], int | None]
 
 
@@ -144,7 +144,7 @@ def linear(op: LinearOp, inputs: Sequence[Expr], shape: Sequence[int]) -> Expr:
 
 
 def as_expr(value: Expr | Tensor) -> Expr:
-    """Return an expression as it is, and that of a tensor that does not depend on the network input."""
+    """Return an expression unchanged, or the expression of a constant tensor."""
     if isinstance(value, Expr):
         return value
     value = value.detach()
@@ -153,7 +153,7 @@ def as_expr(value: Expr | Tensor) -> Expr:
 
 
 def operands(expr: Expr) -> Sequence[Expr]:
-    """Return what an expression is computed from, also where it is an atom."""
+    """Return the operands of an expression, also of an atom."""
     return expr.inputs if expr.op is not None else expr.atom.inputs
 
 
@@ -236,7 +236,7 @@ def dominators(source: Expr, target: Expr) -> list[Expr]:
     return found[::-1]
 
 
-def track(source: Expr, target: Expr, start: Track) -> tuple[Track, bool] | None:
+def track_axis(source: Expr, target: Expr, start: TrackedAxis) -> tuple[TrackedAxis, bool] | None:
     """Follow an axis along which the map from ``source`` to ``target`` acts independently.
 
     An axis of size n whose entries lie s apart in row-major order is the pair (n, s): a reshape leaves it alone.
@@ -244,13 +244,13 @@ def track(source: Expr, target: Expr, start: Track) -> tuple[Track, bool] | None
     Returns:
         Its place in the target and whether the map is the same at every index, or ``None`` if it mixes along it.
     """
-    places = tracks(source, target, start)
+    places = track_axes(source, target, start)
     return None if places is None else places[target.id]
 
 
-def tracks(source: Expr, target: Expr, start: Track) -> dict[int, tuple[Track, bool]] | None:
-    """Return the same for every expression between the two that depends on the source, by its id."""
-    places: dict[int, tuple[Track, bool]] = {source.id: (start, True)}
+def track_axes(source: Expr, target: Expr, start: TrackedAxis) -> dict[int, tuple[TrackedAxis, bool]] | None:
+    """Track an axis through every expression between two; return the places by the ids of the expressions."""
+    places: dict[int, tuple[TrackedAxis, bool]] = {source.id: (start, True)}
     for expr in between(source, target):
         below = [(i, *places[i.id]) for i in expr.inputs if i.id in places]
         if not below:
@@ -264,7 +264,7 @@ def tracks(source: Expr, target: Expr, start: Track) -> dict[int, tuple[Track, b
     return places
 
 
-def _track_op(expr: Expr, item: Expr, place: Track) -> tuple[Track, bool] | None:
+def _track_op(expr: Expr, item: Expr, place: TrackedAxis) -> tuple[TrackedAxis, bool] | None:
     """Follow an axis of one operand through an operation."""
     op, shape = expr.op, item.shape
     if op is None:
@@ -290,7 +290,7 @@ def _track_op(expr: Expr, item: Expr, place: Track) -> tuple[Track, bool] | None
     return (place[0], math.prod(expr.shape[stop:])), not op.data.get("varies", False)
 
 
-def _axes_of(shape: Sequence[int], place: Track) -> list[int] | None:
+def _axes_of(shape: Sequence[int], place: TrackedAxis) -> list[int] | None:
     """Return the consecutive axes that make up a tracked axis, or ``None`` if it cuts through one."""
     n, s = place
     inner, axis = 1, len(shape)

@@ -1,4 +1,4 @@
-"""Fourier transforms, and what is linear between them: complex numbers as pairs of real ones on a last axis of two."""
+"""Fourier transforms and complex linear operations: a complex number is a pair of reals on a last axis of size two."""
 
 import math
 from collections.abc import Callable, Sequence
@@ -173,7 +173,7 @@ def paired(call: Call, read: Sequence[Any]) -> Expr | None:
 
 
 def _product(call: Call, z: Expr, factor: Tensor, shape: tuple[int, ...]) -> Expr | None:
-    """Return pairs turned by the angles of constants, then scaled by their moduli."""
+    """Return pairs rotated by the angles of constants, then scaled by their moduli."""
     if z.shape[-1:] != (2,) or not bool(torch.isfinite(torch.view_as_real(factor)).all()):
         return None
     modulus = factor.abs() * (1 + 2.0**-50)  # so that rounding leaves what turns at most one

@@ -1,4 +1,4 @@
-"""Operations that choose, drop or overwrite entries at places that do not depend on the input."""
+"""Operations that select, drop or overwrite entries at fixed positions."""
 
 from typing import Any
 
@@ -19,7 +19,7 @@ _ALONG = ("slice", "narrow", "slice_copy", "select", "select_copy")
       "linalg_diagonal", "unfold", "im2col", "masked_select", "embedding", "diag_embed", "diagflat", "diag",
       "unfold_copy", "diagonal_copy")  # fmt: skip
 def copies(call: Call) -> Expr:
-    """Take entries, or copy them to other places, some perhaps several times, among zeros perhaps."""
+    """Select entries, or copy them to other positions, perhaps several times or among zeros."""
     if not call.only_first_depends:
         return call.opaque("an index that depends on the input is discontinuous", known=True)
     x, axes = call.first, None

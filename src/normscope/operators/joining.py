@@ -1,4 +1,4 @@
-"""Tensors put side by side, and cut into pieces."""
+"""Concatenation and splitting."""
 
 import itertools
 from collections.abc import Sequence
@@ -17,7 +17,7 @@ _FIXED = {"hstack": 1, "vstack": 0, "row_stack": 0, "dstack": 2, "column_stack":
 
 @rule("cat", "concat", "concatenate", "stack", *_FIXED)
 def concat(call: Call) -> Expr:
-    """Put tensors side by side."""
+    """Concatenate or stack tensors."""
     parts, shape, name = list(call.first), call.shape, call.name
     if name in _FIXED:  # each part gets the axes that it would have alone
         axis, join = min(_FIXED[name], len(shape) - 1), getattr(torch, name)
@@ -54,7 +54,7 @@ def side_by_side(parts: Sequence[Any], axis: int, call: Call) -> Expr:
 @rule("split", "split_with_sizes", "chunk", "unbind", "tensor_split", "unsafe_split", "unsafe_chunk", "hsplit",
       "vsplit", "dsplit", "unsafe_split_with_sizes", "split_copy", "split_with_sizes_copy", "unbind_copy")  # fmt: skip
 def split(call: Call) -> Any:
-    """Cut a tensor into pieces along an axis."""
+    """Split a tensor along an axis."""
     x = call.first
     name = call.name
     dim = {"hsplit": min(1, len(x.shape) - 1), "vsplit": 0, "dsplit": 2}.get(name, int(call.get("dim", 0)))
@@ -67,7 +67,7 @@ def split(call: Call) -> Any:
 
 
 def piece(call: Call, x: Expr, dim: int, start: int, shape: Sequence[int]) -> Expr:
-    """Return the entries of x from a place on along an axis, which is dropped if the shape has one axis less."""
+    """Return the entries of x from a start along an axis, which is dropped if the shape has one axis less."""
     shape, drop = tuple(shape), len(shape) < len(x.shape)
     size = 1 if drop else shape[dim]
 

@@ -1,4 +1,4 @@
-"""Operations that do not change entries: reshapes, permutations, repetition; and sums and factors of expressions."""
+"""Operations that only move entries (reshape, permute, repeat), and sums and multiples of expressions."""
 
 import functools
 from collections.abc import Callable, Sequence
@@ -177,7 +177,7 @@ def added(*tensors: Tensor) -> Tensor:
 
 @rule("copy", "fill")
 def replaced(call: Call) -> Any:
-    """Return the source, or one number, in the shape of the target: nothing of the target itself is left."""
+    """Return the source, or one number, in the shape of the target, which it replaces."""
     source = call.arguments.get("src", call.arguments.get("value"))
     return broadcast(source, call.shape, call) if isinstance(source, Expr) else call.value
 

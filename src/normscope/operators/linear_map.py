@@ -1,4 +1,4 @@
-"""Linear maps known only by what they do to a tensor: apply and adjoint."""
+"""Matrix-free linear maps, given by a function and its adjoint."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""The description of a normalizer, and the registry that finds them: one file each in ``normalizers/``.
+"""The description of a kind of normalizer, and the registry of all kinds: one file each in ``normalizers/``.
 
 A module of ``operators/normalizers`` that defines ``NORMALIZER`` is a normalizer, under the module's name. Its rules
-for operations register themselves with ``@rule``; everything else is asked of the :class:`Normalizer`.
+for operations register themselves with ``@rule``; everything else is in its :class:`Normalizer`.
 """
 
 import functools
@@ -22,14 +22,14 @@ from normscope.operators.normalization import Spread, division_constant
 from normscope.operators.normalizers.secular_equation import centered_scale_norm
 from normscope.operators.quadratic_form import RootQuotient
 from normscope.operators.site import Site
-from normscope.operators.written_out import Place, Surroundings, Written
+from normscope.operators.written_out import NormalizerCandidate, Surroundings, WrittenOut
 
 
 @dataclass(frozen=True)
 class Constants:
-    """The constants of one normalizer at its place."""
+    """The Lipschitz constants of one normalizer in a network."""
 
-    proved: Value  #: on all inputs
+    proved: Value  #: certified, on all inputs
     on_floor: Value | None = None  #: where the spread before it stays above the floor, if there is one
     printed: Value | None = None  #: what the paper prints for the same situation
     printed_is_bound: bool | None = None  #: whether the printed number is at least the proved one there
@@ -43,7 +43,7 @@ ConstantsOf = Callable[[Site, Tensor | None, str], Constants]
 
 @dataclass(frozen=True)
 class Symmetry:
-    """Changes of the weights ``W x + b`` before a normalizer that it undoes, ``eps`` aside.
+    """Changes of the weights ``W x + b`` before a normalizer that do not change its output, up to ``eps``.
 
     >>> Symmetry("layer", row=True, shift=True).dimension(neurons=4, inputs=3)
     5
@@ -55,7 +55,7 @@ class Symmetry:
     shift: bool = False  #: one number may be added to all biases of such a unit
 
     def dimension(self, neurons: int, inputs: int, groups: int = 1) -> int:
-        """Return the number of directions of ``(W, b)`` that the normalizer undoes."""
+        """Return the number of directions of ``(W, b)`` to which the output is invariant."""
         units = {"neuron": neurons, "group": groups, "layer": 1}[self.per]
         return units * (1 + inputs * self.row + self.shift)
 
@@ -71,16 +71,20 @@ class Normalizer:
     modules: tuple[type[nn.Module], ...] = ()  #: the module classes of torch that are
     #: given such a module and the shape of its input, how it divides
     module_spread: Callable[[Any, tuple[int, ...]], Spread] | None = None
-    #: what it undoes of the weights before it; of the weight itself, for one of weights
+    #: the changes of the weights before it to which it is invariant; of the weight itself, for one of weights
     symmetry: Symmetry | None = None
     adaptive: str = ""  #: the kind it is if its scale and shift depend on the input; empty for the same
-    across_batch: bool = False  #: its statistics are those of a batch while training, so that samples meet
+    across_batch: bool = False  #: in training its statistics are those of the batch, so that samples interact
+    keeps_mean_square: bool = False  #: its running statistic is a mean square, not a mean and a variance
+    estimated: bool = True  #: its running statistics are estimated in training, not set from the data beforehand
+    verified: bool = True  #: it is recognized by its values at random inputs, not by its pattern alone
     #: whether a division by a spread, written out of elementary operations, is this normalizer
     claims: Callable[[Match, Spread], bool] | None = None
-    takes_any_axes: bool = False  #: it claims divisions over any axes, which a more special normalizer may claim too
-    written_out: Callable[[Place], Written | None] | None = None  #: finds it written out in another way
+    takes_any_axes: bool = False  #: it claims divisions over any axes; more specific normalizers come first
+    #: finds it written out in another way
+    written_out: Callable[[NormalizerCandidate], WrittenOut | None] | None = None
     #: makes it of a tensor over a root of its own quadratic form, if it is this normalizer
-    fits: Callable[[Place, RootQuotient, Expr], Written | None] | None = None
+    fits: Callable[[NormalizerCandidate, RootQuotient, Expr], WrittenOut | None] | None = None
     #: whether a node made of parameters is this normalizer of weights
     of_weight: Callable[[Node, Surroundings], bool] | None = None
 
@@ -117,7 +121,7 @@ def acts_on_weights(site: Site) -> bool:
 
 
 def row_of_weights(row: Any) -> bool:
-    """Return the same for a row of a result, from its kind and the statement of its constant."""
+    """Return whether a row of a result is such a normalizer, from its kind and the statement of its constant."""
     return normalizers()[row.kind].of_weights or str(row.proved.statement).startswith("acts on a learned array")
 
 
@@ -136,38 +140,38 @@ def module_kind(module: nn.Module) -> str | None:
 
 
 def site_constants(site: Site, floor: Tensor | None, mode: str) -> Constants:
-    """Return the constants of a normalizer at its place."""
+    """Return the constants of a normalizer in a network."""
     return of_the_weight(site, floor, mode) if site.of_array else normalizers()[site.kind].constants(site, floor, mode)
 
 
 def of_the_weight(site: Site, floor: Tensor | None, mode: str) -> Constants:
-    """Return the constants of a normalizer of weights, which has none of its own in the input."""
+    """Return the constants of a normalizer of weights, which does not depend on the input."""
     what = "acts on a learned array, which does not depend on the input"
     what = what if site.of_array else "acts on the weight: see the effective weight of its layer"
     return Constants(Value(0.0, Kind.CERTIFIED, statement=what))
 
 
 def proved(number: float, statement: str = "", mode: str | None = None) -> Constants:
-    """Return the constants of a normalizer of which one number is proved on all inputs."""
+    """Return constants that are one number, certified on all inputs."""
     return Constants(Value.of(number, Kind.CERTIFIED, mode=mode, statement=statement))
 
 
 def no_bound(statement: str = "") -> Constants:
-    """Return the constants of a normalizer for which nothing is proved on all inputs."""
+    """Return the constants of a normalizer without a finite bound on all inputs."""
     return proved(math.inf, statement)
 
 
-#: What a paper prints: the number, given the least spreads and eps, and where it stands.
+#: What a paper prints: the number as a function of the least spreads and eps, and its statement.
 Printed = tuple[Callable[[Tensor, float], float], str]
 
 
 def spread_constants(
     statement: str, printed: Printed | None = None, *, across_batch: bool = False, fixed: ConstantsOf | None = None
 ) -> ConstantsOf:
-    """Return the constants function of such a normalizer: ``||Gamma P|| / sqrt(s^2 + eps)``, s = 0 on all inputs.
+    """Return the function that computes ``||Gamma P|| / sqrt(s^2 + eps)`` at a site, with s = 0 on all inputs.
 
     Args:
-        statement: what proves it.
+        statement: the statement that proves it.
         printed: what a paper prints for it.
         across_batch: its groups reach across the batch, so that the mode of BatchNorm belongs to the value.
         fixed: the constants of the same normalizer with fixed statistics.
@@ -226,10 +230,7 @@ def scaled_constant(site: Site, spread: Spread, floor: Tensor) -> float:
 
 
 def _centres_over(gamma: Tensor, spread: Spread) -> bool:
-    """Return whether the scale has one entry per element of a centred group, so that the mean it removes is known.
-
-    Its last axes are those that are averaged, and no other: as many entries along other axes are another thing.
-    """
+    """Return whether the scale has one entry per element of a centred group: its axes are exactly the averaged ones."""
     rank = len(spread.view)
     varies = {axis for axis, length in enumerate(gamma.shape, rank - gamma.ndim) if length > 1}
     covered = {axis % rank for axis in spread.axes if spread.view[axis] > 1}

@@ -1,4 +1,4 @@
-"""Walk a graph once and keep every tensor as an affine expression of atoms."""
+"""The affine program of a graph: every tensor as an affine expression of atoms, found in one pass."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -24,7 +24,7 @@ from normscope.operators.recognition import find_normalizer, weight_normalizer
 from normscope.operators.registry import Call, Rule, bind, expressions, find_rule
 from normscope.operators.scalar.entrywise import Forms
 from normscope.operators.site import Site, site_of
-from normscope.operators.written_out import Place, Surroundings
+from normscope.operators.written_out import NormalizerCandidate, Surroundings
 
 #: Products that take most of the time. Of what depends on the input only the shape is asked for, not the last digits.
 _PRODUCTS = (
@@ -44,7 +44,7 @@ class InputBlock:
 
 @dataclass(eq=False)
 class Program:
-    """What the walk found."""
+    """A network as affine expressions of atoms."""
 
     blocks: list[InputBlock] = field(default_factory=list)  #: the network input
     #: (name, expression) of each output that depends on the input
@@ -65,14 +65,14 @@ class Program:
     scaled: dict[str, Expr] = field(default_factory=dict)
 
 
-class Walk:
-    """One pass over a graph.
+class ProgramBuilder:
+    """Builds a program in one pass over a graph.
 
     Args:
         graph: the model.
         tensors: its parameters, buffers and constants.
         inputs: reference inputs, one tensor per input node.
-        without: leave the normalizers out, each replaced by the identity.
+        without: replace each normalizer by the identity.
     """
 
     def __init__(
@@ -106,7 +106,7 @@ class Walk:
         self._inputs = iter(inputs)
 
     def run(self) -> Program:
-        """Walk the graph and return what it found."""
+        """Visit every node and return the program."""
         dying = self.graph.last_uses
         kept = self._needed_later()
         for node in self.graph:
@@ -123,7 +123,7 @@ class Walk:
         return self.program
 
     def _needed_later(self) -> set[str]:
-        """Return nodes whose values a recognized normalizer may ask for after their last use."""
+        """Return the nodes whose values may be needed after their last use, to recognize normalizers."""
         return {n.name for n in self.graph if name_of(n) in ("sub", "to", "_to_copy")} | {
             a for n in self.graph if name_of(n) in ("sub", "to", "_to_copy", "pow", "mul") for a in n.inputs()
         }
@@ -186,7 +186,7 @@ class Walk:
             self._register(node, result)
 
     def _executed(self, node: Node, values: Mapping[str, Any]) -> Any:
-        """Execute a node in float64: what is computed from the weights is meant in exact arithmetic, not in theirs."""
+        """Execute a node in float64, which stands for exact arithmetic, whatever the dtype of the weights."""
         dtypes = {name: self.graph[name].dtype for name in node.inputs()}
         if name_of(node) not in _PRODUCTS or not any(name in self.exprs for name in dtypes):
             try:
@@ -213,7 +213,7 @@ class Walk:
             self._weight_site(node)
 
     def _weight_site(self, node: Node) -> None:
-        """Note normalizers that act on weights."""
+        """Record normalizers that act on weights."""
         kind = weight_normalizer(node, self.around)
         array = kinds_by_op().get(name_of(node), "") if kind is None else ""
         if kind is None and not (array and self.around.is_weight(node.inputs()[0])):
@@ -263,16 +263,16 @@ class Walk:
         return function is not None and moves_shape(function, [v for v in self._read(node) if isinstance(v, Tensor)])
 
     def _read(self, node: Node) -> list[Any]:
-        """Return the values that a node reads of what depends on the input."""
+        """Return the input-dependent values that a node reads."""
         return [self.values.get(name) for name in node.inputs() if name in self.exprs]
 
     def _size(self, node: Node, value: Any) -> Any:
-        """Return what was read off a shape that depends on the input."""
+        """Return a value read from a shape that depends on the input, as opaque."""
         call = Call(node, {name: self.exprs[name] for name in node.inputs() if name in self.exprs}, value)
         return call.opaque("a size that depends on the input is discontinuous", known=True)
 
     def _is_step(self, node: Node, value: Any, found: Any) -> bool:
-        """Return whether a rule took real numbers that became integers or very short, as when written among such."""
+        """Return whether real numbers were converted to integers or 8-bit floats, e.g. written into such a tensor."""
         if not isinstance(value, Tensor) or not isinstance(found, Expr):
             return False
         named = getattr(torch, node.dtype, value.dtype)  # the value itself may be computed wider
@@ -289,18 +289,18 @@ class Walk:
         return call.opaque(reason)
 
     def _argument(self, ref: Ref) -> Any:
-        """Return what a reference stands for: an expression, or a plain value."""
+        """Return the expression or the plain value of a referenced node."""
         found = self.exprs.get(ref.name)
         return self.values.get(ref.name) if found is None else found
 
     def _used(self, node: Node) -> None:
-        """Note which parameters an operation uses, so that coverage can be counted in parameters."""
+        """Record the parameters an operation uses, for the coverage in parameters."""
         names = {self.names[n] for n in node.inputs() if self.names.get(n)}
         if names:
             self.program.used_weights.setdefault(node.name, set()).update(names)
 
     def _register(self, node: Node, result: Any) -> None:
-        """Note the atoms and parametrized linear operations made for a node."""
+        """Record the atoms and parametrized linear operations created for a node."""
         if isinstance(result, Expr):
             self.program.nodes.setdefault(result.id, node.name)
         for item in reached(expressions(result), operands, self.noted):
@@ -311,9 +311,9 @@ class Walk:
                 self.program.layers.append(item)
 
     def _written_out(self, call: Call) -> Any:
-        """Return a hand-written normalizer as such, if one ends here."""
+        """Return the expression of a written-out normalizer that ends here, or ``None``."""
         self.current = call.node.name
-        found = find_normalizer(Place(call, self.around))
+        found = find_normalizer(NormalizerCandidate(call, self.around))
         self.current = ""
         if found is None:
             return None
@@ -338,7 +338,7 @@ class Walk:
         return result if isinstance(result, Tensor) else None
 
     def _normalizer(self, call: Call, kind: str, rule: Rule) -> Any:
-        """Apply a normalizer's own operation and note it; a scale or shift that depends on the input comes after it."""
+        """Apply the rule of a normalizer and record it; an input-dependent scale or shift is applied after it."""
         x = call.get("input", call.get("self"))
         moving = {name for name in call.tainted() if name not in ("input", "self")}
         if not isinstance(x, Expr) or not moving <= {"weight", "bias"}:
@@ -355,13 +355,13 @@ class Walk:
         return [out, *result[1:]] if isinstance(result, list) else out
 
     def _note(self, site: Site, source: Expr, out: Expr | None) -> None:
-        """Note a normalizer, and what goes in and comes out."""
+        """Record a normalizer with its input and output."""
         self.program.sites.append(site)
         self.found.add(site.node)
         self.program.ends[site.node] = (source, out)
 
     def _finish(self, node: Node) -> None:
-        """Note the outputs and which opaque atoms they depend on."""
+        """Record the outputs, and the atoms and layers they depend on."""
         for ref, name in zip(node.args, self.graph.output_names or [r.name for r in node.args], strict=True):
             expr = self.exprs.get(ref.name)
             if isinstance(expr, Expr):
@@ -383,4 +383,4 @@ def build_program(
     without_normalizers: bool = False,
 ) -> Program:
     """Return the affine program of a graph at the shapes of the given inputs."""
-    return Walk(graph, tensors, inputs, without=without_normalizers).run()
+    return ProgramBuilder(graph, tensors, inputs, without=without_normalizers).run()

@@ -1,4 +1,4 @@
-"""Find roots of quadratic forms of a tensor, and tensors divided by one, however they are written, by fitting numbers.
+"""Recognize square roots of quadratic forms of a tensor, and quotients by them, by fitting coefficients to values.
 
 In every group of n entries the function is ``gain (x - [mean]) / sqrt(a sum(x^2) + b sum(x)^2 + eps) + shift``. With
 ``b = -a/n`` the form is a variance, with ``b = 0`` a mean square. The operations in between are algebraic, and the fit
@@ -63,7 +63,7 @@ def find_root_quotient(node: Node, around: Surroundings) -> RootQuotient | None:
 
 
 def _behind(node: Node, around: Surroundings, stop: Callable[[Node], bool]) -> Iterator[Node]:
-    """Yield the nodes behind a node through algebraic operations, up to a limit; nothing behind where it stops."""
+    """Yield the nodes that a node depends on through algebraic operations, not beyond those that ``stop`` accepts."""
     stack, seen = list(reversed(node.inputs())), set[str]()
     while stack and len(seen) < LARGEST:
         name = stack.pop()
@@ -117,7 +117,7 @@ def operands_behind(reduction: Node, around: Surroundings, steps: int) -> Iterat
 
 
 def _sources(radicand: Node, node: Node, around: Surroundings) -> Iterator[tuple[str, tuple[int, ...]]]:
-    """Yield what may be normalized, and over which axes."""
+    """Yield the nodes that may be normalized, and the axes."""
     seen = set[tuple[str, tuple[int, ...]]]()
     for reduction in reductions_behind(radicand, around):
         axes = around.recogniser.reduced_axes(reduction)
@@ -130,7 +130,7 @@ def _sources(radicand: Node, node: Node, around: Surroundings) -> Iterator[tuple
 
 
 def _fit(node: Node, radicand: Node, source: str, axes: tuple[int, ...], around: Surroundings) -> RootQuotient | None:
-    """Fit the form under the root, then gain and shift, and check both elsewhere."""
+    """Fit the form under the root, then gain and shift, and verify them at other points."""
     shape = around.shape(source)
     form = fitted_form(radicand, source, axes, around) if around.group_size(source, axes) > 1 else None
     if form is None or not _is_algebraic(node, source, around, radicand):
@@ -192,7 +192,7 @@ def _is_algebraic(node: Node, source: str, around: Surroundings, clamped: Node |
 
 
 def _unclamped(radicand: Node, around: Surroundings) -> tuple[Node, float]:
-    """Return what is kept above a constant under a root, and the constant."""
+    """Return the node that is clamped from below under a root, and the constant."""
     if name_of(radicand) not in ("clamp", "clamp_min", "maximum") or does_more(radicand):
         return radicand, 0.0
     least = around.recogniser.stabilizer(radicand.args[1]) if len(radicand.args) > 1 else None

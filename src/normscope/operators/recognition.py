@@ -1,6 +1,6 @@
-"""Find the normalizer that ends at a node: by its own pattern, or as a division by the spread of its own input.
+"""Recognize normalizers that are written out: by their own patterns, or as a division by the spread of the input.
 
-Of a weight, by its filters: divided by their own spread or length, however that is written.
+Normalizers of weights are recognized by filters divided by their own spread or length, however that is written.
 """
 
 import math
@@ -14,27 +14,27 @@ from normscope.operators.expression import Expr
 from normscope.operators.normalization import Spread, normalizer
 from normscope.operators.normalizer import normalizers
 from normscope.operators.quadratic_form import QuadraticForm, RootQuotient, find_root_quotient
-from normscope.operators.written_out import PartOfGraph, Place, Surroundings, Written, agrees, probe
+from normscope.operators.written_out import NormalizerCandidate, PartOfGraph, Surroundings, WrittenOut, agrees, probe
 
 
-def find_normalizer(place: Place) -> Written | None:
-    """Return the normalizer of activations that ends at a place, or ``None``; numbers decide, not looks alone."""
-    match = place.around.recogniser.match(place.node)
-    found = None if match is None else _division(place, match)
+def find_normalizer(candidate: NormalizerCandidate) -> WrittenOut | None:
+    """Return the normalizer of activations that ends at a candidate, or ``None``, verified by its values."""
+    match = candidate.around.recogniser.match(candidate.node)
+    found = None if match is None else _division(candidate, match)
     if found is not None:
         return found
-    quotient = find_root_quotient(place.node, place.around)
-    source = None if quotient is None else place.source(quotient.source)
+    quotient = find_root_quotient(candidate.node, candidate.around)
+    source = None if quotient is None else candidate.source(quotient.source)
     if quotient is not None and source is not None:
-        return _over_root(place, quotient, source)
-    patterns = (n.written_out(place) for n in normalizers().values() if n.written_out is not None)
+        return _over_root(candidate, quotient, source)
+    patterns = (n.written_out(candidate) for n in normalizers().values() if n.written_out is not None)
     return next((found for found in patterns if found is not None), None)
 
 
-def _over_root(place: Place, quotient: RootQuotient, source: Expr) -> Written | None:
+def _over_root(candidate: NormalizerCandidate, quotient: RootQuotient, source: Expr) -> WrittenOut | None:
     """Return a tensor over a root of its own form as the normalizer that it fits, or as a division by a spread."""
     form, centered = quotient.form, quotient.centered
-    for found in (n.fits(place, quotient, source) for n in normalizers().values() if n.fits is not None):
+    for found in (n.fits(candidate, quotient, source) for n in normalizers().values() if n.fits is not None):
         if found is not None:
             return found
     if not (form.is_variance if centered else form.is_square):
@@ -45,7 +45,7 @@ def _over_root(place: Place, quotient: RootQuotient, source: Expr) -> Written | 
     spread = Spread(source.shape, form.axes, eps, centered, _factor(form), where)
     root_of = "sum" if not centered and spread.factor == float(form.size) else "mean"
     match = Match(quotient.source, form.axes, eps, centered, root_of=root_of)
-    return _written(place, match, spread, source, quotient.gain, quotient.shift)
+    return _written(candidate, match, spread, source, quotient.gain, quotient.shift)
 
 
 def _factor(form: QuadraticForm) -> float:
@@ -57,9 +57,9 @@ def _factor(form: QuadraticForm) -> float:
     return factor * (1 - 1e-9)
 
 
-def _division(place: Place, match: Match) -> Written | None:
+def _division(candidate: NormalizerCandidate, match: Match) -> WrittenOut | None:
     """Return a division by a spread as the normalizer that claims it."""
-    source = place.source(match.source)
+    source = candidate.source(match.source)
     if source is None:
         return None
     n = math.prod(source.shape[a] for a in match.axes)
@@ -67,10 +67,10 @@ def _division(place: Place, match: Match) -> Written | None:
     spread = Spread(source.shape, match.axes, match.eps, match.centered, factor, match.where)
     gain = torch.ones((), dtype=torch.float64)
     for one in match.factors:
-        gain = gain * (place.around.constant(one).double() if isinstance(one, str) else one)
-    if not divides_by_spread(spread, place.around.run(place.node, match.source), gain):
+        gain = gain * (candidate.around.constant(one).double() if isinstance(one, str) else one)
+    if not divides_by_spread(spread, candidate.around.run(candidate.node, match.source), gain):
         return None
-    return _written(place, match, spread, source, gain, torch.zeros(()))
+    return _written(candidate, match, spread, source, gain, torch.zeros(()))
 
 
 def divides_by_spread(spread: Spread, part: PartOfGraph, gain: Tensor | float = 1.0) -> bool:
@@ -84,13 +84,15 @@ def divides_by_spread(spread: Spread, part: PartOfGraph, gain: Tensor | float = 
     return agrees(part, lambda x: gain * spread.normalize(x), points)
 
 
-def _written(place: Place, match: Match, spread: Spread, source: Expr, gain: Tensor, shift: Tensor) -> Written:
+def _written(
+    candidate: NormalizerCandidate, match: Match, spread: Spread, source: Expr, gain: Tensor, shift: Tensor
+) -> WrittenOut:
     """Return a division by a spread, with the gain and shift that belong to it, as the kind that claims it."""
     kind = kind_of_division(match, spread)
     own = gain if bool((gain != 1).any()) else None
     moved = shift if bool((shift != 0).any()) else None
-    result = lambda: normalizer(place.call, source, spread, kind, own, moved)  # noqa: E731
-    return place.written(kind, source, match.source, result, gain=own, spread=spread, eps=match.eps)
+    result = lambda: normalizer(candidate.call, source, spread, kind, own, moved)  # noqa: E731
+    return candidate.written(kind, source, match.source, result, gain=own, spread=spread, eps=match.eps)
 
 
 def kind_of_division(match: Match, spread: Spread) -> str:
@@ -119,7 +121,8 @@ def divides_filters(node: Node, around: Surroundings, *, centered: bool) -> bool
 
     With ``centered``, :math:`m_i` is the mean of the filter and :math:`s_i` its deviation, as in ``w / (std + eps)``
     with the deviation of a reshaped weight, or a mean taken axis by axis. Without, :math:`m_i = 0` and :math:`s_i` is
-    the length, as in ``w / (norm + eps)``. Numbers decide, far from any stabilizer.
+    the length, as in ``w / (norm + eps)``. This is verified on random weights, so large
+    that no stabilizer matters.
 
     Returns:
         True if it is so on three random weights of different sizes and means, with the same gains :math:`g_i`.
@@ -143,7 +146,7 @@ def divides_filters(node: Node, around: Surroundings, *, centered: bool) -> bool
 
 
 def _parameter_behind(node: Node, around: Surroundings) -> Node | None:
-    """Return the parameter of the same size that a quotient with a divisor is made of, or ``None``."""
+    """Return the parameter of the same size that a quotient is computed from, or ``None``."""
     if name_of(node) not in ("div", "mul") or not node.shape or len(node.shape) < 2:
         return None
     source: Node | None = None
@@ -164,5 +167,5 @@ def _parameter_behind(node: Node, around: Surroundings) -> Node | None:
 
 
 def _size(node: Node) -> int:
-    """Return how many numbers a constant has."""
+    """Return the number of entries of a constant."""
     return math.prod(node.shape or ())

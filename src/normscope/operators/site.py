@@ -1,4 +1,4 @@
-"""The place of a normalizer: what it normalizes and with which parameters."""
+"""Normalizers in a graph: the node of each, what it normalizes, and its parameters."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -13,7 +13,7 @@ from normscope.operators.registry import Call
 
 @dataclass(frozen=True, eq=False)
 class Site:
-    """A normalizer and where it stands."""
+    """A normalizer found in a graph."""
 
     node: str  #: the graph node that gives its result
     source: str  #: the graph node it normalizes
@@ -27,8 +27,8 @@ class Site:
     shape: tuple[int, ...] = ()  #: shape of what it normalizes
     written_out: bool = False  #: recognized from elementary operations
     end: str = ""  #: for one written out, the graph node that gives its result with scale and shift
-    of_array: bool = False  #: it normalizes a learned array, a constant of the network, and no weight of a layer
-    details: Mapping[str, float] = field(default_factory=dict)  #: numbers that its kind needs beside these
+    of_array: bool = False  #: it normalizes a learned array that is not the weight of a layer
+    details: Mapping[str, float] = field(default_factory=dict)  #: further numbers specific to its kind
 
 
 def describe(site: Site) -> dict[str, Any]:
@@ -47,7 +47,7 @@ def describe(site: Site) -> dict[str, Any]:
 
 
 def site_of(call: Call, kind: str, x: Expr, out: Expr) -> Site:
-    """Describe a normalizer that is an operation of its own."""
+    """Return the site of a normalizer that is a single torch operation."""
     division = _division_below(out, call.node.name)
     spread = None if division is None else division.spread
     mean, var = call.get("running_mean"), call.get("running_var")
@@ -58,7 +58,7 @@ def site_of(call: Call, kind: str, x: Expr, out: Expr) -> Site:
 
 
 def _division_below(expr: Expr, node: str) -> Division | None:
-    """Return the nonlinear core that a node itself made, not one before it, or ``None`` if the node is linear."""
+    """Return the division created by a node itself, or ``None`` if the node is linear."""
     while expr.op is not None:
         if len(expr.inputs) != 1:
             return None

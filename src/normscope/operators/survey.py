@@ -1,4 +1,4 @@
-"""One pass over data: what every normalizer and activation sees, in constant memory."""
+"""One pass over the data: statistics of the inputs of all normalizers and activations, in constant memory."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from normscope.operators.site import Site
 
 @dataclass(eq=False)
 class Moments:
-    """Mean, biased variance and extremes of each channel over all samples and places seen so far.
+    """Mean, biased variance, minimum and maximum of each channel over all samples and positions so far.
 
     The merge is Chan's: with counts n, m and difference d of the means,
     ``M2 = M2_a + M2_b + d^2 n m / (n + m)``, in float64.
@@ -52,7 +52,7 @@ class Moments:
         return self.squares / max(self.count, 1)
 
     def update(self, x: Tensor, axis: int = -1) -> None:
-        """Add observations, one of each channel along the axis at every other place of a tensor."""
+        """Add the entries of a tensor, with channels along the given axis."""
         if x.ndim < 2:
             x, axis = x.reshape(1, -1), -1
         x = x.detach()
@@ -76,24 +76,24 @@ class Moments:
 
 
 @dataclass(eq=False)
-class Seen:
-    """What was seen before one normalizer or activation."""
+class InputStatistics:
+    """Statistics of the input of one normalizer or activation."""
 
     moments: Moments = field(default_factory=Moments)  #: per-channel moments
     #: least spread of each group (a normalizer of its own input) or channel, shaped like its groups
     floor: Tensor | None = None
     largest_norm: float = 0.0  #: largest l2 norm of one sample
-    groups: int = 0  #: number of groups that were seen, before a normalizer of its own input
+    groups: int = 0  #: number of groups, before a normalizer of its own input
     below_eps: int = 0  #: how many of them have a spread that is not zero and at most the root of its eps
 
 
 @dataclass(eq=False)
 class Survey:
-    """What one pass over the data found."""
+    """The result of one pass over the data."""
 
     samples: int = 0  #: number of samples
-    before_normalizers: dict[str, Seen] = field(default_factory=dict)  #: by graph node of the normalizer
-    before_activations: dict[str, Seen] = field(default_factory=dict)  #: by graph node of the activation
+    before_normalizers: dict[str, InputStatistics] = field(default_factory=dict)  #: by graph node of the normalizer
+    before_activations: dict[str, InputStatistics] = field(default_factory=dict)  #: by graph node of the activation
     inputs: list[Range] = field(default_factory=list)  #: range of each block of the network input
     #: range, a little widened, of every tensor whose size a rule asks for, by graph node
     factors: dict[str, Range] = field(default_factory=dict)
@@ -131,9 +131,9 @@ def survey(
 
     Args:
         captured: the model.
-        program: its program, whose normalizers are looked at.
+        program: its program, with the normalizers to observe.
         batches: inputs, batch axis first.
-        activations: node of each activation to look at, and the node it reads.
+        activations: the node of each activation to observe, and the node it reads.
         progress: called with the number of samples so far.
         dtype: run in this precision instead of the model's own.
         channels: the axis that holds channels, by activation, where it is known.
@@ -169,7 +169,7 @@ def survey(
             for name, site in watch.get(node.name, ()):
                 group = result.before_activations if site is None else result.before_normalizers
                 axis = None if channels is None else channels.get(name)
-                _see(group.setdefault(name, Seen()), value, site, size, reference, name, axis)
+                _see(group.setdefault(name, InputStatistics()), value, site, size, reference, name, axis)
 
         with torch.no_grad():
             outputs = run(captured.graph, tensors, [as_floating(t, dtype) for t in batch], visit, dtype)
@@ -185,9 +185,9 @@ def survey(
 
 
 def _see(
-    seen: Seen, x: Tensor, site: Site | None, size: int, reference: int, name: str, axis: int | None = None
+    seen: InputStatistics, x: Tensor, site: Site | None, size: int, reference: int, name: str, axis: int | None = None
 ) -> None:
-    """Add one batch to what was seen at a place."""
+    """Add one batch to the statistics of an input."""
     x = x if x.is_floating_point() else x.double()
     if not all_finite(x):
         if site is None:

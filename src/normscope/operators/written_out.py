@@ -1,4 +1,4 @@
-"""A place of the graph at which a normalizer may be written out of elementary operations, and what is found there."""
+"""Normalizers written out of elementary operations: the node at which one may end, and what was found there."""
 
 from __future__ import annotations
 
@@ -29,14 +29,14 @@ _ALIKE = ("mul", "div", "sub", "to", "_to_copy", "clone", "contiguous", "getitem
 
 #: Operations that change how numbers are stored, and nothing else.
 _CASTS = ("to", "_to_copy", "clone", "contiguous", "alias")
-#: A normalizer is made of fewer operations than this; a larger part of the graph is something else.
+#: The most operations that a written-out normalizer may have.
 LARGEST_CONE = 64
 #: A part of the graph as a function of one of its tensors; ``None`` where it depends on something else too.
 PartOfGraph = Callable[[Tensor], Tensor | None]
 
 
 def probe(shape: Sequence[int], seed: int, scale: float = 1.0, shift: float = 0.0) -> Tensor:
-    """Return random numbers, at which a part of a graph is tried out."""
+    """Return a random tensor at which a part of a graph is evaluated."""
     generator = torch.Generator().manual_seed(seed)
     return torch.randn(tuple(shape), generator=generator, dtype=torch.float64) * scale + shift
 
@@ -44,7 +44,7 @@ def probe(shape: Sequence[int], seed: int, scale: float = 1.0, shift: float = 0.
 def agrees(
     part: PartOfGraph, expected: Callable[[Tensor], Tensor], points: Iterable[Tensor], rtol: float = 1e-6
 ) -> bool:
-    """Return whether a part of a graph gives at some points what a function does; numbers decide, not looks."""
+    """Return whether a part of a graph has the same values as a function at some points."""
     for x in points:
         actual, wanted = part(x), expected(x)
         near = 1e-3 * rtol * float(wanted.abs().max()) if wanted.numel() else 0.0
@@ -55,7 +55,7 @@ def agrees(
 
 @dataclass(frozen=True, eq=False)
 class Surroundings:
-    """What is known of a graph when a node is reached."""
+    """What is known about a graph when the walk reaches a node."""
 
     graph: Graph  #: the graph
     recogniser: Recogniser  #: looks for patterns in it
@@ -126,7 +126,7 @@ class Surroundings:
         return function
 
     def _cone(self, node: Node, source: str) -> tuple[dict[str, Any], list[str], list[Node]]:
-        """Return the constants a node is made of, what is the same tensor as a source, and what is to be computed."""
+        """Return the constants a node depends on, the nodes that equal the source, and those to compute in between."""
         # Of a source that is a constant itself, all that is made of it would be one.
         moving = self.between(source, node) if self.expression(source) is None else {node.name}
         start = self.recogniser.through(Ref(source), repeating=False)
@@ -149,7 +149,7 @@ class Surroundings:
         return constants, same, sorted((self.graph[n] for n in found), key=lambda n: self.graph.position(n.name))
 
     def between(self, source: str, node: Node) -> set[str]:
-        """Return the nodes on the way from one node to another."""
+        """Return the nodes up to another node that depend on a source."""
         start, found = self.graph.position(source), {source}
         for item in self.graph.nodes[start : self.graph.position(node.name) + 1]:
             if not found.isdisjoint(item.inputs()):
@@ -159,7 +159,7 @@ class Surroundings:
     def affine_after(self, node: Node) -> tuple[Tensor | None, Tensor | None, str]:
         """Return the constant scale and shift applied right after a node, and the node that holds the result.
 
-        There may be any number of factors, and then one shift; what is read elsewhere too is scaled no further.
+        There may be any number of factors, then one shift; a node with several users ends the chain.
         """
         scale: Tensor | None = None
         shift: Tensor | None = None
@@ -198,8 +198,8 @@ class Surroundings:
 
 
 @dataclass(frozen=True, eq=False)
-class Place:
-    """A node that depends on the network input, at which a normalizer may end."""
+class NormalizerCandidate:
+    """A node that depends on the network input and may be the last operation of a written-out normalizer."""
 
     call: Call  #: the node with its arguments
     around: Surroundings  #: what is known of the graph
@@ -223,28 +223,29 @@ class Place:
         *,
         gain: Tensor | None = None,
         **details: Any,
-    ) -> Written:
-        """Describe a normalizer of a node that ends here, with the scale and shift after it unless they are given.
+    ) -> WrittenOut:
+        """Return a normalizer that ends here, with the scale and shift after it unless they are given.
 
         Args:
-            kind: what it is.
-            source: what it normalizes.
-            name: the node of that.
-            result: makes its expression, where the rules of its operations do not.
-            gain: a factor that it has before the scale.
+            kind: the kind of normalizer.
+            source: the expression it normalizes.
+            name: the node of that expression.
+            result: makes the expression of the result, unless the rules of the single operations do.
+            gain: a factor before the scale.
             details: further fields of its :class:`Site`.
         """
         gamma, beta, end = self.around.affine_after(self.node)
         if gain is not None:
             gamma = gain if gamma is None else gamma.double() * gain
         details = {"gamma": gamma, "beta": beta, "shape": source.shape, "end": end} | details
-        return Written(Site(self.node.name, name, self.node.owner, kind, written_out=True, **details), source, result)
+        site = Site(self.node.name, name, self.node.owner, kind, written_out=True, **details)
+        return WrittenOut(site, source, result)
 
 
 @dataclass(frozen=True, eq=False)
-class Written:
-    """A normalizer that was found written out."""
+class WrittenOut:
+    """A normalizer that was recognized in elementary operations."""
 
-    site: Site  #: where it stands
+    site: Site  #: the normalizer
     source: Expr  #: what it normalizes
     result: Callable[[], Expr] | None = None  #: makes its expression; without it the rules of its operations do

@@ -1,1 +1,1 @@
-"""Audits: every numbered claim of the papers as a check that runs now. One paper, one file."""
+"""The papers: their claims as checks that run now, their constructions, figures and experiments."""

@@ -1,4 +1,4 @@
-"""Claims of the papers, the checks that decide them, and how numbers give a verdict."""
+"""Claims of the papers, the checks that decide them, and helpers to turn numbers into verdicts."""
 
 import inspect
 import math
@@ -16,7 +16,7 @@ Measured = dict[str, Number]
 
 
 class Verdict(Enum):
-    """What a check found of a claim."""
+    """The verdict on a claim."""
 
     HOLDS = "holds"
     LOOSE = "loose"
@@ -108,7 +108,7 @@ class Claims(dict[str, Claim]):
 
 
 def close(a: float, b: float, relative: float = 1e-9) -> bool:
-    """Return whether two numbers agree, for checks: absolutely below one, relatively above.
+    """Return whether two numbers agree up to a tolerance, relative or absolute.
 
     >>> close(1e-12, 0.0), close(1e9, 1e9 + 1), close(1.0, 1.1)
     (True, True, False)
@@ -128,7 +128,7 @@ def bound(printed: float, true: float) -> Verdict:
 
 
 def worst(verdicts: Iterable[Verdict]) -> Verdict:
-    """Return the verdict on a claim from those on several instances: false once is false, loose once is loose.
+    """Return the worst of several verdicts: false, then loose, then holds.
 
     >>> worst([Verdict.HOLDS, Verdict.LOOSE]).name
     'LOOSE'
@@ -137,20 +137,22 @@ def worst(verdicts: Iterable[Verdict]) -> Verdict:
     return next((v for v in (Verdict.FALSE, Verdict.LOOSE) if v in found), Verdict.HOLDS)
 
 
-def judged(
+def outcome_if(
     verdict: Verdict, condition: bool, measured: Mapping[str, Number], because: str, otherwise: Verdict = Verdict.HOLDS
 ) -> Outcome:
-    """Return a verdict if the numbers show it, and another one if not.
+    """Return a verdict if the condition on the numbers is true, and another one otherwise.
 
     >>> holds(1 < 2, {}, "one is less than two").verdict.name, refuted(1 < 2, {}, "one is not two").verdict.name
     ('HOLDS', 'FALSE')
-    >>> given(True, {}, "it needs one").verdict.name, unsupported(False, {}, "it follows").verdict.name
+    >>> assumes(True, {}, "it needs one").verdict.name, unsupported(False, {}, "it follows").verdict.name
     ('ASSUMPTION', 'HOLDS')
     """
     return Outcome(verdict if condition else otherwise, measured, because)
 
 
-#: A claim holds if the numbers show it, and is false if not.
-holds = partial(judged, Verdict.HOLDS, otherwise=Verdict.FALSE)
-#: A claim is false, has no support, or needs an assumption if the numbers show it, and holds if not.
-refuted, unsupported, given = (partial(judged, v) for v in (Verdict.FALSE, Verdict.UNSUPPORTED, Verdict.ASSUMPTION))
+#: A claim holds if the numbers show it, and is false otherwise.
+holds = partial(outcome_if, Verdict.HOLDS, otherwise=Verdict.FALSE)
+#: A claim is false, unsupported or in need of an assumption if the numbers show it, and holds otherwise.
+refuted = partial(outcome_if, Verdict.FALSE)
+unsupported = partial(outcome_if, Verdict.UNSUPPORTED)
+assumes = partial(outcome_if, Verdict.ASSUMPTION)

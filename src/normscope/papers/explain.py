@@ -1,4 +1,4 @@
-"""Explain a claim, a numbered statement or a rule: looked up by name, measured now, with the code behind it."""
+"""Explain a word, claim, numbered statement or rule by name; claims are checked now."""
 
 import importlib
 import inspect
@@ -19,7 +19,7 @@ from normscope.core.value import json_number
 from normscope.core.words import WORDS
 from normscope.doctor.rule import Rule
 from normscope.papers.claim import Claim, Number
-from normscope.papers.run import SOURCES, checked, every_claim, near_names
+from normscope.papers.run import SOURCES, check_claim, every_claim, near_names
 
 _PLACE = re.compile(
     r"^(theorem|lemma|corollary|remark|definition|proposition|example|figure|table|section|appendix|experiment|equation)"
@@ -39,7 +39,7 @@ class Location:
 
 @dataclass(frozen=True)
 class Explanation:
-    """What one topic is about; fields that do not apply to its kind are empty."""
+    """The explanation of one topic; fields that do not apply to its kind are empty."""
 
     kind: str  #: ``word``, ``claim``, ``statement`` or ``rule``
     name: str  #: the id, the label or the code
@@ -113,7 +113,7 @@ def topics() -> Iterator[Topic]:
 
 
 def _places(text: str) -> tuple[str, ...]:
-    """Return where something stands, and the number it begins with: ``Theorem 13 (8)`` is found as ``Theorem 13``."""
+    """Return a place and the numbered label it begins with: ``Theorem 13 (8)`` is found as ``Theorem 13``."""
     numbered = _PLACE.match(text)
     return tuple(dict.fromkeys([text, numbered[0] if numbered else text]))
 
@@ -154,14 +154,14 @@ def explain(text: str) -> Answer:
 
 
 def _paper_of(asked: str) -> tuple[str, str]:
-    """Return the first word if it names a paper, and the key of that paper."""
+    """Return the first word if it is the name of a paper, and the key of the paper."""
     first = asked.split(" ")[0]
     keys = {number: key for number, key, _ in SOURCES} | {key: key for key in PAPERS}
     return (first, keys[first.lower()]) if first.lower() in keys else ("", "")
 
 
 def _found(asked: str, topics: list[Topic]) -> list[Topic]:
-    """Return the topics that answer to a name, or else, if its first word is a paper, those of that paper."""
+    """Return the topics with a name; if its first word names a paper, only those of the paper."""
     word, paper = _paper_of(asked)
     for name, wanted in ((asked, ""), (asked.removeprefix(word).strip(), paper), (asked.removesuffix("s"), "")):
         same = name.casefold()
@@ -173,7 +173,7 @@ def _found(asked: str, topics: list[Topic]) -> list[Topic]:
 
 def _explained_claim(claim: Claim) -> Explanation:
     """Check a claim and say what was found."""
-    entry = checked(claim)
+    entry = check_claim(claim)
     outcome = entry.outcome
     because, measured = (entry.error, {}) if outcome is None else (outcome.because, outcome.measured)
     code = tuple(located(name) for name in claim.code)
@@ -198,7 +198,7 @@ def _explained_rule(rule: Rule) -> Explanation:
         says=f"{rule.title} ({rule.severity.value}, {rule.certainty.value}). {rule.why}",
         corrected=rule.fix,
         holds=rule.statement,
-        code=(located(f"{rule.look.__module__}.{rule.look.__qualname__}"),),
+        code=(located(f"{rule.check.__module__}.{rule.check.__qualname__}"),),
     )
 
 
@@ -208,7 +208,7 @@ _MARK = "@statement("
 
 
 def statement_modules() -> tuple[str, ...]:
-    """Return the modules whose source uses the decorator: no list of them has to be kept.
+    """Return the modules whose source uses the ``@statement`` decorator.
 
     >>> "normscope.lipschitz.theorem_9" in statement_modules()
     True

@@ -20,8 +20,8 @@ from normscope.operators.normalizers.group_norm import group_norm_at
 from normscope.operators.normalizers.layer_norm import layer_norm_global, layer_norm_range
 from normscope.operators.normalizers.rms_norm import rms_norm_at, rms_norm_global
 from normscope.papers.claim import Claims, Outcome, holds
-from normscope.papers.laboratory import change, hidden_layer, normalized, square_loss
 from normscope.papers.measure import confirm, confirm_bound, jacobian, jacobian_norm, norm
+from normscope.papers.small_networks import change, hidden_layer, normalized, square_loss
 from normscope.papers.tensors import EPS, ZERO, gaussian, identity, largest, numbers, ones, zeros
 
 CLAIMS = Claims("normscope")

@@ -1,4 +1,4 @@
-"""Tools of the checks: dense float64 derivatives by autograd, and corrections that must agree with what is measured."""
+"""Tools of the checks: dense float64 derivatives by autograd, and tests of corrected statements."""
 
 from collections.abc import Callable
 
@@ -9,12 +9,12 @@ from normscope.papers.claim import close
 
 Function = Callable[[Tensor], Tensor]
 
-#: What rounding may do to a number a check measures.
+#: Relative rounding error of a number that a check measures.
 RELATIVE = 1e-9
 
 
 class CorrectionError(Exception):
-    """What we state in place of a claim does not hold either: shown as an error of the audit, never swallowed."""
+    """The statement given in place of a claim does not hold either; the audit shows it as an error."""
 
 
 def norm(matrix: Tensor) -> float:
@@ -68,7 +68,7 @@ def quotient(function: Function, a: Tensor, b: Tensor) -> float:
 
 
 def confirm(what: str, ours: float, measured: float, relative: float = RELATIVE) -> None:
-    """Raise unless the corrected statement agrees with what was measured.
+    """Raise an error unless the corrected statement agrees with the measurement.
 
     >>> confirm("one", 1.0, 1.0)
     """
@@ -77,7 +77,7 @@ def confirm(what: str, ours: float, measured: float, relative: float = RELATIVE)
 
 
 def confirm_bound(what: str, ours: float, measured: float, relative: float = RELATIVE) -> None:
-    """Raise unless the corrected bound is above what was measured.
+    """Raise an error unless the corrected bound is at least the measurement.
 
     >>> confirm_bound("two", 2.0, 1.0)
     """

@@ -31,12 +31,12 @@ _CLOSE_NAMES = 4
 
 
 @dataclass(frozen=True)
-class Entry:
-    """A claim and what its check found, or the error that kept it from finding anything."""
+class CheckedClaim:
+    """A claim with the outcome of its check, or the error that the check raised."""
 
     claim: Claim  #: what was checked
-    outcome: Outcome | None  #: what was found; none if the check raised
-    error: str = ""  #: what it raised, as one line
+    outcome: Outcome | None  #: the outcome; ``None`` if the check raised an exception
+    error: str = ""  #: the exception, as one line
 
     @property
     def verdict(self) -> str:
@@ -62,7 +62,7 @@ class Audit(Saved, Shown):
     _layout = ("normscope.report.audit", "audit_sections")
     _rows = "verdicts"
 
-    entries: tuple[Entry, ...]
+    entries: tuple[CheckedClaim, ...]
 
     @property
     def verdicts(self) -> list[dict[str, str]]:
@@ -73,7 +73,7 @@ class Audit(Saved, Shown):
             for e in self.entries
         ]
 
-    def __getitem__(self, id: str) -> Entry:
+    def __getitem__(self, id: str) -> CheckedClaim:
         """Return the entry of a claim by its id."""
         return {entry.claim.id: entry for entry in self.entries}[id]
 
@@ -123,23 +123,23 @@ def audit(
     for i, claim in enumerate(chosen, 1):
         if progress is not None:
             progress(f"checking claims: {i} of {len(chosen)}, {claim.id} ({claim.place})")
-        entries.append(checked(claim))
+        entries.append(check_claim(claim))
     return Audit(tuple(entries))
 
 
-def checked(claim: Claim) -> Entry:
-    """Run the check of one claim; the same numbers come out whatever ran before, and the caller's state is kept.
+def check_claim(claim: Claim) -> CheckedClaim:
+    """Run the check of one claim: deterministic, and without changes to the caller's random state.
 
-    >>> checked(Claim("001-X", "than2025", "Lemma 0", "", "", lambda: 1 / 0)).error
+    >>> check_claim(Claim("001-X", "than2025", "Lemma 0", "", "", lambda: 1 / 0)).error
     'ZeroDivisionError: division by zero'
     """
     # No accelerator is touched, whatever the caller's defaults are.
     with torch.device("cpu"), torch.inference_mode(False), torch.enable_grad(), torch.random.fork_rng(devices=[]):
         torch.default_generator.manual_seed(0)
         try:
-            return Entry(claim, claim.check())
+            return CheckedClaim(claim, claim.check())
         except Exception as error:  # whatever a check raises is shown, and the others still run
-            return Entry(claim, None, " ".join(f"{type(error).__name__}: {error}".split()))
+            return CheckedClaim(claim, None, " ".join(f"{type(error).__name__}: {error}".split()))
 
 
 def every_claim() -> dict[str, Claim]:
@@ -163,7 +163,7 @@ def claims_of(module: str) -> Iterator[Claim]:
 
 
 def _modules(name: str) -> Iterator[ModuleType]:
-    """Yield a module and, if it is a folder, those in it: first those it lists as its chapters, in that order."""
+    """Yield a module and, if it is a package, its modules: first those listed in ``CHAPTERS``, in that order."""
     module = importlib.import_module(name)
     yield module
     parts = [part.name for part in pkgutil.iter_modules(getattr(module, "__path__", ()))]
@@ -194,7 +194,7 @@ def chosen_claims(paper: str | None, only: Sequence[str] | None) -> list[Claim]:
 
 
 def near_names(name: str, names: Sequence[str]) -> list[str]:
-    """Return the names a user may have meant: close ones, whatever the case, and those that begin with it.
+    """Return similar names, ignoring case, and names that begin with the given one.
 
     >>> near_names("001-l1", ["001-L1", "002-LN"])
     ['001-L1']

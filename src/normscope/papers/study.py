@@ -1,4 +1,4 @@
-"""A reproduced experiment of a paper: measurements as charts, next to each claim."""
+"""Reproduced experiments of the papers: measurements as charts, and each claim beside the evidence."""
 
 from __future__ import annotations
 
@@ -36,8 +36,8 @@ STUDIES = {
 
 
 @dataclass(frozen=True)
-class Line:
-    """One line of a chart: the median over seeds, and their spread from low to high where there is one.
+class StudyLine:
+    """One line of a chart: the median over seeds, and their range from low to high if there are several.
 
     Bounds and formulas are dashed, measurements are not.
     """
@@ -50,10 +50,10 @@ class Line:
     dashed: bool = False
 
     @classmethod
-    def over_seeds(cls, label: str, x: Sequence[float], values: Any, *, dashed: bool = False) -> Line:
+    def over_seeds(cls, label: str, x: Sequence[float], values: Any, *, dashed: bool = False) -> StudyLine:
         """Return the median and the range over seeds.
 
-        >>> Line.over_seeds("loss", [1, 2], [[1.0, 5.0], [3.0, 7.0]]).y
+        >>> StudyLine.over_seeds("loss", [1, 2], [[1.0, 5.0], [3.0, 7.0]]).y
         (2.0, 6.0)
         """
         table = np.asarray(values, dtype=float)
@@ -67,13 +67,13 @@ class Line:
 
 
 @dataclass(frozen=True)
-class Panel:
-    """One chart; an axis may count decades."""
+class StudyChart:
+    """One chart, with linear or logarithmic axes."""
 
     title: str
     x_label: str
     y_label: str
-    lines: tuple[Line, ...]
+    lines: tuple[StudyLine, ...]
     log_x: bool = False
     log_y: bool = False
 
@@ -84,13 +84,12 @@ class Panel:
 
 @dataclass(frozen=True)
 class Evidence:
-    """One claim of the paper and what a run shows of it."""
+    """One claim of the paper and what a run shows about it."""
 
     claim: str  #: in our words
     network: str  #: of the run
     measured: Mapping[str, Any]  #: numbers by name, first and last of the run where they move
-    #: whether the run shows what is claimed; ``None`` for a number the paper does not speak of, and for what cannot be
-    #: judged
+    #: whether the run agrees with the claim; ``None`` if the paper makes no claim or the run cannot decide it
     agrees: Any
 
     def __post_init__(self) -> None:
@@ -104,16 +103,16 @@ class Evidence:
 
 @dataclass(frozen=True)
 class Study:
-    """What an experiment showed: its charts, and each claim beside what was measured.
+    """The outcome of an experiment: its charts, and each claim beside the measurements.
 
-    The settings are what one needs to repeat it, seeds included.
+    The settings, including the seeds, are sufficient to repeat it.
     """
 
     name: str
     title: str
     scale: str
     settings: Mapping[str, Any]
-    panels: tuple[Panel, ...]
+    charts: tuple[StudyChart, ...]
     evidence: tuple[Evidence, ...] = field(default=())
 
     def to_dict(self) -> dict[str, Any]:
@@ -124,18 +123,18 @@ class Study:
             "scale": self.scale,
             "settings": dict(self.settings),
             "claims": [found.to_dict() for found in self.evidence],
-            "panels": [panel.to_dict() for panel in self.panels],
+            "panels": [chart.to_dict() for chart in self.charts],
         }
 
 
-#: What a study finds: facts besides its setting that one needs to repeat it, charts, and claims beside measurements.
-Findings = tuple[Mapping[str, Any], Sequence[Panel], Sequence[Evidence]]
+#: What a study returns: facts needed to repeat it besides its setting, its charts, and the evidence for each claim.
+Findings = tuple[Mapping[str, Any], Sequence[StudyChart], Sequence[Evidence]]
 
 
-def line(steps: np.ndarray, values: np.ndarray) -> tuple[float, float]:
+def fit_line(steps: np.ndarray, values: np.ndarray) -> tuple[float, float]:
     r"""Return slope and coefficient of determination :math:`R^2` of the least-squares line through points.
 
-    >>> [round(x, 12) for x in line(np.array([0.0, 1.0, 2.0]), np.array([1.0, 3.0, 5.0]))]
+    >>> [round(x, 12) for x in fit_line(np.array([0.0, 1.0, 2.0]), np.array([1.0, 3.0, 5.0]))]
     [2.0, 1.0]
     """
     x, y = steps - np.mean(steps), values - np.mean(values)
@@ -154,20 +153,20 @@ def labelled_data(name: str, root: str | Path | None, split: str, limit: int | N
     return images, labels.long()
 
 
-def by_seed(
+def measure_by_seed(
     seeds: Iterable[int], places: Iterable[T], measure: Callable[[int, T], Mapping[str, float]]
 ) -> dict[str, np.ndarray]:
-    """Measure at every place with every seed: by name, one row per seed and one column per place.
+    """Measure at every place with every seed; return a table by name, one row per seed and one column per place.
 
-    >>> by_seed([1, 2], [10, 20], lambda seed, place: {"sum": seed + place})["sum"].tolist()
+    >>> measure_by_seed([1, 2], [10, 20], lambda seed, place: {"sum": seed + place})["sum"].tolist()
     [[11, 21], [12, 22]]
     """
     places = list(places)
-    return stacked([[measure(seed, place) for place in places] for seed in seeds])
+    return stack_tables([[measure(seed, place) for place in places] for seed in seeds])
 
 
-def stacked(rows: Sequence[Sequence[Mapping[str, float]]]) -> dict[str, np.ndarray]:
-    """Return a table of several numbers as a table for each of them, by name."""
+def stack_tables(rows: Sequence[Sequence[Mapping[str, float]]]) -> dict[str, np.ndarray]:
+    """Split a table of named numbers into one table for each name."""
     return {name: np.array([[cell[name] for cell in row] for row in rows]) for name in rows[0][0]}
 
 
@@ -179,7 +178,7 @@ def run_study(
     data_root: str | Path | None = None,
     progress: Progress = lambda line: None,
 ) -> Study:
-    """Do an experiment of a paper again.
+    """Reproduce an experiment of a paper.
 
     Args:
         name: a key of :data:`STUDIES`.
@@ -197,5 +196,5 @@ def run_study(
         raise InputError(f"Unknown scale {scale!r}. Choose from: {', '.join(SCALES)}.")
     module = importlib.import_module(STUDIES[name])
     setting, root = module.SETTINGS[scale], None if data_root is None else Path(data_root)
-    facts, panels, evidence = module.run(setting, seed, root, progress)
-    return Study(name, module.TITLE, scale, {**asdict(setting), "seed": seed, **facts}, tuple(panels), tuple(evidence))
+    facts, charts, evidence = module.run(setting, seed, root, progress)
+    return Study(name, module.TITLE, scale, {**asdict(setting), "seed": seed, **facts}, tuple(charts), tuple(evidence))

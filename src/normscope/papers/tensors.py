@@ -1,4 +1,4 @@
-"""Float64 tensors for the checks, and what counts as zero."""
+"""Float64 tensors for the checks, and the tolerance below which a number counts as zero."""
 
 from functools import partial
 
@@ -23,7 +23,7 @@ def numbers(*values: float) -> Tensor:
 
 
 def gaussian(seed: int, *shape: int) -> Tensor:
-    """Return standard normal numbers in float64; the global generator is not touched.
+    """Return standard normal numbers in float64 without using the global generator.
 
     >>> bool((gaussian(1, 3) == gaussian(1, 3)).all())
     True

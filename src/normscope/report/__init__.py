@@ -1,1 +1,1 @@
-"""Results for people."""
+"""Reports: results as text, HTML pages, plots and SARIF."""

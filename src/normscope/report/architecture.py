@@ -1,4 +1,4 @@
-"""The module tree of a result with each normalizer at its place, ready to be folded."""
+"""The module tree of a result, with equal blocks merged and normalizers marked."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ SHOWN = 120
 
 
 @dataclass(frozen=True)
-class Mark:
+class NormalizerMark:
     """The normalizers at one place of a block, of all its equal copies."""
 
     kind: str  #: what they are
@@ -25,7 +25,7 @@ class Mark:
 
 
 @dataclass(frozen=True)
-class Branch:
+class ModuleBranch:
     """A module, or a run of equal ones, of the tree."""
 
     name: str  #: module path, numbers of a run as ``0..11``
@@ -33,13 +33,13 @@ class Branch:
     repeat: int  #: how many equal modules it stands for
     parameters: int  #: of all of them
     ops: int  #: number of operations of one of them, children's left out
-    marks: tuple[Mark, ...]  #: normalizers that it is itself
+    marks: tuple[NormalizerMark, ...]  #: normalizers that it is itself
     inside: int  #: number of normalizers in it and below
-    children: tuple[Branch, ...]  #: modules inside one of them
+    children: tuple[ModuleBranch, ...]  #: modules inside one of them
     hidden: int = 0  #: children that are not shown
 
 
-def architecture(blocks: Sequence[Mapping[str, Any]], normalizers: Sequence[NormalizerResult]) -> Branch:
+def architecture(blocks: Sequence[Mapping[str, Any]], normalizers: Sequence[NormalizerResult]) -> ModuleBranch:
     """Return the tree of a result's blocks with its normalizers marked; its root is the model.
 
     >>> block = {"name": "a.0..2", "type": "LayerNorm", "repeat": 3, "ops": [], "parameters": 6, "children": []}
@@ -52,17 +52,17 @@ def architecture(blocks: Sequence[Mapping[str, Any]], normalizers: Sequence[Norm
     places = [(str(n.details.get("module", n.name.partition("#")[0])), n) for n in normalizers]
     children = tuple(_branch(block, places) for block in blocks[:SHOWN])
     total = sum(int(block["parameters"]) for block in blocks)
-    return Branch("", "", 1, total, 0, (), len(places), children, max(0, len(blocks) - SHOWN))
+    return ModuleBranch("", "", 1, total, 0, (), len(places), children, max(0, len(blocks) - SHOWN))
 
 
-def _branch(block: Mapping[str, Any], places: Sequence[tuple[str, NormalizerResult]]) -> Branch:
-    """Return one block with what lies inside it."""
+def _branch(block: Mapping[str, Any], places: Sequence[tuple[str, NormalizerResult]]) -> ModuleBranch:
+    """Return one block with its children."""
     name = str(block["name"])
     inside = [(path, n) for path, n in ((_within(name, p), n) for p, n in places) if path is not None]
     first = _first(name)
     own = [n for path, n in inside if path == first]
     children = block["children"]
-    return Branch(
+    return ModuleBranch(
         name=name,
         type=str(block["type"]),
         repeat=int(block["repeat"]),
@@ -86,7 +86,7 @@ def _first(name: str) -> str:
 
 
 def _within(name: str, path: str) -> str | None:
-    """Return a module path as it is called inside the first module of a block, or ``None`` if it lies elsewhere.
+    """Return a module path relative to the first copy of a block, or ``None`` if it is not inside the block.
 
     >>> _within("layers.0..11", "layers.3.norm"), _within("layers.0..11", "layers.12.norm"), _within("a", "ab")
     ('layers.0.norm', None, None)
@@ -102,12 +102,12 @@ def _within(name: str, path: str) -> str | None:
     return f"{match['base']}{match['first']}{dot}{rest}"
 
 
-def _marks(normalizers: Sequence[NormalizerResult]) -> tuple[Mark, ...]:
+def _marks(normalizers: Sequence[NormalizerResult]) -> tuple[NormalizerMark, ...]:
     """Return normalizers at one place, by kind."""
     kinds: dict[str, list[Value]] = {}
     for n in normalizers:
         kinds.setdefault(n.kind, []).append(n.proved if n.on_floor is None else n.on_floor)
     return tuple(
-        Mark(kind, len(values), min(values, key=lambda v: v.log), max(values, key=lambda v: v.log))
+        NormalizerMark(kind, len(values), min(values, key=lambda v: v.log), max(values, key=lambda v: v.log))
         for kind, values in kinds.items()
     )

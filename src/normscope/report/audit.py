@@ -6,7 +6,7 @@ from normscope.core.number_text import digits
 from normscope.core.statement import PAPERS, Statement
 from normscope.papers.claim import Number
 from normscope.papers.explain import Answer, Explanation
-from normscope.papers.run import SOURCES, Audit, Entry
+from normscope.papers.run import SOURCES, Audit, CheckedClaim
 from normscope.report.table import Section, Table
 
 #: Below this a measured number is rounding, which differs between machines.
@@ -15,7 +15,7 @@ _COLUMNS = ("id", "place", "verdict", "what was found")
 
 
 def measured_text(value: Number) -> str:
-    """Return a measured number with four digits; noise of rounding without its digits.
+    """Return a measured number with four digits; rounding noise as an upper bound.
 
     >>> measured_text(0.41666), measured_text(3), measured_text(True), measured_text(5e-17), measured_text(0.0)
     ('0.4167', '3', 'yes', '< 1e-12', '0')
@@ -40,12 +40,12 @@ def audit_sections(audit: Audit, *, details: bool = False) -> list[Section]:
             sections += [_entry_section(entry) for entry in entries]
         else:
             rows = tuple((e.claim.id, e.claim.place, e.verdict, _finding(e)) for e in entries)
-            sections.append(Section(title, table=Table(_COLUMNS, rows, frozenset(_COLUMNS))))
+            sections.append(Section(title, table=Table(_COLUMNS, rows, _COLUMNS)))
     return [*sections, Section(totals_text(audit))]
 
 
 def totals_text(audit: Audit) -> str:
-    """Return how many claims were checked and what was found, as one line."""
+    """Return the number of claims and of each verdict as one line."""
     count = len(audit.entries)
     found = ", ".join(f"{n} {word}" for word, n in audit.totals.items() if n)
     return f"{count} claim{'' if count == 1 else 's'} checked: {found}"
@@ -63,7 +63,7 @@ def statement_sections(found: Sequence[Statement]) -> list[Section]:
     for paper, title in PAPERS.items():
         rows = tuple((s.number, s.holds, s.function.removeprefix("normscope.")) for s in found if s.paper == paper)
         if rows:
-            sections.append(Section(f"{paper}: {title}", table=Table(columns, rows, frozenset(columns))))
+            sections.append(Section(f"{paper}: {title}", table=Table(columns, rows, columns)))
     return sections
 
 
@@ -93,7 +93,7 @@ def audit_markdown(audit: Audit) -> str:
     return "\n".join(lines) + "\n"
 
 
-def markdown_row(entry: Entry) -> str:
+def markdown_row(entry: CheckedClaim) -> str:
     """Return the row of one claim."""
     claim = entry.claim
     measured = {} if entry.outcome is None else entry.outcome.measured
@@ -104,7 +104,7 @@ def markdown_row(entry: Entry) -> str:
 
 
 def _escaped(text: str) -> str:
-    """Return text as it may stand in a cell: bars would end the cell, and stars would be emphasis."""
+    """Escape the characters that have a meaning in a Markdown table."""
     return text.replace("|", "\\|").replace("*", "\\*")
 
 
@@ -119,15 +119,15 @@ def _sentence(text: str) -> str:
     return (text if symbol else text[:1].upper() + text[1:]).rstrip(".") + "."
 
 
-def _finding(entry: Entry) -> str:
-    """Return the one line that says what was found."""
+def _finding(entry: CheckedClaim) -> str:
+    """Return the reason for the verdict, or the error, as one line."""
     if entry.outcome is None:
         return entry.error
     factor = entry.outcome.factor
     return entry.outcome.because + ("" if factor is None else f" (factor {digits(factor)})")
 
 
-def _entry_section(entry: Entry) -> Section:
+def _entry_section(entry: CheckedClaim) -> Section:
     """Return one claim in detail."""
     claim, measured = entry.claim, {} if entry.outcome is None else entry.outcome.measured
     what = (claim.id, claim.paper, claim.place, claim.says)

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 from normscope.analysis.bounds.result import BoundRow, BoundsResult, shown
 from normscope.generalization.bench.run import BenchResult, Trial
-from normscope.report.charts import Chart, Line, log10_of
-from normscope.report.plot import grid, open_frame
+from normscope.report.charts import Chart, ChartLine, log10_of
+from normscope.report.plot import BLUE, ORANGE, PURPLE, grid, open_frame
 from normscope.report.table import Section, Table
 
 if TYPE_CHECKING:
@@ -20,9 +20,8 @@ _COLUMNS = ("bound", "error at most", "", "status", "of", "statement")
 _BENCH = ("problem", "draws", "violations", "p-value", "mean bound", "mean risk", "verdict")
 #: How the page draws each status.
 _STYLES = {"certificate": "global", "estimate": "lower", "scale only": "printed"}
-_LEFT = frozenset({"bound", "", "status", "of", "statement"})
-#: Colours by status (Okabe and Ito).
-_COLOURS = {"certificate": "#0072B2", "estimate": "#E69F00", "scale only": "#CC79A7"}
+_LEFT = ("bound", "", "status", "of", "statement")
+_COLOURS = {"certificate": BLUE, "estimate": ORANGE, "scale only": PURPLE}
 #: Raw margins over one number for all samples: over its median each is the same line.
 _MULTIPLES = ("certified distance", "over spectral complexity")
 #: Layers whose margins are drawn.
@@ -30,7 +29,7 @@ _LAYERS = 4
 
 
 def bounds_sections(result: BoundsResult) -> list[Section]:
-    """Return the truth, the bounds and the margins as sections."""
+    """Return the errors, the bounds and the margins as sections."""
     truth = result.truth
     lines = (
         f"training error {truth['train_error']:.4g} ({truth['train_samples']} samples), test error "
@@ -61,7 +60,7 @@ def _margins(margins: Mapping[str, Any]) -> Section:
         for name, values in margins.items()
     )
     columns = ("margin", *(f"{100 * float(q):g} %" for q in names))
-    return Section("margins on the training data, quantiles", table=Table(columns, rows, frozenset({"margin"})))
+    return Section("margins on the training data, quantiles", table=Table(columns, rows, ("margin",)))
 
 
 def _chart(result: BoundsResult) -> Chart | None:
@@ -70,13 +69,13 @@ def _chart(result: BoundsResult) -> Chart | None:
     if not rows:
         return None
     lines = tuple(
-        Line(style, status, status, status, tuple(log10 if row.status == status else None for row, log10 in rows))
+        ChartLine(style, status, status, status, tuple(log10 if row.status == status else None for row, log10 in rows))
         for status, style in _STYLES.items()
         if any(row.status == status for row, _ in rows)
     )
     error = float(result.truth["test_error"])
-    names, kinds = tuple(row.name for row, _ in rows), ("layer",) * len(rows)
-    return Chart("bounds", "Every bound on the error", names, kinds, lines, log10_of(error), f"test error {error:.4g}")
+    names = tuple(row.name for row, _ in rows)
+    return Chart("bounds", "Every bound on the error", names, lines, (), log10_of(error), f"test error {error:.4g}")
 
 
 def plot_bounds(result: BoundsResult) -> Figure:
@@ -101,7 +100,7 @@ def plot_bounds(result: BoundsResult) -> Figure:
 
 
 def _drawn(result: BoundsResult) -> list[str]:
-    """Return the margins to draw: no multiples of others, and a few of many layers, the first and the last too."""
+    """Return the margins to draw: none that is a multiple of another, and at most a few layers."""
     known = [n for n, v in result.margins.items() if n not in _MULTIPLES and v.get("0.5", 0.0) > 0]
     layers = [n for n in known if n.startswith("distance in ")]
     few = {layers[round(i * (len(layers) - 1) / (_LAYERS - 1))] for i in range(_LAYERS)} if layers else set()
@@ -125,19 +124,19 @@ def _draw_bounds(result: BoundsResult, ax: Axes) -> None:
 
 
 def bench_sections(result: BenchResult) -> list[Section]:
-    """Return the problems and what the bound did on each, the verdict first."""
+    """Return the verdict on a bound, then its trial on each problem."""
     verdict = (
         f"broken: it fails more often than {100 * result.delta:g} % of the time"
         if result.broken
-        else f"not broken: it never fails more often than {100 * result.delta:g} % of the time"
+        else f"not broken: on no problem does it fail more often than {100 * result.delta:g} % of the time"
     )
-    table = Table(_BENCH, tuple(map(_trial, result.trials)), frozenset({"problem", "verdict"}))
+    table = Table(_BENCH, tuple(map(_trial, result.trials)), ("problem", "verdict"))
     return [Section(f"the bound {result.name} on problems of known risk", (verdict,), table)]
 
 
 def _trial(trial: Trial) -> tuple[str, ...]:
     if not trial.draws:
-        return (trial.problem, "", "", "", "", "", "says nothing")
+        return (trial.problem, "", "", "", "", "", "no bound")
     verdict = "broken" if trial.broken else "holds"
     numbers = (f"{trial.p_value:.2g}", f"{trial.bound:.4g}", f"{trial.risk:.4g}")
     return (trial.problem, str(trial.draws), str(trial.violations), *numbers, verdict)

@@ -22,7 +22,7 @@ RUNS = 8
 
 
 @dataclass(frozen=True)
-class Line:
+class ChartLine:
     """One line of a chart."""
 
     style: str  #: name of its colour and dashes
@@ -34,7 +34,7 @@ class Line:
 
     @property
     def endless(self) -> int | None:
-        """Return the first place from which on there is no bound, if there is one."""
+        """Return the first place without a bound, if there is one."""
         return next((i for i, x in enumerate(self.log10) if x == math.inf), None)
 
 
@@ -45,26 +45,27 @@ class Chart:
     id: str  #: of its element
     title: str  #: what it shows
     places: tuple[str, ...]  #: name of each place
-    kinds: tuple[str, ...]  #: what is at each place
-    lines: tuple[Line, ...]  #: what is drawn
+    lines: tuple[ChartLine, ...]  #: what is drawn
+    kinds: tuple[str, ...] = ()  #: what each place is; by default a layer
     baseline: float | None = None  #: number at which a line is drawn across, as decimal logarithm, if any
     baseline_label: str = ""  #: what that is
     x_title: str = "from the input to the output"  #: of the axis along the places
-    y_title: str = "moves by, at most"  #: of the axis of the numbers
+    y_title: str = "moves by at most"  #: of the axis of the numbers
 
     @property
     def notes(self) -> tuple[str, ...]:
-        """Return where lines end because there is no bound."""
+        """Return a note for each line that ends because there is no bound."""
         found = ((line, line.endless) for line in self.lines)
         return tuple(f"{line.label}: no bound from {self.places[at]} onwards" for line, at in found if at is not None)
 
     def to_dict(self) -> dict[str, Any]:
-        """Return what the script of the page draws; what is not finite is a gap there."""
+        """Return the JSON form for the script of the page."""
         lines = [
             {"style": x.style, "label": x.label, "kind": x.kind, "log10": [_drawn(v) for v in x.log10], "gaps": x.gaps}
             for x in self.lines
         ]
-        out: dict[str, Any] = {"title": self.title, "places": self.places, "kinds": self.kinds, "lines": lines}
+        kinds = self.kinds or ("layer",) * len(self.places)
+        out: dict[str, Any] = {"title": self.title, "places": self.places, "kinds": kinds, "lines": lines}
         out |= {"xTitle": self.x_title, "yTitle": self.y_title}
         if self.baseline is not None:
             out |= {"baseline": self.baseline, "baselineLabel": self.baseline_label}
@@ -72,7 +73,7 @@ class Chart:
 
 
 def _drawn(x: float | None) -> float | str | None:
-    """Return a number as the script takes it: rounded, infinities as words."""
+    """Return a number for the script: rounded, infinities as strings."""
     if x is None or math.isnan(x):
         return None
     return round(x, 6) if math.isfinite(x) else ("inf" if x > 0 else "-inf")
@@ -86,19 +87,19 @@ def depth_chart(result: Result, name: str) -> Chart | None:
         for key, label in DEPTH.items()
         if key in curves and (key == "global" or curves[key].log10 != curves["global"].log10)
     )
-    return Chart(name, "How the bound builds up along depth", depth.names, depth.kinds, lines) if lines else None
+    return Chart(name, "How the bound builds up along depth", depth.names, lines, depth.kinds) if lines else None
 
 
-def _line(style: str, label: str, curve: Curve) -> Line:
+def _line(style: str, label: str, curve: Curve) -> ChartLine:
     """Return a curve as a line with its guarantee in words."""
     where = f"on {curve.domain}" if curve.domain == ALL_INPUTS else curve.domain
     note = "; ".join(x for x in (KINDS[curve.kind], where, curve.statement) if x)
     kind = "attained" if curve.kind is Kind.LOWER else curve.kind.value
-    return Line(style, label, kind, note, curve.log10, gaps=style == "lower")
+    return ChartLine(style, label, kind, note, curve.log10, gaps=style == "lower")
 
 
 def overlay_chart(results: Mapping[str, Result], name: str) -> Chart | None:
-    """Return several results over each other: for each what is certified and what is attained.
+    """Return the certified and attained curves of several results in one chart.
 
     Networks whose places are called alike share them; the places of others are counted from the input.
     """
@@ -115,12 +116,12 @@ def overlay_chart(results: Mapping[str, Result], name: str) -> Chart | None:
                 places = longest.names if alike else range(len(longest.names))
                 style = f"run{index % RUNS}{'-lower' if key == 'lower' else ''}"
                 moved = tuple(numbers.get(place) for place in places)
-                lines.append(Line(style, line.label, line.kind, line.note, moved, gaps=True))
+                lines.append(ChartLine(style, line.label, line.kind, line.note, moved, gaps=True))
     if not lines:
         return None
     places = longest.names if alike else tuple(f"place {i}" for i in range(len(longest.names)))
-    kinds = longest.kinds if alike else ("layer",) * len(places)
-    return Chart(name, "Bounds along depth, side by side", places, kinds, tuple(lines))
+    kinds = longest.kinds if alike else ()
+    return Chart(name, "Bounds along depth, side by side", places, tuple(lines), kinds)
 
 
 def variance_chart(result: Result, name: str) -> Chart | None:
@@ -135,13 +136,15 @@ def variance_chart(result: Result, name: str) -> Chart | None:
     columns = list(zip(*(v for _, v in rows if v is not None), strict=True))
     names = (("variance-max", "largest"), ("variance-mean", "mean"), ("variance-min", "least"))
     lines = tuple(
-        Line(style, f"{words} over channels", "measured", f"variance {source}, {words} over channels", tuple(values))
+        ChartLine(
+            style, f"{words} over channels", "measured", f"variance {source}, {words} over channels", tuple(values)
+        )
         for (style, words), values in zip(names, columns, strict=True)
         if any(v is not None for v in values)
     )
     title = f"Variance before each normalizer, {source}"
     kinds = ("normalizer",) * len(places)
-    return Chart(name, title, places, kinds, lines, 0.0, "variance 1", "normalizers, in order", "variance")
+    return Chart(name, title, places, lines, kinds, 0.0, "variance 1", "normalizers, in order", "variance")
 
 
 def _variances(n: NormalizerResult) -> tuple[float | None, float | None, float | None] | None:

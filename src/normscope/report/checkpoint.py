@@ -28,7 +28,7 @@ def checkpoint_sections(result: CheckpointResult, *, everything: bool = False) -
         }
         rows = tuple((words.get(key, key), value_text(v), kind_text(v)) for key, v in result.products.items())
         columns = ("product", "value", "kind")
-        sections.append(Section("products", table=Table(columns, rows, frozenset({"product", "kind"}))))
+        sections.append(Section("products", table=Table(columns, rows, ("product", "kind"))))
     if result.tensors:
         sections.append(_tensors(result, everything))
     return sections
@@ -43,7 +43,7 @@ def _tensors(result: CheckpointResult, everything: bool) -> Section:
         more = len(result.tensors) - len(tensors)
         after.append(f"... {more} more rows, all in result.json (or with --all)")
     columns = ("tensor", "role", "shape", "dtype", "attained", "certified", "kernel", "more")
-    table = Table(columns, tuple(_row(t) for t in tensors), frozenset({"tensor", "role", "shape", "dtype", "more"}))
+    table = Table(columns, tuple(_row(t) for t in tensors), ("tensor", "role", "shape", "dtype", "more"))
     if any(t.kernel is not None for t in tensors):
         after.append(
             "certified for a convolution: on any image size, sqrt(taps) times its kernel; kernel: the reshaped kernel"

@@ -3,13 +3,13 @@
 import math
 from dataclasses import replace
 
-from normscope.analysis.compare import Comparison, Quantity, Row
+from normscope.analysis.compare import ComparedPart, Comparison, Quantity
 from normscope.core.finding import Finding
 from normscope.core.number_text import number_text
 from normscope.core.value import Kind, Value
+from normscope.report.analysis import END_TO_END, FOLDED
 from normscope.report.numbers import NOTHING, kind_text, value_text
 from normscope.report.table import ROWS, Section, Table
-from normscope.report.text import END_TO_END, FOLDED
 
 _WORDS = {key: words for key, words, _ in END_TO_END} | {
     "printed_kernels": "product of matrices and reshaped kernels",
@@ -62,11 +62,11 @@ def _whole(comparison: Comparison, printed: bool) -> Section:
     ordered = sorted(asked, key=lambda q: list(_WORDS).index(q.name))
     rows = tuple((_WORDS[q.name], *_cells(q), kind_text(_first(q))) for q in ordered)
     after = (FOLDED,) if len(asked) < len(comparison.end_to_end) else ()
-    return Section("end to end", table=Table(columns, rows, frozenset({"constant", "kind"})), after=after)
+    return Section("end to end", table=Table(columns, rows, ("constant", "kind")), after=after)
 
 
 def _asked(quantities: tuple[Quantity, ...], printed: bool) -> tuple[Quantity, ...]:
-    """Return quantities, formulas of papers only if they are asked for."""
+    """Return quantities, without formulas printed in papers unless they are asked for."""
     return tuple(q for q in quantities if printed or (value := _first(q)) is None or value.kind is not Kind.PRINTED)
 
 
@@ -79,7 +79,7 @@ def _first(quantity: Quantity) -> Value | None:
     return next((v for v in quantity.values if v is not None), None)
 
 
-def _parts(title: str, comparison: Comparison, rows: tuple[Row, ...], everything: bool) -> Section:
+def _parts(title: str, comparison: Comparison, rows: tuple[ComparedPart, ...], everything: bool) -> Section:
     """Return the parts whose numbers changed, most first; all of them in order if asked."""
     shown = list(rows)
     after: list[str] = []
@@ -103,17 +103,17 @@ def _parts(title: str, comparison: Comparison, rows: tuple[Row, ...], everything
         if not row.quantities:
             there = (NOTHING if name is None else "there" for name in row.names)
             cells.append((_name(row), kinds, NOTHING, *there, *(NOTHING for _ in row.names[1:])))
-    table = Table(columns, tuple(cells), frozenset({"name", "what", "number"}))
+    table = Table(columns, tuple(cells), ("name", "what", "number"))
     return Section(title, table=table, after=tuple(after))
 
 
-def _name(row: Row) -> str:
+def _name(row: ComparedPart) -> str:
     """Return the names of a part, once if they are equal."""
     return " = ".join(dict.fromkeys(name for name in row.names if name is not None))
 
 
 def _findings(comparison: Comparison) -> Section:
-    """Return what is found anew and what is gone, each with the model."""
+    """Return the findings that are new or gone in each model."""
     lines: list[str] = []
     for i, letter in list(enumerate(letters(comparison)))[1:]:
         lines += [f"new in {letter}: {_finding(f)}" for f in comparison.new_findings(i)]

@@ -1,4 +1,4 @@
-"""Iteration counts as sections of a report and as JSON: printed and as they hold, on the chain and the real graph."""
+"""Iteration counts as sections of a report and as JSON: printed and corrected, for the chain and the real graph."""
 
 from dataclasses import fields
 from typing import Any
@@ -25,7 +25,7 @@ def complexity_sections(found: Iterations) -> list[Section]:
 
 
 def _head(found: Iterations) -> Section:
-    """Return what the numbers are about."""
+    """Return the loss, the setting and the meaning of the columns."""
     setting = found.setting
     lines = (
         f"loss {found.loss}, constant {value_text(found.constant)}; alpha {setting.alpha:g}, delta {setting.delta:g}, "
@@ -49,8 +49,8 @@ def _chain(found: Iterations, title: str, normalized: bool) -> Section:
             numbers = (counts.corollary_19, counts.lipschitz, counts.goldstein, counts.convex)
             cells.append((row.name, needed, *map(value_text, numbers)))
     if not cells:
-        return Section(title, after=("there are none",))
-    table, said = shortened(Table(columns, tuple(cells), frozenset(("layer",))), found.result.blocks, everything=False)
+        return Section(title, after=("there are no normalizers",))
+    table, said = shortened(Table(columns, tuple(cells), ("layer",)), found.result.blocks, everything=False)
     return Section(title, table=table, after=said)
 
 
@@ -60,7 +60,7 @@ def _graph(found: Iterations) -> Section:
         (w.name, *map(value_text, (w.lipschitz, w.goldstein, w.convex)), kind_text(w.lipschitz), w.lipschitz.domain)
         for w in found.weights
     )
-    left = frozenset(("weight", "kind of L", "domain"))
+    left = ("weight", "kind of L", "domain")
     table, said = shortened(Table(columns, cells, left), found.result.blocks, everything=False)
     return Section("on the real graph, with its normalizers", table=table, after=said)
 

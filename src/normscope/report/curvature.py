@@ -1,4 +1,4 @@
-"""Curvature as text: eigenvalues with residuals, what symmetry explains, layers, sharpness."""
+"""Curvature as tables and charts: eigenvalues, symmetries, layers, spectral density and sharpness."""
 
 import itertools
 import math
@@ -8,7 +8,7 @@ import numpy as np
 
 from normscope.core.number_text import digits
 from normscope.curvature.result import CurvatureResult, Eigenvalue
-from normscope.report.charts import Chart, Line
+from normscope.report.charts import Chart, ChartLine
 from normscope.report.numbers import NOTHING, plural
 from normscope.report.table import ROWS, Section, Table
 
@@ -57,7 +57,7 @@ def curvature_sections(result: CurvatureResult, *, everything: bool = False) -> 
 
 
 def _model(result: CurvatureResult) -> Section:
-    """Return what was looked at."""
+    """Return the facts about the model, the data and the computation."""
     data = result.data
     masks = f", {data['dropout_masks']} fixed dropout masks" if data["dropout_masks"] else ", dropout off"
     lines = [
@@ -75,7 +75,7 @@ def _model(result: CurvatureResult) -> Section:
 
 
 def _eigenvalues(result: CurvatureResult) -> Section:
-    """Return the eigenvalues; what has not converged is marked."""
+    """Return the eigenvalues with residuals; those that have not converged are marked."""
     rows = [("largest", *_cells(e)) for e in result.largest] + [("smallest", *_cells(e)) for e in result.smallest]
     after = []
     if result.trace:
@@ -86,7 +86,7 @@ def _eigenvalues(result: CurvatureResult) -> Section:
     columns = ("end", "eigenvalue", "residual", "error", "converged")
     return Section(
         f"eigenvalues of the {_MATRICES[result.matrix]}, {result.mode} mode",
-        table=Table(columns, tuple(rows), frozenset({"end", "converged"})),
+        table=Table(columns, tuple(rows), ("end", "converged")),
         after=tuple(after),
     )
 
@@ -124,7 +124,7 @@ def _symmetry(result: CurvatureResult) -> Section:
 
 def _modes(result: CurvatureResult) -> Section:
     rows = tuple((mode, digits(v["largest"]), digits(v["loss"])) for mode, v in result.modes.items())
-    return Section("modes of BatchNorm", table=Table(("mode", "largest", "loss"), rows, frozenset({"mode"})))
+    return Section("modes of BatchNorm", table=Table(("mode", "largest", "loss"), rows, ("mode",)))
 
 
 def _layers(result: CurvatureResult, everything: bool) -> Section:
@@ -134,39 +134,41 @@ def _layers(result: CurvatureResult, everything: bool) -> Section:
     more = len(result.layers) - len(shown)
     after = (f"... {more} more rows (--all shows all)",) if more else ()
     return Section(
-        "trace by parameter", table=Table(("parameter", "entries", "trace", "95 %"), rows, frozenset({"parameter"})),
+        "trace by parameter", table=Table(("parameter", "entries", "trace", "95 %"), rows, ("parameter",)),
         after=after, chart=_trace_chart(result),
     )  # fmt: skip
 
 
 def _trace_chart(result: CurvatureResult) -> Chart | None:
-    """Return the traces of parameters along the network; negative ones are drawn as their size."""
+    """Return the traces of the parameters along the network; negative ones by magnitude."""
     columns = {
         ("global", "positive trace"): [row.trace for row in result.layers],
         ("printed", "negative trace, magnitude"): [-row.trace for row in result.layers],
     }
     drawn = {key: tuple(math.log10(v) if v > 0 else None for v in values) for key, values in columns.items()}
     lines = tuple(
-        Line(style, label, "estimate", label, values, gaps=style == "global")
+        ChartLine(style, label, "estimate", label, values, gaps=style == "global")
         for (style, label), values in drawn.items()
         if any(v is not None for v in values)
     )
     names = tuple(row.name for row in result.layers)
     if not lines:
         return None
-    return Chart("traces", "Trace by parameter", names, ("layer",) * len(names), lines)
+    return Chart("traces", "Trace by parameter", names, lines)
 
 
 def _density_chart(density: dict[str, Any]) -> Chart | None:
-    """Return the share of eigenvalues in each of some intervals of one width."""
+    """Return a histogram of the eigenvalues."""
     places, masses = density.get("places", []), density.get("masses", [])
     if not places or not min(places) < max(places):
         return None
     shares, edges = np.histogram(places, bins=BINS, weights=masses)
     names = tuple(f"{low:.2g} to {high:.2g}" for low, high in itertools.pairwise(edges))
     log10 = tuple(math.log10(s) if s > 0 else None for s in shares)
-    line = Line("global", "share of the eigenvalues", "estimate", "by stochastic Lanczos quadrature", log10, gaps=True)
-    return Chart("density", "Spectral density", names, ("layer",) * BINS, (line,))
+    line = ChartLine(
+        "global", "share of the eigenvalues", "estimate", "by stochastic Lanczos quadrature", log10, gaps=True
+    )
+    return Chart("density", "Spectral density", names, (line,))
 
 
 def _density(density: dict[str, Any]) -> Section:
@@ -178,7 +180,7 @@ def _density(density: dict[str, Any]) -> Section:
             f"below zero: {negative:.1%} of the eigenvalues (+- {error:.1%})",
             f"within 1e-6 of the largest around zero: {flat:.1%} (+- {flat_error:.1%}), {density['zeros']} known",
         ),
-        table=Table(("share below", "eigenvalue"), rows, frozenset({"share below"})),
+        table=Table(("share below", "eigenvalue"), rows, ("share below",)),
         chart=_density_chart(density),
     )
 
@@ -190,4 +192,4 @@ def _sharpness(measures: dict[str, Any]) -> Section:
             rows += [(f"{_SHARPNESS.get(name, name)}, {key}", digits(v)) for key, v in value.items()]
         else:
             rows.append((_SHARPNESS.get(name, name), NOTHING if value is None else digits(value)))
-    return Section("sharpness", table=Table(("measure", "value"), tuple(rows), frozenset({"measure"})))
+    return Section("sharpness", table=Table(("measure", "value"), tuple(rows), ("measure",)))

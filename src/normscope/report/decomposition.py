@@ -1,4 +1,4 @@
-"""The error of a trained model, split into its parts: as a section of a report and as JSON."""
+"""The error decomposition of a trained model as a section of a report and as JSON."""
 
 from dataclasses import asdict
 from typing import Any
@@ -26,12 +26,12 @@ def run_sections(run: Run, title: str = "error of a trained model") -> list[Sect
         f"the slides' summary, without selection: {digits(parts.slides_total)}",
         f"the slides' bound on the estimation error, optimization + 2 sup |F(P, h) - F(D, h)|: {bound}",
     )
-    table = Table(("part", "is", "value"), rows, frozenset(("part", "is")))
+    table = Table(("part", "is", "value"), rows, ("part", "is"))
     return [Section(title, table=table, after=after)]
 
 
 def decomposition_section(problem: Problem, samples: int, steps: int, run: Run) -> Section:
-    """Return the same of a problem, learned from so many samples in so many steps of gradient descent."""
+    """Return the error decomposition with the setting of the problem in its title."""
     setting = f"{problem.features} features, {samples} samples, {steps} steps, noise {problem.noise:g}"
     return run_sections(run, f"error of a model with {setting}")[0]
 

@@ -1,4 +1,4 @@
-"""Results inside a page: escaped so that they cannot break out of it, and read back bit for bit."""
+"""Results embedded in a page: escaped safely, and read back bit for bit."""
 
 import base64
 import gzip

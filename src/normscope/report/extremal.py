@@ -1,4 +1,4 @@
-"""What an extremal network shows: as sections of a report, as a chart and as JSON."""
+"""Extremal networks as sections of a report, as a chart and as JSON."""
 
 import math
 from collections.abc import Sequence
@@ -6,10 +6,10 @@ from typing import Any
 
 from normscope.core.number_text import digits, number_text
 from normscope.core.value import json_number
-from normscope.papers.than2025.extremal.constructions import Settings, Shown
-from normscope.report.charts import Chart, Line
+from normscope.papers.than2025.extremal.constructions import ConstructionReport, ConstructionSettings
+from normscope.report.charts import Chart, ChartLine
 from normscope.report.numbers import kind_text, value_text
-from normscope.report.svg import still
+from normscope.report.svg import static_svg
 from normscope.report.table import Section, Table
 
 BLOCKS = "▁▂▃▄▅▆▇█"
@@ -17,14 +17,14 @@ BLOCKS = "▁▂▃▄▅▆▇█"
 PLAIN_BLOCKS = "_.-:=+*#"
 
 
-def extremal_sections(shown: Shown, encoding: str | None = "utf-8") -> list[Section]:
-    """Return the report of a construction: its numbers, then each line as its ends and a row of blocks.
+def extremal_sections(shown: ConstructionReport, encoding: str | None = "utf-8") -> list[Section]:
+    """Return the report of a construction: its numbers, then each curve as a sparkline.
 
-    The encoding of where the report is written says what blocks there are.
+    ``encoding`` is that of the output stream; it decides which block characters are used.
     """
     rows = tuple((k, value_text(v), kind_text(v), v.statement) for k, v in shown.values.items())
     columns = ("number", "value", "kind", "statement")
-    numbers = Section(shown.title, table=Table(columns, rows, frozenset(("number", "kind", "statement"))))
+    numbers = Section(shown.title, table=Table(columns, rows, ("number", "kind", "statement")))
     lines = []
     for name, points in shown.series.items():
         first, last = points[0], points[-1]
@@ -33,17 +33,17 @@ def extremal_sections(shown: Shown, encoding: str | None = "utf-8") -> list[Sect
     return [numbers, Section(f"{shown.y_label}, by {shown.x_label}", tuple(lines), after=shown.notes)]
 
 
-def extremal_chart(shown: Shown) -> str:
+def extremal_chart(shown: ConstructionReport) -> str:
     """Return the lines of a construction as an SVG document."""
     places = sorted({x for points in shown.series.values() for x, _ in points})
     lines = tuple(
-        Line(f"run{i}", name, "computed", name, tuple(dict(points).get(x) for x in places), gaps=True)
+        ChartLine(f"run{i}", name, "computed", name, tuple(dict(points).get(x) for x in places), gaps=True)
         for i, (name, points) in enumerate(shown.series.items())
     )
     names, kinds = tuple(map(digits, places)), (shown.x_label,) * len(places)
-    chart = Chart("extremal", shown.title, names, kinds, lines, x_title=shown.x_label,
+    chart = Chart("extremal", shown.title, names, lines, kinds, x_title=shown.x_label,
                   y_title=shown.y_label.removeprefix("log10 of "))  # fmt: skip
-    return still(chart, alone=True)
+    return static_svg(chart, alone=True)
 
 
 def sparkline(values: Sequence[float], width: int = 60, blocks: str = BLOCKS) -> str:
@@ -69,7 +69,7 @@ def sparkline(values: Sequence[float], width: int = 60, blocks: str = BLOCKS) ->
 
 
 def blocks_for(encoding: str | None) -> str:
-    """Return the blocks that an encoding can write.
+    """Return the block characters that an encoding supports.
 
     >>> blocks_for("ascii") == PLAIN_BLOCKS, blocks_for("utf-8") == BLOCKS
     (True, True)
@@ -81,8 +81,8 @@ def blocks_for(encoding: str | None) -> str:
     return BLOCKS
 
 
-def extremal_document(construction: str, settings: Settings, shown: Shown) -> dict[str, Any]:
-    """Return the JSON form of what a construction, given by its name, shows with some settings."""
+def extremal_document(construction: str, settings: ConstructionSettings, shown: ConstructionReport) -> dict[str, Any]:
+    """Return the JSON form of a construction."""
     widths = settings.widths
     return {
         "schema_version": 1,

@@ -9,7 +9,7 @@ from normscope.core.number_text import digits
 from normscope.doctor.fixes.run import FixResult
 from normscope.doctor.run import CheckResult, counts_text
 from normscope.report.numbers import plural
-from normscope.report.sarif import Source
+from normscope.report.sarif import SourceLocation
 from normscope.report.table import Section
 
 WIDTH = 118
@@ -33,7 +33,7 @@ def findings_text(result: CheckResult, width: int = WIDTH) -> str:
 
 
 def check_sections(result: CheckResult) -> list[Section]:
-    """Return what a check found as sections: a summary, then one for each finding.
+    """Return the findings of a check as sections: a summary, then one for each finding.
 
     >>> check_sections(CheckResult("net", ()))[0].title
     'net: no findings'
@@ -50,13 +50,13 @@ def _section(finding: Finding) -> Section:
 
 
 def fix_sections(result: FixResult) -> list[Section]:
-    """Return what a fix did as a section."""
+    """Return the changes of a fix as a section."""
     lines = fix_text(result).splitlines()
     return [Section(lines[-1], lines=tuple(lines[:-1]))]
 
 
 def not_checked(skipped: Mapping[str, str]) -> list[str]:
-    """Return what further rules need, in one line, and those that failed, in one line each.
+    """Return one line for each rule that failed, and one with the inputs that further rules need.
 
     >>> not_checked({"NS601": "needs data (--data)", "NS401": "needs x", "NS402": "needs x", "NS1": "failed: why"})
     ['NS1 failed: why', '1 more rule can run with data (--data), 2 with x']
@@ -112,7 +112,7 @@ LISTED = 20
 
 
 def fix_text(result: FixResult, *, everything: bool = False) -> str:
-    """Return what was changed, what is left for a person, what was refused, and how far the outputs moved.
+    """Return the changes, suggested changes of the code, refusals, and how far the outputs moved.
 
     >>> print(fix_text(FixResult("net", (), (), 0.0, 4, {})))
     net: nothing to change
@@ -130,7 +130,7 @@ def fix_text(result: FixResult, *, everything: bool = False) -> str:
             *_some(code, everything=everything),
         ]
     if result.refusals:
-        lines.append("left alone:")
+        lines.append("not changed:")
         texts = [f"  {r.kind} {r.place or 'model'}: {r.reason}" for r in result.refusals]
         lines += _some(list(dict.fromkeys(texts)), everything=everything)
     if not result.changes:
@@ -151,17 +151,17 @@ def _some(lines: list[str], *, everything: bool) -> list[str]:
 _COMMANDS = {Severity.INFO: "notice", Severity.WARNING: "warning", Severity.ERROR: "error"}
 
 
-def github_text(result: CheckResult, source: Source | None = None) -> str:
+def github_text(result: CheckResult, source: SourceLocation | None = None) -> str:
     """Return one workflow command for each finding.
 
     >>> one = Finding("NS101", Severity.WARNING, "conv", "100 % gone")
-    >>> github_text(CheckResult("net", (one,)), Source("net.py", 3))
+    >>> github_text(CheckResult("net", (one,)), SourceLocation("net.py", 3))
     '::warning file=net.py,line=3,title=NS101 conv::100 %25 gone (likely)'
     """
     return "\n".join(_command(f, source, result.purpose) for f in result.findings)
 
 
-def _command(finding: Finding, source: Source | None, purpose: str) -> str:
+def _command(finding: Finding, source: SourceLocation | None, purpose: str) -> str:
     properties = {} if source is None else {"file": source.file, "line": str(source.line)}
     properties["title"] = f"{finding.code} {finding.place or 'model'}"
     listed = ",".join(f"{key}={_property(value)}" for key, value in properties.items())

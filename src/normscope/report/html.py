@@ -7,7 +7,7 @@ import math
 import os
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from importlib.resources import files
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -18,10 +18,21 @@ from markupsafe import Markup, escape
 from normscope.core.errors import InputError, attempt
 from normscope.core.files import write_text
 from normscope.core.finding import Finding, order
-from normscope.core.result import Result
+from normscope.core.result import LayerResult, NormalizerResult, Result
 from normscope.core.value import Kind, Value
+from normscope.core.words import KINDS
 from normscope.report import embed
-from normscope.report.architecture import Branch, architecture
+from normscope.report.analysis import (
+    EFFECTS,
+    END_TO_END,
+    Facts,
+    around_section,
+    checked_facts,
+    compare_rows,
+    effect_value,
+    gap_section,
+)
+from normscope.report.architecture import ModuleBranch, architecture
 from normscope.report.charts import Chart, depth_chart, overlay_chart, variance_chart
 from normscope.report.numbers import (
     guarantee,
@@ -34,24 +45,13 @@ from normscope.report.numbers import (
     sort_key,
     with_powers,
 )
-from normscope.report.rows import GLOSSARY, hot_rows, layer_rows
-from normscope.report.svg import still
+from normscope.report.svg import static_svg
 from normscope.report.table import Section
-from normscope.report.text import (
-    EFFECTS,
-    END_TO_END,
-    Facts,
-    around_section,
-    checked_facts,
-    compare_rows,
-    effect_value,
-    gap_section,
-)
 from normscope.report.verdict import verdict
 
 if TYPE_CHECKING:
     from normscope.analysis.checkpoint import CheckpointResult
-    from normscope.report.panels import Panel
+    from normscope.analysis.stored_results import PanelResult
 
 #: What the doctor said: about the one result, or about each by name; ``None`` if no checks were run.
 Findings = Sequence[Finding] | Mapping[str, Sequence[Finding]] | None
@@ -61,7 +61,11 @@ SCRIPTS = ("vendor/uPlot.iife.min.js", "page/charts.js", "page/tables.js", "page
 LICENCE = "vendor/LICENSE-uPlot.txt"
 #: Most rows of the table of a chart's numbers.
 CHART_ROWS = 300
-_NO_TREE = Branch("", "", 1, 0, 0, (), 0, ())
+#: Most hot channels the page lists.
+HOTTEST = 20
+#: The words beside numbers, and what they mean.
+GLOSSARY: tuple[tuple[str, str], ...] = tuple((word, KINDS[word]) for word in KINDS if word != "measured")
+_NO_TREE = ModuleBranch("", "", 1, 0, 0, (), 0, ())
 
 
 def report_html(
@@ -70,7 +74,7 @@ def report_html(
     findings: Findings = None,
     facts: Facts | None = None,
     sections: Sequence[Section] = (),
-    panels: Sequence[Panel] = (),
+    panels: Sequence[PanelResult] = (),
     title: str = "",
 ) -> str:
     """Return a report as the text of one HTML file.
@@ -108,10 +112,7 @@ def report_html(
     views = [_view(i, name, result) for i, (name, result) in enumerate(named.items())]
     charts = [v[key] for v in views for key in ("depth", "variances") if v[key] is not None]
     overlay = overlay_chart(named, "overlay") if len(named) > 1 else None
-    if panels:
-        from normscope.report.panels import panel_sections  # late: what they show needs torch, a page does not
-
-        sections = [*sections, *panel_sections(panels)]
+    sections = [*sections, *(panel_sections(panels) if panels else ())]
     return _page(
         title or " and ".join(named) or sections[0].title,
         sections,
@@ -141,7 +142,7 @@ def save_html(
 
 
 def _view(index: int, name: str, result: Result) -> dict[str, Any]:
-    """Return a result as the template takes it."""
+    """Return the variables of the template for one result."""
     told: list[str] = []
     hot, total = attempt("the hot channels", lambda: hot_rows(result), ([], 0), told)
     id, blocks, normalizers, around = f"r{index}", result.blocks, result.normalizers, result.around
@@ -160,6 +161,21 @@ def _view(index: int, name: str, result: Result) -> dict[str, Any]:
         "hot_total": total,
     }
     return view | {"result": replace(result, messages=(*result.messages, *told)) if told else result}
+
+
+def panel_sections(panels: Sequence[PanelResult]) -> list[Section]:
+    """Return the sections of panels in order, with whole tables and a unique name for each chart."""
+    from normscope.curvature.result import CurvatureResult  # late: they need torch, a page does not
+    from normscope.geometry.discover import Symmetries
+
+    found: list[Section] = []
+    for panel in panels:
+        shortened = isinstance(panel, CurvatureResult | Symmetries)
+        found += panel.sections(everything=True) if shortened else panel.sections()
+    return [
+        section if section.chart is None else replace(section, chart=replace(section.chart, id=f"panel{k}"))
+        for k, section in enumerate(found)
+    ]
 
 
 def _weights_page(result: CheckpointResult, title: str) -> str:
@@ -240,7 +256,7 @@ def template(name: str) -> jinja2.Template:
         "key": sort_key,
         "kind": kind_text,
         "count": "{:,}".format,
-        "still": lambda chart: Markup(still(chart)),
+        "static_svg": lambda chart: Markup(static_svg(chart)),
         "code": with_code,
         "powers": with_powers,
         "whole": whole_sentence,
@@ -250,7 +266,7 @@ def template(name: str) -> jinja2.Template:
 
 
 def with_code(text: str) -> Markup:
-    """Return a text for the page, what stands between backticks as code.
+    """Return a text as HTML, with code between backticks marked up.
 
     >>> str(with_code("run `normscope fix` if a < b"))
     'run <code>normscope fix</code> if a &lt; b'
@@ -259,7 +275,7 @@ def with_code(text: str) -> Markup:
 
 
 def whole_sentence(text: str) -> str:
-    """Return a line of a report as a sentence.
+    """Return a line with a capital letter and a full stop.
 
     >>> whole_sentence("each row is a step"), whole_sentence("||W|| is fixed."), whole_sentence("so it is:")
     ('Each row is a step.', '||W|| is fixed.', 'So it is:')
@@ -273,7 +289,7 @@ def _is_printed(values: Iterable[Value | None]) -> bool:
 
 
 def grouped(findings: Sequence[Finding]) -> list[list[Finding]]:
-    """Return findings, the most severe first, those of one rule and severity together.
+    """Group findings by rule and severity, most severe first.
 
     >>> from normscope.core.finding import Severity
     >>> found = [Finding(code, Severity.INFO, place, "m") for code, place in (("B", "x"), ("A", "y"), ("B", "z"))]
@@ -287,11 +303,81 @@ def grouped(findings: Sequence[Finding]) -> list[list[Finding]]:
 
 
 def thinned(chart: Chart) -> list[int]:
-    """Return the places of a chart whose numbers are listed: all, or some if there are many.
+    """Return the places of a chart whose numbers are listed, evenly thinned if there are many.
 
-    >>> thinned(Chart("c", "", ("a",) * 3, ("layer",) * 3, ()))
+    >>> thinned(Chart("c", "", ("a",) * 3, ()))
     [0, 1, 2]
     """
     count = len(chart.places)
     step = max(1, -(-count // CHART_ROWS))
     return sorted({*range(0, count, step), count - 1})
+
+
+@dataclass(frozen=True)
+class LayerTableRow:
+    """One layer or normalizer, the ``place``-th of the network."""
+
+    place: int
+    name: str
+    role: str  #: ``layer`` or ``normalizer``
+    what: str  #: kind of layer or normalizer
+    size: str  #: shape of the weight, or size of a normalizer's group
+    note: str  #: how it was found, or facts
+    proved: Value
+    attained: Value | None = None
+    folded: Value | None = None  #: norm together with the normalizer after it
+    floor: Value | None = None  #: certified bound on the variance floor of the data
+    printed: Value | None = None  #: the formula printed in the paper, and whether it is a bound, if known
+    is_bound: bool | None = None
+
+
+def layer_rows(result: Result) -> list[LayerTableRow]:
+    """Return every layer and normalizer, in the order of the network."""
+    order = {name: place for place, name in enumerate(result.depth.names)}
+    items: list[LayerResult | NormalizerResult] = [*result.layers, *result.normalizers]
+    items.sort(key=lambda item: order.get(item.name, len(order)))
+    return [
+        _layer_row(i, item) if isinstance(item, LayerResult) else _normalizer_row(i, item)
+        for i, item in enumerate(items, 1)
+    ]
+
+
+def _layer_row(place: int, x: LayerResult) -> LayerTableRow:
+    """Return the row of a linear layer; the paper's factor of a layer is its norm."""
+    shape = "×".join(map(str, x.shape))
+    note = f"certificate: {x.method}" if x.method else ""
+    return LayerTableRow(place, x.name, "layer", x.kind, shape, note, x.upper, x.attained, x.folded)
+
+
+def _normalizer_row(place: int, n: NormalizerResult) -> LayerTableRow:
+    group = n.details.get("group_size") or n.details.get("channels")
+    size = "" if group is None else f"{group:,} per group" if "group_size" in n.details else f"{group:,} channels"
+    facts = [f"eps {page_float(n.details['eps'])}"] if "eps" in n.details else []
+    if n.floor is not None:
+        facts.append(f"least std seen {page_float(n.floor)}")
+    elif "std_min" in n.details:
+        facts.append(f"least running std {page_float(n.details['std_min'])}")
+    if n.details.get("written_out"):
+        facts.append("written in plain arithmetic")
+    said = (n.kind.replace("_", " "), size, ", ".join(facts))
+    return LayerTableRow(
+        place, n.name, "normalizer", *said, n.proved, None, None, n.on_floor, n.printed, n.printed_is_bound
+    )
+
+
+def hot_rows(result: Result) -> tuple[list[dict[str, Any]], int]:
+    """Return the hottest channels of the network, hottest first, as the page shows them, and how many there are."""
+    found = [(n, item) for n in result.normalizers for item in n.details.get("hot_channels", ())]
+    found.sort(key=lambda pair: -_heat(pair[1]))
+    keys = ("factor", "factor_over_median", "variance", "variance_over_median")
+    rows = [
+        {"name": n.name, "kind": n.kind.replace("_", " "), "channel": int(item["channel"]), "heat": _heat(item)}
+        | {key: page_float(item.get(key)) for key in keys}
+        for n, item in found[:HOTTEST]
+    ]
+    return rows, len(found)
+
+
+def _heat(item: Mapping[str, Any]) -> float:
+    """Return the larger of a channel's factor and variance over their medians."""
+    return max(item.get("factor_over_median") or 0.0, item.get("variance_over_median") or 0.0)

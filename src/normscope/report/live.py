@@ -10,9 +10,8 @@ from normscope.core.errors import listed
 from normscope.core.number_text import digits
 from normscope.monitor.run import Run
 from normscope.report import embed
-from normscope.report.html import LICENCE, policy, source, template
+from normscope.report.html import GLOSSARY, LICENCE, policy, source, template
 from normscope.report.numbers import page_float, plural, power_text
-from normscope.report.rows import GLOSSARY
 from normscope.report.table import Section, Table
 
 STYLES = ("vendor/uPlot.min.css", "page/page.css", "page/watch.css")
@@ -26,11 +25,11 @@ def render_live(state: Mapping[str, Any], data: Mapping[str, Any] | None = None,
     """Return the page of some runs.
 
     Args:
-        state: what it shows beside the lines of its charts, as :meth:`normscope.monitor.live.feed.Feed.state` gives it.
+        state: everything but the lines of its charts, from :meth:`normscope.monitor.live.feed.LiveFeed.state`.
         data: the lines by the key of their chart, for a page that is not fed; ``None`` for one that asks for them.
         title: of the page; by default the names of the runs.
 
-    >>> "There are no points yet" in render_live({"runs": [], "groups": [], "position": "", "shape": ""})
+    >>> "No points yet" in render_live({"runs": [], "groups": [], "position": "", "shape": ""})
     True
     """
     from normscope import __version__
@@ -44,8 +43,8 @@ def render_live(state: Mapping[str, Any], data: Mapping[str, Any] | None = None,
         live=live,
         thinned=thinned,
         few=FEW,
-        said=said,
-        broken=lambda group: broken(group, state["runs"]),
+        line_descriptions=line_descriptions,
+        nonfinite_warnings=lambda group: nonfinite_warnings(group, state["runs"]),
         last=last_text,
         glossary=GLOSSARY,
         version=__version__,
@@ -78,11 +77,11 @@ def policy_of(*, live: bool) -> str:
     return policy(STYLES, SCRIPTS, "img-src data:; " + ("connect-src 'self'; " if live else ""))
 
 
-def said(group: Mapping[str, Any]) -> list[dict[str, str]]:
-    """Return what is said about the lines of a chart, once where it is the same for all.
+def line_descriptions(group: Mapping[str, Any]) -> list[dict[str, str]]:
+    """Return the descriptions of the lines of a chart, one for each group of equal ones.
 
     >>> line = {"kind": "attained", "words": "norm", "statement": "", "domain": ""}
-    >>> [s["label"] for s in said({"lines": [{"label": "a", **line}, {"label": "b", **line}]})]
+    >>> [s["label"] for s in line_descriptions({"lines": [{"label": "a", **line}, {"label": "b", **line}]})]
     ['']
     """
     keys = ("words", "kind", "statement", "domain")
@@ -95,8 +94,8 @@ def said(group: Mapping[str, Any]) -> list[dict[str, str]]:
     ]
 
 
-def broken(group: Mapping[str, Any], runs: list[Mapping[str, Any]]) -> list[str]:
-    """Return warnings about numbers of a chart that are not finite and so are no part of its lines."""
+def nonfinite_warnings(group: Mapping[str, Any], runs: list[Mapping[str, Any]]) -> list[str]:
+    """Return warnings about numbers that are not finite and therefore not drawn."""
     found = [
         (run["name"], line["label"], *run["broken"][line["name"]])
         for run in runs
@@ -112,7 +111,7 @@ def broken(group: Mapping[str, Any], runs: list[Mapping[str, Any]]) -> list[str]
 
 
 def last_text(run: Mapping[str, Any], name: str, log10: bool) -> str:
-    """Return the last number of a metric as the page writes it; nothing where the run does not have it.
+    """Return the last number of a metric as text, empty if the run does not have the metric.
 
     >>> last_text({"last": {"a": 3.0}}, "a", True), last_text({"last": {}}, "a", True)
     ('1000', '')
@@ -128,10 +127,10 @@ def last_text(run: Mapping[str, Any], name: str, log10: bool) -> str:
 
 
 def run_sections(run: Run) -> list[Section]:
-    """Return a run in a notebook or on a terminal: its last step, its notes, the last number of each metric."""
+    """Return a run as a section: its last step, its notes, and the first and last number of each metric."""
     rows = []
     for name in run.names:
         series = run.series(name)
         rows.append((name, str(len(series)), digits(float(series.values[0])), digits(float(series.values[-1]))))
-    table = Table(("metric", "points", "first", "last"), tuple(rows), frozenset({"metric"}))
+    table = Table(("metric", "points", "first", "last"), tuple(rows), ("metric",))
     return [Section(f"{run.path}: {run.last_step} steps", lines=tuple(run.notes), table=table)]

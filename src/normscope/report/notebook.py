@@ -1,4 +1,4 @@
-"""Sections of a report as a fragment of HTML for notebooks: it takes the colours of the notebook, light or dark."""
+"""Sections of a report as an HTML fragment for notebooks, in the colours of the notebook."""
 
 import html
 import re
@@ -16,7 +16,7 @@ _STYLE = (
 
 
 def notebook_html(sections: Iterable[Section]) -> str:
-    """Return sections as HTML: the first as it is, long ones after it folded.
+    """Return sections as HTML; long tables after the first section are collapsed.
 
     >>> "<b>fc &lt;1&gt;</b>" in notebook_html([Section("fc <1>", lines=("one line",))])
     True
@@ -35,7 +35,7 @@ def notebook_html(sections: Iterable[Section]) -> str:
 
 
 def _prose(line: str) -> str:
-    """Return a line, what stands between backticks as code, and set in as far as it was.
+    """Return a line as HTML: text between backticks as code, indentation kept.
 
     >>> _prose("  run `normscope fix` if a < b")
     '&emsp;run <code>normscope fix</code> if a &lt; b'

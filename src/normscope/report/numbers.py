@@ -1,4 +1,4 @@
-"""Numbers and guarantees as people read them: as plain text, and as the page writes them, with powers of ten."""
+"""Numbers and guarantees as text: plain, and with powers of ten for HTML pages."""
 
 import math
 import re
@@ -63,7 +63,7 @@ def described(value: Value) -> str:
 
 
 def factor_text(above: Value | None, below: Value | None) -> str:
-    """Return how many times larger one value is than another; a dash where that says nothing.
+    """Return the ratio of two values, or a dash if it is not defined.
 
     >>> factor_text(Value.of(6.0, Kind.CERTIFIED), Value.of(2.0, Kind.LOWER))
     'x 3'
@@ -74,7 +74,7 @@ def factor_text(above: Value | None, below: Value | None) -> str:
 
 
 def span_text(texts: list[str]) -> str:
-    """Return several cells of one column as one: equal ones once, numbers as least and most, words one by one.
+    """Merge cells of one column: equal ones once, numbers as a range, words as a list.
 
     >>> span_text(["1.2", "1.2"]), span_text(["1.2", "0.9", "1e+400"]), span_text(["-", "2"]), span_text(["yes", "no"])
     ('1.2', '0.9 .. 1e+400', '2', 'yes, no')
@@ -124,7 +124,7 @@ def power_text(log10: float) -> str:
 
 
 def with_powers(text: str) -> str:
-    """Return a sentence with its large and small numbers as the page writes them.
+    """Replace numbers in scientific notation by powers of ten.
 
     >>> with_powers("the bound is 1.127e+08 times what was attained, layer1e+08 is a name")
     'the bound is 1.127×10⁸ times what was attained, layer1e+08 is a name'
@@ -174,7 +174,7 @@ def guarantee(value: Value) -> str:
 
 
 def short_guarantee(value: Value) -> str:
-    """Return what a number guarantees in few words, for a table with many of them.
+    """Return the guarantee of a number in a few words, for tables.
 
     >>> short_guarantee(Value.of(2.0, Kind.CERTIFIED, mode="running", statement="normscope F1"))
     'certified; all inputs; running; normscope F1'
@@ -183,7 +183,7 @@ def short_guarantee(value: Value) -> str:
 
 
 def sort_key(value: Value) -> str:
-    """Return the decimal logarithm as an attribute that a table is sorted by.
+    """Return the decimal logarithm as text, the sort key of a table cell.
 
     >>> sort_key(Value.of(10.0, Kind.ESTIMATE)), sort_key(Value(math.inf, Kind.CERTIFIED))
     ('1', 'inf')

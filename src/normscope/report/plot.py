@@ -1,4 +1,4 @@
-"""Plots of a result for papers, with matplotlib (the extra ``plot``)."""
+"""Plots of a result with matplotlib (the extra ``plot``)."""
 
 from __future__ import annotations
 
@@ -16,8 +16,11 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-#: Colours that are told apart by colour-blind readers too (Okabe and Ito), by what they stand for.
-COLOURS = {"global": "#0072B2", "variance_floor": "#009E73", "without_normalizers": "#D55E00", "lower": "#000000"}
+#: Colours that colour-blind readers can tell apart (Okabe and Ito).
+OKABE_ITO = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
+BLUE, VERMILION, GREEN, PURPLE, ORANGE, _, BLACK = OKABE_ITO
+#: Colours of the depth curves.
+COLOURS = {"global": BLUE, "variance_floor": GREEN, "without_normalizers": VERMILION, "lower": BLACK}
 #: Most places that are named; of more, some evenly apart.
 _NAMES = 40
 
@@ -87,7 +90,7 @@ def figure_class() -> Any:
 
 
 def grid(count: int, width: float, height: float, *, times: int = 1) -> tuple[Figure, list[list[Axes]]]:
-    """Return a figure with so many axes of a size, three in a row at most, and them; all of that several times."""
+    """Return a figure and its axes: ``times`` groups of ``count`` axes, at most three in a row."""
     columns = min(count, 3)
     rows = -(-count // columns)
     figure: Figure = figure_class()(figsize=(width * columns, height * rows * times), layout="constrained")
@@ -96,13 +99,13 @@ def grid(count: int, width: float, height: float, *, times: int = 1) -> tuple[Fi
 
 
 def open_frame(ax: Axes) -> None:
-    """Leave out the lines above and on the right of the axes."""
+    """Hide the top and right spines."""
     for side in ("top", "right"):
         ax.spines[side].set_visible(False)
 
 
 def depth_view(result: Result, ax: Axes) -> None:
-    """Draw how the bounds build up along the depth; infinite ones leave the axes at the top."""
+    """Draw the bounds along depth; infinite ones are not drawn."""
     curves = {name: curve for name, curve in result.depth.curves.items() if name in COLOURS}
     places = range(len(result.depth.names))
     for name, curve in curves.items():
@@ -139,7 +142,7 @@ def variances_view(result: Result, ax: Axes) -> None:
 
 
 def _finish(ax: Axes, names: Sequence[str], label: str) -> None:
-    """Draw the line at one, and name the places, the lines and the axis of logarithms."""
+    """Draw a line at one, tick labels, the axis label and the legend."""
     ax.axhline(0.0, color="0.8", linewidth=0.8, zorder=0)
     ax.set_ylabel(label)
     _places(ax, names)
@@ -147,7 +150,7 @@ def _finish(ax: Axes, names: Sequence[str], label: str) -> None:
 
 
 def _places(ax: Axes, names: Sequence[str]) -> None:
-    """Name the places below the axes, some of them where they are many."""
+    """Label the ticks of the x-axis, evenly thinned if there are many."""
     step = max(1, -(-len(names) // _NAMES))
     ax.set_xticks(range(0, len(names), step), names[::step], rotation=90, fontsize="x-small")
     ax.set_xlabel("from the input to the output")

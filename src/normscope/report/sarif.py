@@ -17,14 +17,14 @@ _LEVELS = {Severity.INFO: "note", Severity.WARNING: "warning", Severity.ERROR: "
 
 
 @dataclass(frozen=True)
-class Source:
-    """Where a model is written down."""
+class SourceLocation:
+    """The file and line of the source code of a model."""
 
     file: str  #: path of the file, with forward slashes
     line: int = 1  #: line of the factory, from one
 
 
-def sarif(result: CheckResult, source: Source | None = None) -> dict[str, Any]:
+def sarif(result: CheckResult, source: SourceLocation | None = None) -> dict[str, Any]:
     """Return a check as a SARIF log: one run, the rules that ran, one result for each finding.
 
     >>> sarif(CheckResult("net", ()))["version"]
@@ -46,7 +46,7 @@ def sarif(result: CheckResult, source: Source | None = None) -> dict[str, Any]:
     return {"$schema": SCHEMA, "version": "2.1.0", "runs": [run]}
 
 
-def sarif_text(result: CheckResult, source: Source | None = None) -> str:
+def sarif_text(result: CheckResult, source: SourceLocation | None = None) -> str:
     """Return the SARIF log as JSON text."""
     return json.dumps(sarif(result, source), indent=1, allow_nan=False)
 
@@ -63,7 +63,7 @@ def _rule(rule: Rule) -> dict[str, Any]:
     }
 
 
-def _result(finding: Finding, index: int, source: Source | None) -> dict[str, Any]:
+def _result(finding: Finding, index: int, source: SourceLocation | None) -> dict[str, Any]:
     places = [{"fullyQualifiedName": place or "model", "kind": "module"} for place in finding.everywhere]
     location: dict[str, Any] = {"logicalLocations": places}
     if source is not None:

@@ -1,10 +1,10 @@
-"""A chart as a static picture, for reading without scripts and for printing."""
+"""A chart as static SVG, for printing and for pages without scripts."""
 
 import math
 from collections.abc import Sequence
 from html import escape
 
-from normscope.report.charts import Chart, Line
+from normscope.report.charts import Chart, ChartLine
 from normscope.report.numbers import power_text
 
 WIDTH, HEIGHT = 960, 400
@@ -24,13 +24,13 @@ STYLE = "text{font:13px sans-serif;fill:#222}.grid{stroke:#ddd}.line{fill:none;s
 )
 
 
-def still(chart: Chart, *, alone: bool = False) -> str:
-    """Return a chart as an SVG element without styles of its own: classes name its colours.
+def static_svg(chart: Chart, *, alone: bool = False) -> str:
+    """Return a chart as an SVG element styled by CSS classes.
 
     One that stands alone is a document: it has styles, and its title and the names of its lines above it.
 
-    >>> one = Line("global", "certified", "certified", "", (0.0, 2.0))
-    >>> text = still(Chart("c", "a title", ("input", "output"), ("input", "output"), (one,)))
+    >>> one = ChartLine("global", "certified", "certified", "", (0.0, 2.0))
+    >>> text = static_svg(Chart("c", "a title", ("input", "output"), (one,)))
     >>> text.startswith("<svg") and "a title" in text and "10" in text
     True
     """
@@ -70,7 +70,7 @@ def still(chart: Chart, *, alone: bool = False) -> str:
 
 
 def _heading(chart: Chart) -> list[str]:
-    """Return the styles, the title and the names of the lines of a chart that stands alone."""
+    """Return the styles, the title and the legend of a standalone chart."""
     parts = [
         f"<style>{STYLE}</style>",
         f'<text x="{LEFT}" y="-28" style="font-weight:bold">{escape(chart.title)}</text>',
@@ -83,7 +83,7 @@ def _heading(chart: Chart) -> list[str]:
 
 
 def _summary(chart: Chart) -> str:
-    """Return what a chart says, for those who do not see it: each line with its first and last number."""
+    """Return a text alternative: each line with its first and last number."""
     said = []
     for line in chart.lines:
         known = [x for x in line.log10 if x is not None and not math.isnan(x)]
@@ -93,9 +93,9 @@ def _summary(chart: Chart) -> str:
 
 
 def span(chart: Chart) -> tuple[float, float]:
-    """Return the least and the largest decimal logarithm of a chart, never closer than one decade.
+    """Return the range of decimal logarithms of a chart, at least one decade wide.
 
-    >>> span(Chart("c", "", ("a",), ("layer",), (Line("global", "", "", "", (2.0, math.inf)),)))
+    >>> span(Chart("c", "", ("a",), (ChartLine("global", "", "", "", (2.0, math.inf)),)))
     (1.5, 2.5)
     """
     known = [x for line in chart.lines for x in line.log10 if x is not None and math.isfinite(x)]
@@ -123,7 +123,7 @@ def ticks(low: float, high: float) -> list[float]:
 
 
 def tick_text(log10: float) -> str:
-    """Return the label of a line across.
+    """Return the label of a tick.
 
     >>> tick_text(14.0), tick_text(0.0), tick_text(math.log10(2))
     ('10¹⁴', '1', '2')
@@ -135,24 +135,24 @@ def tick_text(log10: float) -> str:
 
 
 def _places(chart: Chart) -> Sequence[int]:
-    """Return the places whose names are written: all, or evenly some of many, the last always."""
+    """Return the places to label: all, or evenly spaced ones if there are many, and always the last."""
     count = len(chart.places)
     step = max(1, -(-count // NAMES))
     return sorted({*range(0, max(0, count - step), step), *((count - 1,) if count else ())})
 
 
 def _x(index: int, count: int) -> float:
-    """Return where a place lies across."""
+    """Return the x-coordinate of a place."""
     return round(LEFT + (WIDTH - LEFT - RIGHT) * index / (count - 1), 1)
 
 
 def _y(value: float, low: float, high: float) -> float:
-    """Return where a number lies up and down."""
+    """Return the y-coordinate of a number."""
     return round(TOP + (HEIGHT - TOP - BOTTOM) * (high - value) / (high - low), 1)
 
 
-def _paths(line: Line, low: float, high: float, count: int) -> list[str]:
-    """Return the path of a line, one for each stretch without a gap."""
+def _paths(line: ChartLine, low: float, high: float, count: int) -> list[str]:
+    """Return the paths of a line, one for each part without gaps."""
     step = max(1, math.ceil(len(line.log10) / POINTS))
     last = len(line.log10) - 1
     stretches: list[list[str]] = [[]]

@@ -1,4 +1,4 @@
-"""The symmetries of a model as text and for notebooks."""
+"""The symmetries of a model as tables and charts."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from normscope.geometry.discover import Symmetries
 from normscope.geometry.orbits import Orbit
-from normscope.report.charts import RUNS, Chart, Line, log10_of
+from normscope.report.charts import RUNS, Chart, ChartLine, log10_of
 from normscope.report.plot import figure_class
 from normscope.report.table import Section, Table
 
@@ -24,7 +24,7 @@ def symmetry_sections(found: Symmetries, *, everything: bool = False) -> list[Se
     whole = all(group.certificate is None or group.certificate.exact for group in found.groups)
     eps = "eps = 0" if whole else "the model's own eps (a channel is constant, so scales are not searched)"
     lines = (
-        f"{found.dimension} of {found.parameters} directions change nothing ({statistics}; {loss})",
+        f"{found.dimension} of {found.parameters} directions leave the outputs unchanged ({statistics}; {loss})",
         f"every group was verified in float64 with {eps}: derivative, finite orbit",
     )
     head = Section(f"symmetries of {found.model}", (*lines, *_identities(found)))
@@ -45,12 +45,12 @@ def symmetry_sections(found: Symmetries, *, everything: bool = False) -> list[Se
     )
     more = () if len(shown) == len(found.groups) else (f"and {len(found.groups) - len(shown)} more (--all)",)
     columns = ("kind", "dimension", "derivative", "orbit", "what")
-    listed = Section("groups", table=Table(columns, cells, frozenset(("kind", "what"))), after=more)
+    listed = Section("groups", table=Table(columns, cells, ("kind", "what")), after=more)
     return [head, listed, *([_orbits(found.orbits)] if found.orbits else ())]
 
 
 def _identities(found: Symmetries) -> tuple[str, ...]:
-    """Return what gradient and Hessian of a loss say of the groups, where they could be computed."""
+    """Return the errors of the gradient and Hessian identities of a loss, if they were computed."""
     proofs = [g.certificate for g in found.groups if g.certificate is not None and g.certificate.hessian is not None]
     if not proofs:
         return ()
@@ -67,33 +67,35 @@ def _identities(found: Symmetries) -> tuple[str, ...]:
 
 
 def _orbits(orbits: tuple[Orbit, ...]) -> Section:
-    """Return what moving along and across orbits does to the outputs, relative to the largest output."""
+    """Return the change of the outputs along and across orbits, relative to the largest output."""
     rows = tuple(
         (o.kind, f"{o.times[-1]:g}", f"{o.along[-1]:.0e}", f"{o.stabilized[-1]:.0e}", f"{o.across[-1]:.0e}")
         for o in orbits
     )
     columns = ("kind", "moved by", "along, eps = 0", "along, with eps", "random direction")
     lines = ("largest change of an output, relative to the largest output, in float64; one orbit of each kind",)
-    table = Table(columns, rows, frozenset({"kind"}))
+    table = Table(columns, rows, ("kind",))
     return Section("along orbits and across them", lines, table, chart=_chart(orbits))
 
 
 def _chart(orbits: tuple[Orbit, ...]) -> Chart:
-    """Return the change of the outputs over the length of the move."""
+    """Return the change of the outputs against the distance moved."""
     lines = tuple(
-        Line(f"run{k % RUNS}{end}", f"{o.kind}, {what}", "measured", o.statement, tuple(map(log10_of, by)), gaps=True)
+        ChartLine(
+            f"run{k % RUNS}{end}", f"{o.kind}, {what}", "measured", o.statement, tuple(map(log10_of, by)), gaps=True
+        )
         for k, o in enumerate(orbits)
         for end, what, by in (("-lower", "along its orbit", o.stabilized), ("", "random direction", o.across))
     )
     times = tuple(f"{t:g}" for t in orbits[0].times)
     return Chart(
-        "orbits", "What moving the parameters does to the outputs", times, ("length",) * len(times), lines,
+        "orbits", "What moving the parameters does to the outputs", times, lines, ("length",) * len(times),
         x_title="how far the parameters are moved", y_title="outputs change by, relative",
     )  # fmt: skip
 
 
 def plot_orbits(found: Symmetries) -> Figure:
-    """Return a figure of what moving along each orbit and across it does to the outputs.
+    """Draw the change of the outputs along each orbit and in a random direction.
 
     The orbits are found by ``symmetry(model, data, follow_orbits=True)``.
 

@@ -1,4 +1,4 @@
-"""Sections of a report as data: a title, lines of text, a table; and their plain form, one row to a line."""
+"""Sections of a report (a title, lines of text, a table), and their plain-text form."""
 
 import functools
 import re
@@ -25,7 +25,7 @@ class Table:
 
     columns: tuple[str, ...]  #: titles
     rows: tuple[tuple[str, ...], ...]  #: cells, one tuple per row
-    left: frozenset[str] = frozenset()  #: columns of words, flush left; all others hold numbers, flush right
+    left: tuple[str, ...] = ()  #: columns of words, aligned left; all others hold numbers, aligned right
 
 
 @dataclass(frozen=True)
@@ -43,9 +43,9 @@ class Section:
 
 
 def plain_text(sections: Iterable[Section]) -> str:
-    """Return sections as plain text: as wide as they are, no boxes, no colour, one row to a line.
+    """Return sections as plain text, without boxes or colours, one line per table row.
 
-    >>> print(plain_text([Section("layers", table=Table(("name", "norm"), (("fc", "2.5"),), frozenset({"name"})))]))
+    >>> print(plain_text([Section("layers", table=Table(("name", "norm"), (("fc", "2.5"),), ("name",)))]))
     layers
       name  norm
       fc     2.5
@@ -61,7 +61,7 @@ def plain_text(sections: Iterable[Section]) -> str:
 
 
 def wrapped(text: str, width: int) -> list[str]:
-    """Return a line of prose in lines of some width, those after the first set in under its text.
+    """Wrap a line of prose, with a hanging indent.
 
     Names, paths and numbers are never broken.
 
@@ -88,7 +88,7 @@ def _table_lines(table: Table) -> list[str]:
 
 
 def shortened(table: Table, blocks: Sequence[Mapping[str, Any]], *, everything: bool) -> tuple[Table, tuple[str, ...]]:
-    """Return a table short enough to read, and lines that say what was left out.
+    """Return a table of readable length, and lines about the omitted rows.
 
     A long table is folded first: rows at the same place of equal blocks become one, its numbers as ``least .. most``.
     What is still too long is cut.
@@ -120,7 +120,7 @@ def shortened(table: Table, blocks: Sequence[Mapping[str, Any]], *, everything: 
 
 
 def without_empty(table: Table) -> Table:
-    """Return a table without the columns that say nothing in any row.
+    """Return a table without its empty columns.
 
     >>> without_empty(Table(("name", "norm", "width"), (("fc", "2", "-"),))).columns
     ('name', 'norm')

@@ -1,6 +1,6 @@
-"""The verdict: three sentences that every view of a result starts with.
+"""The verdict: the three sentences at the top of every report.
 
-What moving the input does; what normalization does in this network; what to do next.
+How far the output moves with the input, what the normalizers do, and what to do next.
 """
 
 import math
@@ -20,7 +20,7 @@ from normscope.report.numbers import kind_text, plural, value_text
 #: A piece of a sentence: text, or a number that says what it is.
 Piece = str | Value
 Sentence = tuple[Piece, ...]
-#: An upper bound this many decades above what is attained says little about the network.
+#: A bound this many decades above the attained value is reported as possibly far from the truth.
 LOOSE = 3.0
 #: Bounds closer than this, in decimal logarithms, are called equal.
 EQUAL = 0.005
@@ -30,7 +30,7 @@ NAMED = 2
 
 @dataclass(frozen=True)
 class Verdict:
-    """What a first-time reader should see."""
+    """The three sentences of the verdict and the details behind them."""
 
     input: Sentence  #: what moving the input does to the output
     normalization: Sentence  #: what the normalizers do in this network
@@ -87,12 +87,12 @@ def has_urgent(result: Result) -> bool:
 
 
 def is_finite(value: Value | None) -> bool:
-    """Return whether there is a bound, and it is one."""
+    """Return whether a value exists and is finite."""
     return value is not None and value.log < math.inf
 
 
 def _around(around: Around | None, values: Mapping[str, Value | None]) -> Sentence:
-    """Return what holds around the data, at the largest radius at which something does, and on all inputs."""
+    """Return the bound around the data at the largest radius that has one, and the bound on all inputs."""
     best = None if around is None else around.best()
     upper, lower = values.get("global"), values.get("lower_everywhere") or values.get("lower")
     attained: Sentence = () if lower is None else (", and ", lower, " at some input")
@@ -118,12 +118,12 @@ def _around(around: Around | None, values: Mapping[str, Value | None]) -> Senten
 
 
 def _domain(value: Value) -> str:
-    """Return where a bound holds, as the end of a sentence."""
+    """Return the domain of a bound, as the end of a sentence."""
     return f"on {ALL_INPUTS}" if value.domain == ALL_INPUTS else f"for {value.domain}"
 
 
 def _cause(coverage: Coverage) -> str:
-    """Return what stands in the way of a bound, if an operation does."""
+    """Return the operation that prevents a bound, if there is one."""
     if not coverage.opaque:
         return "."
     first = min(coverage.opaque, key=lambda o: o.known)
@@ -134,7 +134,7 @@ def _cause(coverage: Coverage) -> str:
 
 
 def _everywhere(values: Mapping[str, Value | None], cause: str) -> Sentence:
-    """Return between which numbers the constant lies, on the widest domain with a bound; without one, the cause."""
+    """Return the bound and the attained value on the widest domain with a bound, or the cause if there is none."""
     everywhere, floor = values.get("global"), values.get("variance_floor")
     upper = everywhere if is_finite(everywhere) else floor if is_finite(floor) else None
     lower = values.get("lower") or values.get("lower_everywhere")
@@ -159,11 +159,16 @@ def _floor(values: Mapping[str, Value | None]) -> Sentence:
         return ()
     lower = values.get("lower")
     attained: Sentence = () if lower is None else (", and ", lower, " at some of them")
-    return ("Where every normalizer sees at least the spread it saw in the data, at most ", floor, *attained, ".")
+    return (
+        "On inputs with at least the standard deviation of the data before every normalizer, at most ",
+        floor,
+        *attained,
+        ".",
+    )
 
 
 def _gap(values: Mapping[str, Value | None]) -> Sentence:
-    """Return how far the bound may be from the truth."""
+    """Return the ratio of the bound to the attained value, if it is large."""
     pairs = (("variance_floor", "lower"), ("global", "lower_everywhere"), ("global", "lower"))
     found = ((values.get(above), values.get(below)) for above, below in pairs)
     upper, lower = next(((u, x) for u, x in found if is_finite(u) and x is not None), (None, None))
@@ -175,7 +180,7 @@ def _gap(values: Mapping[str, Value | None]) -> Sentence:
 
 
 def _normalization(result: Result) -> Sentence:
-    """Return what the normalizers do: to the bound, and which of them stretches most."""
+    """Return the effect of the normalizers on the bound, and the largest of their constants."""
     counts = Counter(n.kind.replace("_", " ") for n in result.normalizers)
     if not counts:
         return ("There are no normalizers.",)
@@ -231,12 +236,12 @@ def _next(result: Result) -> Sentence:
 
 
 def _urgent(result: Result) -> list[Finding]:
-    """Return the findings that are more than notes."""
+    """Return the warnings and errors."""
     return [f for f in result.findings or () if f.severity is not Severity.INFO]
 
 
 def _findings(findings: Iterable[Finding], name: str | None) -> str:
-    """Return the gravest findings and the command that helps: in Python, where the model has no name to type."""
+    """Return the most severe findings and a command to act on them, in Python if the model has no name to type."""
     found = order(findings)
     said = "; ".join(_named(f) for f in found[:NAMED])
     more = len(found) - NAMED

@@ -13,8 +13,8 @@ from normscope.report.table import ROWS, Section, Table, without_empty
 _JOINTLY = {
     "certified": "all weights together, sqrt(sum L_i^2)",
     "attained": "all weights together, attained",
-    "stacked_certified": "the same of a stacked batch",
-    "stacked_attained": "the same of a stacked batch, attained",
+    "stacked_certified": "all weights together, stacked batch",
+    "stacked_attained": "all weights together, stacked batch, attained",
 }
 
 
@@ -31,7 +31,7 @@ def weight_sections(result: WeightResult, *, everything: bool = False) -> list[S
 
 
 def _model(result: WeightResult) -> Section:
-    """Return what was looked at, and how exactly."""
+    """Return the facts about the model and the accuracy of the singular values."""
     facts = result.model
     lines = []
     if "parameters" in facts:
@@ -52,7 +52,7 @@ def _jointly(values: Mapping[str, Value]) -> Section:
         if key in values
     )
     columns = ("constant", "value", "kind", "domain")
-    return Section("all weights", table=Table(columns, rows, frozenset({"constant", "kind", "domain"})))
+    return Section("all weights", table=Table(columns, rows, ("constant", "kind", "domain")))
 
 
 def _weights(result: WeightResult, everything: bool) -> list[Section]:
@@ -64,7 +64,7 @@ def _weights(result: WeightResult, everything: bool) -> list[Section]:
     if any(row.constants for row in shown):
         measured = ("attained", "certified", "over all W", "input", "Theorem 12", "a bound?", "stacked")
         columns = ("weight", "shape", "uses", *measured)
-        table = Table(columns, tuple(_constants(row) for row in shown), frozenset({"weight", "shape", "a bound?"}))
+        table = Table(columns, tuple(_constants(row) for row in shown), ("weight", "shape", "a bound?"))
         after = (
             *said,
             "attained: largest ||dh/dW|| at a point; certified: ||h, W|| over the data, smallest of all domains",
@@ -77,7 +77,7 @@ def _weights(result: WeightResult, everything: bool) -> list[Section]:
         (r.name, str(r.uses), value_text(r.attained_output), *(value_text(r.outputs.get(key)) for key in keys))
         for r in shown
     )
-    table = without_empty(Table(titles, rows, frozenset({"weight"})))
+    table = without_empty(Table(titles, rows, ("weight",)))
     sections.append(Section("in the outputs of their layers", table=table, after=said))
     notes = tuple(f"{row.name}: {note}" for row in shown for note in row.notes)
     if notes:

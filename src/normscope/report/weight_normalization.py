@@ -1,16 +1,16 @@
-"""What is proved about a weight-normalized network, next to measurements, as a section with its chart."""
+"""Guarantees for a weight-normalized network beside measurements, as a section with a chart."""
 
 from normscope.core.value import Value
-from normscope.report.charts import Chart, Line
+from normscope.report.charts import Chart, ChartLine
 from normscope.report.table import Section, Table
 from normscope.weight_normalization.guarantees import Guarantees, shown
 
 _COLUMNS = ("quantity", "bound", "with measured activations", "measured", "note")
-_LEFT = frozenset({"quantity", "note"})
+_LEFT = ("quantity", "note")
 
 
 def weight_normalization_sections(found: Guarantees) -> list[Section]:
-    """Return the guarantees of a network, and what is proved about its next step.
+    """Return the guarantees of a network and the certificate for its next step.
 
     >>> import torch
     >>> from normscope.weight_normalization import WeightNormNetwork, verify
@@ -38,7 +38,7 @@ def _chart(found: Guarantees) -> Chart:
         ("lower", "measured", "attained"): [r.measured for r in found.rows],
     }
     lines = tuple(
-        Line(style, label, kind, label, tuple(None if v is None else v.log10 for v in values), gaps=True)
+        ChartLine(style, label, kind, label, tuple(None if v is None else v.log10 for v in values), gaps=True)
         for (style, label, kind), values in columns.items()
     )
-    return Chart("weight-normalization", "Bounds of weight normalization", names, ("layer",) * len(names), lines)
+    return Chart("weight-normalization", "Bounds of weight normalization", names, lines)

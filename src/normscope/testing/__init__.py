@@ -2,6 +2,6 @@
 
 from normscope.testing.refutation import Attack, Refutation
 from normscope.testing.refute import refute
-from normscope.testing.upper_bound import Checked, check_upper_bound
+from normscope.testing.upper_bound import UpperBoundCheck, check_upper_bound
 
-__all__ = ["Attack", "Checked", "Refutation", "check_upper_bound", "refute"]
+__all__ = ["Attack", "Refutation", "UpperBoundCheck", "check_upper_bound", "refute"]

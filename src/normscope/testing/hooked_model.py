@@ -24,15 +24,17 @@ from normscope.core.errors import InputError
 from normscope.graph.grouped_products import call_in_float64
 from normscope.graph.inputs import ModelInputs
 
-#: Call of a module: its path and the number of the call, from zero.
-Call = tuple[str, int]
+#: The path of a module and the number of its call, from zero.
+ModuleCall = tuple[str, int]
+#: The output of a module call, or ``None`` for the output of the model.
+Place = ModuleCall | None
 _NARROW = (torch.float32, torch.float16, torch.bfloat16)
 _NARROWING = (torch.Tensor.float, torch.Tensor.half, torch.Tensor.bfloat16)
 #: Relative error of a value that is evaluated in float64, and in float32.
-WIDE_NOISE, NARROW_NOISE = 1e-13, 1e-6
+FLOAT64_NOISE, FLOAT32_NOISE = 1e-13, 1e-6
 
 
-class _Wide(TorchFunctionMode):
+class _Float64Mode(TorchFunctionMode):
     """Compute in float64 what asks for float32, and put given tensors in the place of looked-up embeddings.
 
     Args:
@@ -52,7 +54,7 @@ class _Wide(TorchFunctionMode):
         args = tuple(torch.float64 if _is_narrow(a) else a for a in args)
         kwargs = {k: torch.float64 if _is_narrow(v) else v for k, v in (kwargs or {}).items()}
         out = call_in_float64(func, args, kwargs)
-        if _looks_up(func, args, self.tokens):
+        if _is_token_lookup(func, args, self.tokens):
             if self.blocks and out.shape == self.blocks[0].shape:
                 return self.blocks.pop(0)
             self.embedded.append(out.detach())
@@ -61,7 +63,7 @@ class _Wide(TorchFunctionMode):
         return out
 
 
-def _looks_up(func: Any, args: Any, tokens: Sequence[Tensor]) -> bool:
+def _is_token_lookup(func: Any, args: Any, tokens: Sequence[Tensor]) -> bool:
     """Return whether a call is that of an embedding of ids the model was given."""
     place = {F.embedding: 0, torch.embedding: 1}.get(func)
     return place is not None and any(args[place].shape == t.shape and torch.equal(args[place], t) for t in tokens)
@@ -73,15 +75,15 @@ def _is_narrow(value: Any) -> bool:
 
 
 @dataclass(eq=False)
-class Trace:
+class ModuleTrace:
     """What one run recorded, one row per point."""
 
     output: Tensor  #: the floating outputs of the model, flattened side by side
-    before: dict[Call, Tensor] = field(default_factory=dict)  #: what went into each call of a module
-    after: dict[Call, Tensor] = field(default_factory=dict)  #: what came out of it
-    order: list[Call] = field(default_factory=list)  #: the calls, in the order in which they ended
+    before: dict[ModuleCall, Tensor] = field(default_factory=dict)  #: what went into each call of a module
+    after: dict[ModuleCall, Tensor] = field(default_factory=dict)  #: what came out of it
+    order: list[ModuleCall] = field(default_factory=list)  #: the calls, in the order in which they ended
 
-    def rows(self, call: Call | None) -> Tensor:
+    def rows(self, call: Place) -> Tensor:
         """Return the tensor at a place, flattened, one row per point; ``None`` is the output of the model."""
         value = self.output if call is None else self.after[call]
         return value.reshape(len(self.output), -1)
@@ -120,25 +122,27 @@ class HookedModel:
             for module in self.model.modules():
                 if isinstance(module, nn.modules.batchnorm._BatchNorm):
                     module.train()
-        self.inputs = ModelInputs(tuple(_wide(a) for a in inputs.args), {k: _wide(v) for k, v in inputs.kwargs.items()})
+        self.inputs = ModelInputs(
+            tuple(_in_float64(a) for a in inputs.args), {k: _in_float64(v) for k, v in inputs.kwargs.items()}
+        )
         takes = inspect.signature(self.model.forward).parameters
         if hasattr(self.model, "config") and "use_cache" in takes and "use_cache" not in inputs.kwargs:
             self.inputs.kwargs["use_cache"] = False
         self.shapes = [tuple(b["shape"]) for b in blocks]
-        self.looked_up = any(b["kind"] != "input" for b in blocks)
+        self.starts_at_embeddings = any(b["kind"] != "input" for b in blocks)
         self.modules = dict(self.model.named_modules())
-        if self.looked_up:  # what else the analysis lets move (embedded positions, further inputs) is held
+        if self.starts_at_embeddings:  # what else the analysis lets move (embedded positions, further inputs) is held
             known = set(self.shapes)
             self.shapes = [shape for t in self._embedded(self.inputs) if (shape := tuple(t.shape)) in known]
         self.stacked = any(s and s[0] != 1 for s in self.shapes)
-        self.identities: set[str] = set()
-        self.mixed: set[Call | None] = set()
-        self.noise = WIDE_NOISE
+        self.replaced_by_identity: set[str] = set()
+        self.mixed: set[Place] = set()
+        self.noise = FLOAT64_NOISE
 
     def point(self, inputs: ModelInputs | None = None) -> Tensor:
         """Return the point of some inputs; by default of those given at first."""
         inputs = self.inputs if inputs is None else inputs
-        if not self.looked_up:
+        if not self.starts_at_embeddings:
             found = [t.detach().double() for t in inputs.tensors() if t.is_floating_point()]
         else:
             found = self._embedded(inputs)
@@ -149,7 +153,7 @@ class HookedModel:
 
     def _embedded(self, inputs: ModelInputs) -> list[Tensor]:
         """Return what the embeddings of the tokens give, in order of use."""
-        wide = _Wide([t for t in inputs.tensors() if not t.is_floating_point()])
+        wide = _Float64Mode([t for t in inputs.tensors() if not t.is_floating_point()])
         with self._running(), wide, torch.no_grad():
             self.model(*inputs.args, **{**self.inputs.kwargs, **inputs.kwargs})
         return [t for t in wide.embedded if tuple(t.shape) in self.shapes]
@@ -169,11 +173,11 @@ class HookedModel:
     def __call__(
         self,
         x: Tensor,
-        shifts: Mapping[Call, Tensor] | None = None,
+        shifts: Mapping[ModuleCall, Tensor] | None = None,
         weights: Mapping[str, Tensor] | None = None,
         *,
         watched: Iterable[str] | None = None,
-    ) -> Trace:
+    ) -> ModuleTrace:
         """Run the model at points, one per row, and record what every module is given and gives.
 
         Where one point is a stacked batch there is one row. ``shifts`` are added to what calls of modules give,
@@ -189,20 +193,24 @@ class HookedModel:
             {k: self._repeated(v, n) for k, v in self.inputs.kwargs.items()},
         )
         tokens: list[Tensor] = [t for t in given.tensors() if not t.is_floating_point()]
-        if not self.looked_up:
+        if not self.starts_at_embeddings:
             rest = iter(blocks)
             place = lambda v: next(rest) if isinstance(v, Tensor) and v.is_floating_point() else v  # noqa: E731
             given = ModelInputs(tuple(map(place, given.args)), {k: place(v) for k, v in given.kwargs.items()})
-        trace = Trace(x)
-        wide = _Wide(tokens, blocks if self.looked_up else ())
-        names = self.modules if watched is None else {*watched, *self.identities, *(name for name, _ in shifts or {})}
+        trace = ModuleTrace(x)
+        wide = _Float64Mode(tokens, blocks if self.starts_at_embeddings else ())
+        names = (
+            self.modules
+            if watched is None
+            else {*watched, *self.replaced_by_identity, *(name for name, _ in shifts or {})}
+        )
         modules = {name: module for name, module in self.modules.items() if name in names}
-        with self._running(), _recording(modules, trace, shifts or {}, self.identities), wide:
+        with self._running(), _recording(modules, trace, shifts or {}, self.replaced_by_identity), wide:
             out = functional_call(self.model, dict(weights or {}), given.args, given.kwargs)
         if wide.blocks:
             raise InputError("The embeddings of the model were not found in the second run.")
         if wide.narrow:
-            self.noise = NARROW_NOISE
+            self.noise = FLOAT32_NOISE
         found = [t.double().reshape(n, -1) for t in floats(out)]
         trace.output = torch.cat(found, 1) if found else torch.zeros(n, 0, dtype=torch.float64)
         return trace
@@ -213,13 +221,13 @@ class HookedModel:
             return value
         return value.expand(n, *value.shape[1:])
 
-    def mixed_calls(self, x: Tensor) -> set[Call | None]:
+    def mixed_calls(self, x: Tensor) -> set[Place]:
         """Return the places at which points run together do not give, row by row, what each gives alone."""
         if self.stacked or len(x) < 2:
             return {None}
         with torch.no_grad():
             together, alone = self(x), [self(row[None]) for row in x]
-        found: set[Call | None] = set()
+        found: set[Place] = set()
         for call in (None, *together.order):
             try:
                 rows = torch.cat([t.rows(call) for t in alone])
@@ -230,16 +238,16 @@ class HookedModel:
                 found.add(call)
         return found
 
-    def class_name(self, call: Call) -> str:
+    def class_name(self, call: ModuleCall) -> str:
         """Return the name of the class of a module."""
         return type(self.modules[call[0]]).__name__
 
-    def function(self, call: Call) -> Callable[[Tensor], Tensor]:
+    def function(self, call: ModuleCall) -> Callable[[Tensor], Tensor]:
         """Return a module without children as a function of its first input."""
         module = self.modules[call[0]]
 
         def apply(x: Tensor) -> Tensor:
-            with self._running(), _Wide():
+            with self._running(), _Float64Mode():
                 out = module(x)
             return out if isinstance(out, Tensor) else next(floats(out))
 
@@ -248,7 +256,10 @@ class HookedModel:
 
 @contextmanager
 def _recording(
-    modules: Mapping[str, nn.Module], trace: Trace, shifts: Mapping[Call, Tensor], identities: set[str]
+    modules: Mapping[str, nn.Module],
+    trace: ModuleTrace,
+    shifts: Mapping[ModuleCall, Tensor],
+    replaced_by_identity: set[str],
 ) -> Iterator[None]:
     """Record every call of every module while the context lasts."""
     counts: dict[str, int] = {}
@@ -258,7 +269,7 @@ def _recording(
             call = (name, counts.get(name, 0))
             counts[name] = call[1] + 1
             first = next(floats((args, kwargs)), None)
-            if name in identities and first is not None:
+            if name in replaced_by_identity and first is not None:
                 out = first
             last = next(floats(out), None)
             if last is None:
@@ -298,7 +309,7 @@ def floats(value: Any) -> Iterator[Tensor]:
             yield from floats(item)
 
 
-def _wide(value: Any) -> Any:
+def _in_float64(value: Any) -> Any:
     """Return a floating tensor in float64, on its own; anything else as it is."""
     if isinstance(value, Tensor):
         return value.detach().double() if value.is_floating_point() else value.detach().clone()

@@ -10,7 +10,7 @@ from normscope.graph.ir import Node
 from normscope.lipschitz.composition import Composition
 from normscope.lipschitz.lower import EndToEnd
 from normscope.operators.expression import Expr
-from normscope.operators.program import Walk
+from normscope.operators.program import ProgramBuilder
 
 #: Relative error of a value or quotient evaluated in float64.
 EVALUATION = 1e-9
@@ -41,7 +41,7 @@ def _parts(name: str, value: object) -> Iterator[tuple[str, Tensor]]:
 
 
 def node_violations(
-    walk: Walk, composition: Composition, points: Tensor, tensors: Sequence[dict[str, Tensor]]
+    walk: ProgramBuilder, composition: Composition, points: Tensor, tensors: Sequence[dict[str, Tensor]]
 ) -> list[str]:
     """Return a sentence for every node whose values leave its range, or whose changes exceed its constant.
 
@@ -97,7 +97,7 @@ def _outside(composition: Composition, expr: Expr, values: Tensor) -> Iterator[s
         yield f"norm {float(flat.norm(dim=1).max())!r} above {inside.norm!r}"
 
 
-def _largest_below(walk: Walk, name: str, tensors: Sequence[dict[str, Tensor]]) -> float:
+def _largest_below(walk: ProgramBuilder, name: str, tensors: Sequence[dict[str, Tensor]]) -> float:
     """Return the largest norm of what a node reads: rounding may have left so much of it, relatively."""
     read = [t[n] for n in walk.graph[name].inputs() for t in tensors if n in t]
     return max((float(v.norm()) for v in read if v.numel()), default=0.0)

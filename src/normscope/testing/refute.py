@@ -14,13 +14,13 @@ from normscope.core.result import Result
 from normscope.graph.guard import untouched
 from normscope.graph.inputs import ModelInputs, iterate
 from normscope.graph.repeatable_data import repeatable
-from normscope.testing.attack_around import attack_around
-from normscope.testing.attack_network import attack_network
-from normscope.testing.attack_rows import attack_effect, attack_layers, attack_normalizers
+from normscope.testing.attack_balls import attack_balls
+from normscope.testing.attack_context import AttackContext, split_batch
+from normscope.testing.attack_end_to_end import attack_end_to_end
+from normscope.testing.attack_modules import attack_effect, attack_layers, attack_normalizers
 from normscope.testing.attack_weights import attack_weights
 from normscope.testing.hooked_model import HookedModel
 from normscope.testing.refutation import Refutation
-from normscope.testing.scene import Scene, samples_of
 
 #: Samples of the data that are used.
 SAMPLES = 8
@@ -80,29 +80,29 @@ def refute(
     data = repeatable(data)
     with untouched(model):
         first = next(iter(iterate(data, model)))
-        batch = samples_of(first, min(SAMPLES, max(first.batch, 1)))[0]  # without labels
+        batch = split_batch(first, min(SAMPLES, max(first.batch, 1)))[0]  # without labels
         if result is None:
             say("analyzing")
             result = analyze(model, batch, name=name, options=options)
-        scene = _scene(model, batch, result, seed, effort, say)
-        scene.attempt("layers", attack_layers)
-        scene.attempt("normalizers", attack_normalizers)
-        scene.attempt("effect", attack_effect)
-        scene.attempt("end_to_end", attack_network)
-        scene.attempt("around", attack_around)
+        context = _attack_context(model, batch, result, seed, effort, say)
+        context.attempt("layers", attack_layers)
+        context.attempt("normalizers", attack_normalizers)
+        context.attempt("effect", attack_effect)
+        context.attempt("end_to_end", attack_end_to_end)
+        context.attempt("around", attack_balls)
         if weights:
             say("analyzing the weights")
-            scene.attempt("weights", lambda s: attack_weights(s, weight_lipschitz(model, batch, options=options)))
-    return Refutation(name or type(model).__name__, seed, tuple(scene.attacks), tuple(scene.skipped))
+            context.attempt("weights", lambda s: attack_weights(s, weight_lipschitz(model, batch, options=options)))
+    return Refutation(name or type(model).__name__, seed, tuple(context.attacks), tuple(context.skipped))
 
 
-def _scene(
+def _attack_context(
     model: nn.Module, batch: ModelInputs, result: Result, seed: int, effort: float, say: Callable[[str], None]
-) -> Scene:
+) -> AttackContext:
     """Copy the model and run it at the data."""
     blocks = result.input["blocks"]
     size = next((b["shape"][0] for b in blocks if b["shape"]), 1)
-    samples = samples_of(batch, size)
+    samples = split_batch(batch, size)
     hooked = HookedModel(model, samples[0], blocks, batch_statistics=result.model["mode"] == "batch")
     data = torch.stack([hooked.point(s) for s in samples])
     mixed = hooked.mixed_calls(data[:3])
@@ -111,4 +111,4 @@ def _scene(
     with torch.no_grad():
         trace = hooked(data) if independent else hooked(data[:1])
     generator = torch.Generator().manual_seed(seed)
-    return Scene(model, batch, result, hooked, data, trace, independent, generator, effort, say)
+    return AttackContext(model, batch, result, hooked, data, trace, independent, generator, effort, say)

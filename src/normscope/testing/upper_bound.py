@@ -1,4 +1,4 @@
-"""Try to refute an upper bound: Jacobians, pairs and ascent in float64, at points of very different scales."""
+"""Try to refute an upper bound with Jacobians, pairs of inputs and gradient ascent, in float64 and at all scales."""
 
 import math
 from collections.abc import Sequence
@@ -15,16 +15,16 @@ from normscope.lipschitz.composition import Composition, Domain
 from normscope.lipschitz.lower import EndToEnd
 from normscope.lipschitz.search import _inside
 from normscope.lipschitz.segments import Effort, SegmentNorms
-from normscope.operators.program import Program, Walk
+from normscope.operators.program import Program, ProgramBuilder
 from normscope.operators.survey import survey
-from normscope.testing.hooked_model import WIDE_NOISE
+from normscope.testing.hooked_model import FLOAT64_NOISE
+from normscope.testing.input_pairs import Flat, ascend, dense_norms, quotients
 from normscope.testing.node_bounds import EVALUATION, node_violations, tensors_inside
-from normscope.testing.pairs import Flat, ascended, dense_norms, quotients
 
 
 @dataclass
-class Checked:
-    """Bounds on each domain and what was attained there, as natural logarithms.
+class UpperBoundCheck:
+    """Bounds and attained values on each domain, as natural logarithms.
 
     Attributes:
         upper: certified bound by name of the domain.
@@ -43,7 +43,7 @@ class Checked:
     noise: float = 0.0
 
     def compare(self, domain: str, attained: float, what: str) -> None:
-        """Hold something attained against the bounds on a domain."""
+        """Compare an attained value with the bounds on a domain."""
         if not attained > 0.0 or not math.isfinite(attained):
             return
         if "pair" not in what and (attained < self.noise or self.upper[domain] == -math.inf):
@@ -57,7 +57,7 @@ class Checked:
 
 def check_upper_bound(
     model: nn.Module, inputs: Sequence[Tensor], *, seed: int = 0, front_end: str = "export", ascent: int = 15
-) -> Checked:
+) -> UpperBoundCheck:
     """Bound a network on all inputs, on the data's variance floors and on the data's range, and try to refute each.
 
     Args:
@@ -77,7 +77,7 @@ def check_upper_bound(
     captured = _captured(model, samples[0] if front_end == "dispatch" else list(inputs), front_end)
     if front_end == "export" and captured.graph.batch != "dynamic":
         captured = _captured(model, samples[0], front_end)
-    walk = Walk(captured.graph, captured.tensors, samples[0])
+    walk = ProgramBuilder(captured.graph, captured.tensors, samples[0])
     program = walk.run()
     seen = survey(captured, program, samples, activations={})
     domains = {
@@ -88,7 +88,7 @@ def check_upper_bound(
         "factors": Domain("factors", seen.floors(), tuple(seen.inputs), seen.factors),
     }
     norms = SegmentNorms(Effort(seed=seed))
-    checked = Checked(opaque=sorted({a.atom.op for a in program.opaque}))
+    checked = UpperBoundCheck(opaque=sorted({a.atom.op for a in program.opaque}))
     compositions = {name: Composition(program, domain, norms) for name, domain in domains.items()}
     for name, composition in compositions.items():
         checked.upper[name], checked.probable[name], _ = composition.total()
@@ -142,14 +142,6 @@ def _direct(model: nn.Module, inputs: Sequence[Tensor], program: Program) -> Fla
     return function
 
 
-def _jacobian_norms(function: Flat, x: Tensor) -> Tensor:
-    """Return the spectral norm of the Jacobian at each point; zero where it is not finite."""
-    x = x.detach().requires_grad_(True)
-    with torch.enable_grad():
-        y = function(x)
-    return dense_norms(y, x).nan_to_num(0.0)
-
-
 def _points(data: Tensor, program: Program, generator: torch.Generator) -> Tensor:
     """Return points of very different scales, and points near those where normalizers are steepest."""
     n = data.shape[1]
@@ -172,39 +164,36 @@ def _points(data: Tensor, program: Program, generator: torch.Generator) -> Tenso
     return torch.cat(found)
 
 
-def _quotients(function: Flat, x: Tensor) -> float:
+def _largest_quotient(function: Flat, x: Tensor) -> float:
     """Return the largest quotient over all pairs of some points that are not too close for float64."""
     with torch.no_grad():
         y = function(x)
     if not bool(y.isfinite().all()):
         return math.nan
-    distance, change = ((t[:, None] - t[None]).norm(dim=-1) for t in (x, y))
-    size = torch.maximum(x.norm(dim=1)[:, None], x.norm(dim=1)[None])
-    apart = distance > 1e-3 * size
-    noise = 1e-13 * (y.norm(dim=1)[:, None] + y.norm(dim=1)[None])  # rounding of the values
-    return float(((change - noise)[apart] / distance[apart]).max()) if bool(apart.any()) else 0.0
+    i, j = torch.triu_indices(len(x), len(x), 1)
+    return float(quotients((y[i], y[j]), x[i], x[j], FLOAT64_NOISE, closest=1e-3).max()) if len(i) else 0.0
 
 
 def _refute_everywhere(
-    checked: Checked, function: Flat, data: Tensor, program: Program, generator: torch.Generator, ascent: int
+    checked: UpperBoundCheck, function: Flat, data: Tensor, program: Program, generator: torch.Generator, ascent: int
 ) -> None:
-    """Hold Jacobians and pairs anywhere against the bound on all inputs."""
+    """Test Jacobians and pairs anywhere against the bound on all inputs."""
     if checked.upper["everywhere"] == math.inf:
         return
     x = _points(data, program, generator)
-    norms = _jacobian_norms(function, x)
+    norms = dense_norms(function, x).nan_to_num(0.0)
     checked.compare("everywhere", float(norms.max()), "a Jacobian")
-    checked.compare("everywhere", _quotients(function, x), "a pair")
+    checked.compare("everywhere", _largest_quotient(function, x), "a pair")
     starts = torch.cat([x[norms.argsort(descending=True)[:3]], data[:2]])
-    a, b = ascended(function, starts, generator, ascent)
+    a, b = ascend(function, starts, generator, ascent)
     with torch.no_grad():
-        attained = float(quotients((function(a), function(b)), a, b, WIDE_NOISE).max())
+        attained = float(quotients((function(a), function(b)), a, b, FLOAT64_NOISE).max())
     checked.compare("everywhere", attained, "an ascended pair")
-    checked.compare("everywhere", float(_jacobian_norms(function, torch.cat([a, b])).max()), "ascent")
+    checked.compare("everywhere", float(dense_norms(function, torch.cat([a, b])).nan_to_num(0.0).max()), "ascent")
 
 
 def _refute_on_data(
-    checked: Checked,
+    checked: UpperBoundCheck,
     function: Flat,
     data: Tensor,
     end: EndToEnd,
@@ -212,18 +201,18 @@ def _refute_on_data(
     generator: torch.Generator,
     ascent: int,
 ) -> None:
-    """Hold data, points near it and ascended points against the bounds on the domains the data gives."""
+    """Test data, points near it and ascended points against the bounds on the domains the data gives."""
     near = data + 0.1 * data.std() * torch.randn(data.shape, generator=generator, dtype=torch.float64)
     mixed = 0.5 * (data + data.roll(1, 0))
-    a, b = ascended(function, data, generator, ascent)
+    a, b = ascend(function, data, generator, ascent)
     others = torch.cat([near, mixed, a, b])
-    at_data, at_others = _jacobian_norms(function, data), _jacobian_norms(function, others)
+    at_data, at_others = (dense_norms(function, x).nan_to_num(0.0) for x in (data, others))
     for name, domain in domains.items():
         if name == "everywhere" or checked.upper[name] == math.inf:
             continue
         checked.compare(name, float(at_data.max()), "a Jacobian at the data")
-        checked.compare(name, _quotients(function, data), "a pair of the data")
+        checked.compare(name, _largest_quotient(function, data), "a pair of the data")
         inside = torch.tensor([_inside(end, x, domain) for x in others])
         if bool(inside.any()):
             checked.compare(name, float(at_others[inside].max()), "a Jacobian inside")
-            checked.compare(name, _quotients(function, torch.cat([data, others[inside]])), "a pair inside")
+            checked.compare(name, _largest_quotient(function, torch.cat([data, others[inside]])), "a pair inside")

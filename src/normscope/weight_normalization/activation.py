@@ -1,4 +1,4 @@
-r"""What the theory needs to know about an activation: its slope, its curvature and its value at zero."""
+r"""Constants of activations that the bounds use: largest slope, largest curvature and value at zero."""
 
 import math
 from dataclasses import dataclass

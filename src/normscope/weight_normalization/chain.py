@@ -1,9 +1,9 @@
-r"""Reading a weight-normalized model: its hidden layers, its output, and what the theory needs to know of each.
+r"""Read a weight-normalized model as a chain of layers, with the constants of each that the bounds use.
 
-Understood are networks that apply one module after another (``nn.Sequential``, nested or not): weight-normalized linear
+Supported are networks that apply one module after another (``nn.Sequential``, nested or not): weight-normalized linear
 layers and convolutions (:class:`~normscope.weight_normalization.network.UnitRowLinear`, ``torch.nn.utils.weight_norm``,
-``torch.nn.utils.parametrizations.weight_norm``), activations, ``Flatten``, and a plain linear output. Anything else is
-refused with the reason.
+``torch.nn.utils.parametrizations.weight_norm``), activations, ``Flatten``, and a plain linear output. Anything else
+raises an error with the reason.
 """
 
 import copy
@@ -52,7 +52,7 @@ class HiddenLayer:
         return torch.linalg.vector_norm(self.directions, dim=1)
 
     def constants(self, *, moved: float = 0.0, orthogonal: bool = False) -> LayerConstants:
-        """Return what the bounds need, for parameters within a distance ``moved`` of these.
+        """Return the constants of the layer, valid for parameters within a distance ``moved`` of these.
 
         With ``orthogonal``, weight vectors move at right angles to themselves, as along their gradient: none shrinks.
         """
@@ -232,7 +232,7 @@ def _directions(v: Tensor, g: Tensor) -> tuple[Tensor, Tensor, bool]:
 
 
 def _hidden(steps: list[tuple[str, nn.Module]], at: int, following: int, shape: torch.Size) -> HiddenLayer:
-    """Return one hidden layer with what stands between it and the next one."""
+    """Return one hidden layer with the activation after it."""
     name, module = steps[at]
     parts = _normalized(module)
     if parts is None:

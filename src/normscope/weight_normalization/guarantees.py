@@ -30,13 +30,13 @@ class Guarantee:
     bound: Value  #: for every input as long as the longest of the data
     #: with the activations measured on the data, for these data; ``None`` where that changes nothing
     tight: Value | None
-    measured: Value | None  #: the quantity itself, from outside the theory: attained on the data
+    measured: Value | None  #: the quantity itself, measured on the data
     note: str = ""  #: what the bound assumes or why there is none
 
 
 @dataclass(frozen=True, repr=False)
 class Guarantees(Stored, Shown):
-    """What the theory proves about a weight-normalized network, beside what is measured."""
+    """The guarantees for a weight-normalized network, beside measured values."""
 
     _kind = "weight-normalization"
     _layout = ("normscope.report.weight_normalization", "weight_normalization_sections")
@@ -51,7 +51,7 @@ class Guarantees(Stored, Shown):
         return next(row for row in self.rows if row.name == name)
 
     def step_lines(self) -> list[str]:
-        """Return in words what is proved about the next step."""
+        """Return the guarantee for the next step as lines of text."""
         step = self.moment
         return [
             f"Loss {step.loss:.4g}, |grad L|^2/L = {step.ratio:.4g}, shortest weight vector {step.least_norm:.4g}.",
@@ -63,7 +63,7 @@ class Guarantees(Stored, Shown):
 
 
 def shown(value: Value | None) -> str:
-    """Return a value as a person reads it."""
+    """Format a value for people."""
     if value is None:
         return "-"
     return "no bound" if value.log == math.inf else f"{number_text(value.log10)} ({value.kind.value})"

@@ -1,4 +1,4 @@
-r"""Measured twins of the bounds: activations, Jacobians and Hessians of a model, in float64, from outside the theory.
+r"""Measure the quantities that the theory bounds: norms of activations, Jacobians and Hessians of a model, in float64.
 
 Nothing here uses the structure of weight normalization, so a bound that is compared with these numbers can fail.
 """

@@ -24,7 +24,7 @@ UNIT_VECTOR_SECOND = 2.0 / math.sqrt(3.0)
 
 @dataclass(frozen=True)
 class LayerConstants:
-    r"""What the bounds need to know of one hidden layer."""
+    r"""Constants of one hidden layer that the bounds use."""
 
     norm: float  #: ``t``, an upper bound of the norm of the layer's linear map (at most 1 in the paper's form)
     direction: float  #: ``max_i |g_i|/||v_i||`` times the window factor: how far ``z`` moves with the directions

@@ -10,7 +10,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from normscope.analysis.bounds.chain import RefusedError, chain_of, has_biases, relu_units, row_squares
+from normscope.analysis.bounds.chain import chain_of, has_biases, relu_units, row_squares
+from normscope.analysis.bounds.result import RefusedError
 from normscope.lipschitz.segments import SegmentNorms
 from normscope.operators.program import build_program
 

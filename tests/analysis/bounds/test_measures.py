@@ -14,8 +14,8 @@ from torch.nn import functional as F
 
 import normscope
 from normscope.analysis.bounds import measures as module
-from normscope.analysis.bounds.chain import RefusedError
 from normscope.analysis.bounds.measures import EARLY, LATE, MORE_STEPS, STEPS, log_gradient_noise, measures, steps_to
+from normscope.analysis.bounds.result import RefusedError
 from normscope.analysis.bounds.scores import scored
 from normscope.core.errors import InputError
 
@@ -33,6 +33,10 @@ def test_by_hand() -> None:
     spectral = math.log(float(torch.linalg.matrix_norm(a, 2) * torch.linalg.matrix_norm(b, 2)))
     assert found["log product of spectral norms"] == pytest.approx(spectral, abs=1e-6)
     assert found["log product of Frobenius norms"] == pytest.approx(math.log(float(a.norm() * b.norm())), abs=1e-6)
+    # d (prod ||W_i||^2)^(1/d): what the sum of the squares is after balancing the two layers
+    assert found["log sum of spectral norms"] == pytest.approx(math.log(2) + spectral, abs=1e-6)
+    frobenius = math.log(float(a.norm() * b.norm()))
+    assert found["log sum of Frobenius norms"] == pytest.approx(math.log(2) + frobenius, abs=1e-6)
     assert found["log path norm"] == pytest.approx(math.log(float((b.abs() @ a.abs()).sum())), abs=1e-6)
     assert found["parameters"] == 20
     scores = net(x).detach()

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import torch
 
-from normscope.analysis.bounds.folded import Folded
+from normscope.analysis.bounds.folded_network import FoldedNetwork
 from normscope.analysis.bounds.rows import ROWS, quantized
 from normscope.analysis.bounds.run import bounds
 from normscope.analysis.bounds.scores import class_scores
@@ -80,7 +80,7 @@ def test_rescaling_before_batch_norm_changes_nothing(table: Any, trained: Any) -
 @pytest.mark.parametrize("width", [2, 4])
 def test_levels_and_bits(trained: Any, width: int) -> None:
     """At most ``2^w - 1`` values in each tensor; as many bits as numbers times width, and 32 for each scale."""
-    folded = Folded(captured_of(trained[0], 4, 2))
+    folded = FoldedNetwork(captured_of(trained[0], 4, 2))
     tensors, bits = quantized(folded, width)
     assert all(tensors[n].unique().numel() <= 2**width - 1 for n in folded.weights)
     assert bits == sum(t.numel() * width + 32 for t in folded.weights.values())
@@ -91,7 +91,7 @@ def test_many_bits_change_little(trained: Any) -> None:
     model, (x, _), _ = trained
     captured = captured_of(model, 4, 2)
     own = class_scores(captured, captured.tensors, x)
-    fine, coarse = (class_scores(captured, quantized(Folded(captured), w)[0], x) for w in (12, 2))
+    fine, coarse = (class_scores(captured, quantized(FoldedNetwork(captured), w)[0], x) for w in (12, 2))
     assert float((fine.argmax(1) == own.argmax(1)).double().mean()) > 0.98
     assert float((fine - own).abs().max()) < 0.1 * float((coarse - own).abs().max())
     assert torch.equal(own, class_scores(captured, captured.tensors, x))

@@ -60,7 +60,7 @@ def test_a_row_that_is_masked_as_a_whole() -> None:
     model = nn.Sequential(Lambda(forward, fc=nn.Linear(4, 4), norm=nn.LayerNorm(4), seen=seen))
     (one,) = found("NS002", model, noise(8, 4))
     assert one.place == "0"
-    assert "softmax turns infinities into NaN, which masked_fill in 0 writes" in one.message
+    assert "softmax turns infinities written by masked_fill in 0 into NaN" in one.message
     assert "masked" in one.fix
     model[0].seen[2] = 0.0
     assert found("NS002", model, noise(8, 4)) == []
@@ -70,4 +70,4 @@ def test_zero_times_the_logarithm_of_zero() -> None:
     """An entropy without a clamp."""
     model = nn.Sequential(Lambda(lambda s, x: -(x.relu() * x.relu().log()).sum(-1)))
     (one,) = found("NS002", model, noise(8, 4))
-    assert (one.place, "mul turns infinities into NaN, which log in 0 writes" in one.message) == ("0", True)
+    assert (one.place, "mul turns infinities written by log in 0 into NaN" in one.message) == ("0", True)

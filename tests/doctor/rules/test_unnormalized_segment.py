@@ -10,7 +10,7 @@ from torch import nn
 
 from checking import found, noise
 from normscope.core.finding import Severity
-from normscope.doctor.rules.unnormalized_segment import stretches
+from normscope.doctor.rules.unnormalized_segment import segments
 from normscope.doctor.subject import examine
 from normscope.lipschitz.quick_norms import RoughNorms
 
@@ -45,7 +45,7 @@ def test_an_exploding_product_is_a_remark() -> None:
 def test_rough_norms_lie_below() -> None:
     """``||W||_F / sqrt(rank)`` against dense singular values."""
     subject = examine(_chain(3.0, 1), noise(4, 6))
-    (rough,), (exact,) = stretches(subject, RoughNorms()), stretches(subject)
+    (rough,), (exact,) = segments(subject, RoughNorms()), segments(subject)
     weight = subject.parameters["0.weight"].detach().double()
     assert 10**rough.log10 == pytest.approx(float(weight.norm()) / math.sqrt(6), rel=1e-6)
     assert 10**exact.log10 == pytest.approx(float(torch.linalg.matrix_norm(weight, 2)), rel=1e-3)
@@ -60,5 +60,5 @@ def test_normalizers_end_a_stretch() -> None:
 def test_a_stretch_has_the_norm_of_its_layer() -> None:
     """Layer by layer between normalizers, by dense singular values."""
     model = _chain(3.0, 3, normalizer=True)
-    logs = [s.log10 for s in stretches(examine(model, noise(4, 6)))]
+    logs = [s.log10 for s in segments(examine(model, noise(4, 6)))]
     assert logs[:3] == pytest.approx([math.log10(3.0)] * 3, abs=1e-3)

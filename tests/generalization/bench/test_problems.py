@@ -7,7 +7,7 @@ import math
 import numpy as np
 import pytest
 
-from normscope.generalization.bench.problems import PROBLEMS, Cells, Draw
+from normscope.generalization.bench.problems import PROBLEMS, Draw, PartitionCells
 
 
 @pytest.mark.parametrize("name", list(PROBLEMS))
@@ -48,7 +48,7 @@ def test_randomized_model() -> None:
 
 def test_counts_and_error() -> None:
     """Empty cells count as zero."""
-    cells = Cells(np.array([0, 2, 2]), np.zeros(4), np.ones(4))
+    cells = PartitionCells(np.array([0, 2, 2]), np.zeros(4), np.ones(4))
     assert cells.counts.tolist() == [1, 0, 2, 0]
     draw = Draw(
         np.zeros((3, 1)), np.zeros(3, dtype=np.int64), np.array([0.0, 1.0, 0.5]), 0.3, np.zeros(2), cells, cells

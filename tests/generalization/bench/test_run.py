@@ -9,11 +9,11 @@ import pytest
 
 from normscope.core.errors import InputError
 from normscope.generalization.bench.problems import Draw
-from normscope.generalization.bench.run import CONTESTANTS, FALSE, try_bound
+from normscope.generalization.bench.run import KNOWN_BOUNDS, KNOWN_FALSE, try_bound
 
 
 @pytest.mark.turns(3)
-@pytest.mark.parametrize("name", [n for n in CONTESTANTS if n not in FALSE])
+@pytest.mark.parametrize("name", [n for n in KNOWN_BOUNDS if n not in KNOWN_FALSE])
 def test_ours_pass(name: str) -> None:
     """30 draws here, 200 in the slow test."""
     found = try_bound(name, draws=30)
@@ -22,10 +22,10 @@ def test_ours_pass(name: str) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", list(CONTESTANTS))
+@pytest.mark.parametrize("name", list(KNOWN_BOUNDS))
 def test_at_full_length(name: str) -> None:
     """200 draws of every problem: sound and unsound are told apart, at another seed too."""
-    assert [try_bound(name, seed=s).broken for s in (0, 1)] == [name in FALSE] * 2
+    assert [try_bound(name, seed=s).broken for s in (0, 1)] == [name in KNOWN_FALSE] * 2
 
 
 def test_no_modification_is_broken_by_the_memorizer() -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
-from normscope.geometry.candidates.biases import Absorber, find_biases
+from normscope.geometry.candidates.biases import AddedParameter, find_biases
 from normscope.geometry.function import function_of
 from normscope.graph.capture import capture
 from normscope.graph.inputs import ModelInputs
@@ -39,10 +39,10 @@ def test_sums() -> None:
 
 
 def test_absorber_takes_constants_only() -> None:
-    along = Absorber("b", -1)
+    along = AddedParameter("b", -1)
     constant = torch.tensor([1.0, 2.0]).expand(3, 2)
     taken = along.absorbed(constant, torch.Size([2]))
     assert taken is not None
     assert taken.tolist() == [-1.0, -2.0]
     assert along.absorbed(torch.randn(3, 2), torch.Size([2])) is None
-    assert Absorber("p", None).absorbed(constant, torch.Size([1, 2])).tolist() == [[-1.0, -2.0]]  # type: ignore[union-attr]
+    assert AddedParameter("p", None).absorbed(constant, torch.Size([1, 2])).tolist() == [[-1.0, -2.0]]  # type: ignore[union-attr]

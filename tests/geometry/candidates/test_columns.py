@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from normscope.geometry.candidates.columns import Columns
+from normscope.geometry.candidates.columns import ColumnShifts
 from normscope.geometry.discover import symmetry
 from normscope.geometry.representative import origin
 from symmetric_networks import nullity, randomized
@@ -93,7 +93,7 @@ def test_origin_takes_away_what_start_adds() -> None:
     model = randomized(Patches(CONVOLUTIONS["zeros on two sides"][0]))
     found = symmetry(model, torch.randn(4, 2, 6, 6, dtype=torch.float64))
     family = next(g.family for g in found.groups if g.kind == "column")
-    assert isinstance(family, Columns)
+    assert isinstance(family, ColumnShifts)
     coefficients = torch.randn(family.size, dtype=torch.float64)
     point = found.function.point
     added = {**point, family.source: family.start(point, coefficients)}

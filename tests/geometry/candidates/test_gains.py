@@ -6,8 +6,8 @@ import torch
 from torch import Tensor, nn
 
 from normscope.geometry.candidates.gains import Gains
+from normscope.geometry.channels.labelling import label_channels
 from normscope.geometry.function import function_of
-from normscope.geometry.labelling import Labelling
 from normscope.graph.capture import capture
 from normscope.graph.inputs import ModelInputs
 
@@ -32,7 +32,7 @@ def test_factors_are_what_multiplies_the_channels() -> None:
         model.norm.running_var.uniform_(0.5, 2.0)
         model.norm.weight.normal_()
     function = function_of(capture(model, ModelInputs((x,))), mode="running")
-    labels = Labelling(function).run()
+    labels = label_channels(function).labels
     product = labels.products[0]
     plain, normed, scaled = Gains(labels).paths(product.outputs)
     assert plain.factors(function.point).tolist() == [1.0] * 3
@@ -45,5 +45,5 @@ def test_factors_are_what_multiplies_the_channels() -> None:
 
 def test_batch_statistics_are_no_gain() -> None:
     function = function_of(capture(Chain(), ModelInputs((torch.randn(4, 2, 3, 3),))), mode="batch")
-    labels = Labelling(function).run()
+    labels = label_channels(function).labels
     assert len(Gains(labels).paths(labels.products[0].outputs)) == 1

@@ -6,8 +6,8 @@ import torch
 from torch import nn
 
 from normscope.geometry.candidates.permutations import permutation, permuted, places_of, spaces_of
+from normscope.geometry.channels.labelling import label_channels
 from normscope.geometry.function import function_of
-from normscope.geometry.labelling import Labelling
 from normscope.graph.capture import capture
 from normscope.graph.inputs import ModelInputs
 
@@ -21,7 +21,7 @@ def test_units_of_a_convolutional_network() -> None:
         model[1].running_mean.copy_(torch.randn(4))
     x = torch.randn(3, 2, 6, 6)
     function = function_of(capture(model, ModelInputs((x,))), mode="running")
-    labels = Labelling(function).run()
+    labels = label_channels(function).labels
     places = places_of(function, labels)
     spaces = spaces_of(labels, places)
     assert sorted(len(space.units) for space in spaces) == [4, 5]

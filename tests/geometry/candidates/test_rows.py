@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
-from normscope.geometry.candidates.rows import Constants, Rows
+from normscope.geometry.candidates.rows import RowShifts, WeightVectorShifts
 from normscope.geometry.discover import symmetry
 from normscope.geometry.representative import origin
 from symmetric_networks import nullity, randomized
@@ -57,7 +57,7 @@ def test_rows_are_divided_by_a_gain_behind() -> None:
     assert ("two.bias",) in {g.parameters for g in found.groups if g.kind == "shift"}
     assert found.dimension == nullity(found.function.exact(), 1e-20)
     row = next(g.family for g in found.groups if g.kind == "row")
-    assert isinstance(row, Rows)
+    assert isinstance(row, RowShifts)
     point, coefficients = found.function.point, torch.arange(1.0, 6.0).double()
     field = row.field(point, coefficients)["two.weight"]
     assert torch.allclose(field, torch.outer(1.0 / point["scale"], coefficients))
@@ -79,11 +79,11 @@ def test_standardized_weights() -> None:
 
 
 def test_fields_have_the_shape_of_their_parameter() -> None:
-    family = Rows("w", torch.Size([4, 3]), 0, 2)
+    family = RowShifts("w", torch.Size([4, 3]), 0, 2)
     field = family.field({}, torch.arange(6.0).double())["w"]
     assert field.tolist()[:2] == [[0.0, 1.0, 2.0]] * 2
     assert field.tolist()[2:] == [[3.0, 4.0, 5.0]] * 2
-    assert Constants({"w": 1.0}, torch.Size([2, 2, 1]), torch.arange(2)).field({}, torch.ones(2).double())[
+    assert WeightVectorShifts({"w": 1.0}, torch.Size([2, 2, 1]), torch.arange(2)).field({}, torch.ones(2).double())[
         "w"
     ].shape == (
         2,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
-from normscope.geometry.candidates.scales import Scales
+from normscope.geometry.candidates.scales import ChannelScales
 from normscope.geometry.discover import symmetry
 
 
@@ -39,7 +39,7 @@ def test_orbit_is_the_exponential_of_the_field() -> None:
     for mode in ("batch", "running"):
         found = symmetry(model, torch.randn(16, 3).double(), mode=mode)
         for group in found.groups:
-            if not isinstance(group.family, Scales):
+            if not isinstance(group.family, ChannelScales):
                 continue
             coefficients = torch.ones(group.family.size, dtype=torch.float64)
             point = found.function.point

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from normscope.lipschitz.chains.certificate import certify_form, planned_steps
-from normscope.lipschitz.chains.form import Block, Form, Unit, chain
+from normscope.lipschitz.chains.chain_form import ActivationUnit, ChainForm, MatrixWithError, chain
 
 
 def _weights(*sizes: int, seed: int = 0) -> list[torch.Tensor]:
@@ -67,7 +67,12 @@ def test_several_sources_get_constants_of_their_own() -> None:
     """``relu(a x) + b y``: the squares of both hold for every pair of vectors."""
     a, b = _weights(3, 3), _weights(2, 3, seed=1)
     eye = torch.eye(3).double()
-    form = Form((3, 2), (Unit({0: Block(a[0][None])}),), {1: Block(b[0][None]), 2: Block(eye[None])}, (1.0, 0.1))
+    form = ChainForm(
+        (3, 2),
+        (ActivationUnit({0: MatrixWithError(a[0][None])}),),
+        {1: MatrixWithError(b[0][None]), 2: MatrixWithError(eye[None])},
+        (1.0, 0.1),
+    )
     found = certify_form(form, seconds=1.0)
     assert found is not None
     x, y = math.exp(2 * found[0]), math.exp(2 * found[1])

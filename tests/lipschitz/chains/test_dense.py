@@ -7,12 +7,12 @@ import torch
 from torch import nn
 
 from networks import Lambda, points, program_of, seeded
+from normscope.lipschitz.chains.chain_form import ChainForm
 from normscope.lipschitz.chains.dense import dense_form, fits
-from normscope.lipschitz.chains.form import Form
 from normscope.lipschitz.chains.region import region_below
 
 
-def _form(model: nn.Module, *shape: int) -> Form:
+def _form(model: nn.Module, *shape: int) -> ChainForm:
     program = program_of(model, points(2, *shape))
     region = region_below(program.outputs[0][1], {a.id: a for a in program.atoms})
     assert fits(region)

@@ -7,8 +7,8 @@ import itertools
 import pytest
 import torch
 
-from normscope.lipschitz.chains.elimination import eliminate, repaired
-from normscope.lipschitz.chains.form import Block, Form, Unit, chain
+from normscope.lipschitz.chains.chain_form import ActivationUnit, ChainForm, MatrixWithError, chain
+from normscope.lipschitz.chains.elimination import eliminate, eliminate_with_repair
 
 #: Large enough multipliers of both units.
 LOGS = torch.tensor([6.0] * 3 + [3.5] * 3).double()
@@ -18,14 +18,17 @@ def _random(*shape: int, seed: int = 0) -> torch.Tensor:
     return torch.randn(shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
 
 
-def _residual() -> Form:
+def _residual() -> ChainForm:
     """Return ``W (h2 + x)`` with ``h2 = g(A h1 + x)``, ``h1 = g(B x)``, slopes between -0.2 and 1.1."""
-    eye, A, B, W = Block(torch.eye(3).double()[None]), *(Block(_random(1, 3, 3, seed=s)) for s in range(3))
-    units = (Unit({0: B}, -0.2, 1.1), Unit({0: eye, 1: A}, -0.2, 1.1))
-    return Form((3,), units, {0: W, 2: W})
+    eye, A, B, W = (
+        MatrixWithError(torch.eye(3).double()[None]),
+        *(MatrixWithError(_random(1, 3, 3, seed=s)) for s in range(3)),
+    )
+    units = (ActivationUnit({0: B}, -0.2, 1.1), ActivationUnit({0: eye, 1: A}, -0.2, 1.1))
+    return ChainForm((3,), units, {0: W, 2: W})
 
 
-def _square(form: Form, logs: torch.Tensor) -> float:
+def _square(form: ChainForm, logs: torch.Tensor) -> float:
     rest = eliminate(form, [part.exp() for part in logs.split([u.size for u in form.units])])
     assert rest is not None
     return float(torch.linalg.eigvalsh(rest.sources).max())
@@ -68,15 +71,17 @@ def test_multipliers_that_are_too_small_bound_nothing() -> None:
 
 def test_several_sources_remain_as_one_matrix() -> None:
     """Two sources that are added."""
-    a, b = Block(_random(1, 2, 2, seed=1)), Block(_random(1, 2, 3, seed=2))
-    form = Form((2, 3), (Unit({0: a, 1: b}),), {2: Block(torch.eye(2).double()[None])}, (1.0, 1.0))
+    a, b = MatrixWithError(_random(1, 2, 2, seed=1)), MatrixWithError(_random(1, 2, 3, seed=2))
+    form = ChainForm(
+        (2, 3), (ActivationUnit({0: a, 1: b}),), {2: MatrixWithError(torch.eye(2).double()[None])}, (1.0, 1.0)
+    )
     rest = eliminate(form, [torch.ones(2).double()])
     assert rest is not None
     both = torch.cat([a.value, b.value], -1)
     torch.testing.assert_close(rest.sources, both.mT @ both)
 
 
-def _chain() -> tuple[Form, list[torch.Tensor]]:
+def _chain() -> tuple[ChainForm, list[torch.Tensor]]:
     weights = [_random(b, a, seed=a) for a, b in ((3, 5), (5, 4), (4, 2))]
     return chain(weights), weights
 
@@ -85,7 +90,7 @@ def test_multipliers_that_are_large_enough_stay() -> None:
     """And leave what elimination leaves."""
     form, _ = _chain()
     given = [torch.full((5,), 300.0).double(), torch.full((4,), 30.0).double()]
-    rest, found = eliminate(form, given), repaired(form, given)
+    rest, found = eliminate(form, given), eliminate_with_repair(form, given)
     assert rest is not None
     assert found is not None
     assert all(torch.equal(a, b) for a, b in zip(found.multipliers, given, strict=True))
@@ -95,7 +100,7 @@ def test_multipliers_that_are_large_enough_stay() -> None:
 def test_small_ones_are_raised_until_they_bound() -> None:
     """The result bounds the network with every activation open."""
     form, weights = _chain()
-    found = repaired(form, [torch.ones(5).double(), 1e-3 * torch.ones(4).double()])
+    found = eliminate_with_repair(form, [torch.ones(5).double(), 1e-3 * torch.ones(4).double()])
     assert found is not None
     assert eliminate(form, found.multipliers) is not None
     norm = float(torch.linalg.matrix_norm(weights[2] @ weights[1] @ weights[0], 2))

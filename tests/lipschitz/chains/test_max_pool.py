@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from networks import Lambda, jacobian_norm, points, program_of, seeded
 from normscope.lipschitz.chains.join import Chains
-from normscope.lipschitz.chains.max_pool import Restricted, without_maxima
+from normscope.lipschitz.chains.max_pool import SectorFunction, without_maxima
 from normscope.lipschitz.chains.region import region_below
 from normscope.lipschitz.composition import Composition, Domain
 from normscope.lipschitz.segments import SegmentNorms
@@ -25,7 +25,7 @@ def _value(target: Expr, given: Tensor) -> Tensor:
         if e.op is not None:
             values[e.id] = e.op.apply(*below) + (0.0 if e.op.bias is None else e.op.bias.double())
         else:
-            values[e.id] = below[0].relu() if isinstance(e.atom, Restricted) else given
+            values[e.id] = below[0].relu() if isinstance(e.atom, SectorFunction) else given
     return values[target.id]
 
 

@@ -12,30 +12,30 @@ from torch import Tensor
 from networks import points, spectral_norm
 from normscope.lipschitz.chains import newton as module
 from normscope.lipschitz.chains.certificate import certify_form
+from normscope.lipschitz.chains.chain_form import ActivationUnit, ChainForm, MatrixWithError, chain
 from normscope.lipschitz.chains.elimination import eliminate
-from normscope.lipschitz.chains.form import Block, Form, Unit, chain
 from normscope.lipschitz.chains.newton import newton
+from normscope.lipschitz.chains.scaled_chain import scaled_chain
 from normscope.lipschitz.chains.search import search
-from normscope.lipschitz.chains.start import start
 
 
-def _constant(form: Form, multipliers: list[Tensor]) -> float:
+def _constant(form: ChainForm, multipliers: list[Tensor]) -> float:
     """Return the constant that multipliers give a form of one source, by elimination."""
     rest = eliminate(form, multipliers)
     return math.inf if rest is None else math.sqrt(float(torch.linalg.eigvalsh(rest.sources).max()))
 
 
-def _residual(seed: int) -> Form:
+def _residual(seed: int) -> ChainForm:
     """Two sources, a unit that reads both, one that reads the first unit and a source, all in the target."""
-    blocks = [Block(points(1, 4, n, seed=seed + n)) for n in (2, 3, 4)]
-    first = Unit({0: blocks[0], 1: blocks[1]}, 0.1, 1.0)
-    second = Unit({1: blocks[1], 2: blocks[2]})
+    blocks = [MatrixWithError(points(1, 4, n, seed=seed + n)) for n in (2, 3, 4)]
+    first = ActivationUnit({0: blocks[0], 1: blocks[1]}, 0.1, 1.0)
+    second = ActivationUnit({1: blocks[1], 2: blocks[2]})
     target = {
-        0: Block(points(1, 2, 2, seed=seed)),
-        2: Block(points(1, 2, 4, seed=seed + 1)),
-        3: Block(points(1, 2, 4, seed=9)),
+        0: MatrixWithError(points(1, 2, 2, seed=seed)),
+        2: MatrixWithError(points(1, 2, 4, seed=seed + 1)),
+        3: MatrixWithError(points(1, 2, 4, seed=9)),
     }
-    return Form((2, 3), (first, second), target, (1.0, 0.3))
+    return ChainForm((2, 3), (first, second), target, (1.0, 0.3))
 
 
 @pytest.mark.turns(3)
@@ -56,7 +56,7 @@ def test_no_multipliers_of_a_grid_are_better(seed: int, slopes: tuple[float, flo
 @pytest.mark.parametrize("seed", range(4))
 def test_a_long_search_is_not_better_and_no_pattern_exceeds_the_proof(seed: int) -> None:
     weights = [points(6, 4, seed=seed), points(5, 6, seed=seed + 1), points(3, 5, seed=seed + 2)]
-    first = start(chain(weights))
+    first = scaled_chain(chain(weights))
     found = newton(first.form, first.multipliers)
     long = search(first.form, first.multipliers, steps=2000)
     assert found is not None
@@ -73,7 +73,7 @@ def test_a_long_search_is_not_better_and_no_pattern_exceeds_the_proof(seed: int)
 @pytest.mark.parametrize("seed", range(3))
 def test_several_sources_and_skips(seed: int) -> None:
     form = _residual(seed)
-    first = start(form)
+    first = scaled_chain(form)
     found, long = newton(first.form, first.multipliers), search(first.form, first.multipliers, steps=2000)
     assert found is not None
     assert long is not None

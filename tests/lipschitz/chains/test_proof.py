@@ -8,9 +8,9 @@ import math
 import pytest
 import torch
 
+from normscope.lipschitz.chains.chain_form import ActivationUnit, ChainForm, MatrixWithError, chain
 from normscope.lipschitz.chains.elimination import eliminate
-from normscope.lipschitz.chains.form import Block, Form, Unit, chain
-from normscope.lipschitz.chains.proof import Assembled, prove
+from normscope.lipschitz.chains.proof import ProofMatrix, prove
 
 
 def _weights(*sizes: int, seed: int = 0) -> list[torch.Tensor]:
@@ -47,7 +47,7 @@ def test_the_matrix_is_what_it_says() -> None:
     low, high = -0.1, 1.2
     form = chain(weights, (low, high))
     multipliers = [torch.rand(3).double() + 1, torch.rand(3).double() + 1]
-    whole = Assembled.of(form, multipliers)
+    whole = ProofMatrix.of(form, multipliers)
     x, h1, h2 = (torch.randn(n).double() for n in (2, 3, 3))
     z1, z2 = weights[0] @ x, weights[1] @ h1
     meant = -float((weights[2] @ h2).square().sum())
@@ -62,10 +62,10 @@ def test_errors_of_the_matrices_raise_what_is_proved() -> None:
     """An error of one per mille of every entry leaves nothing to prove near the exact constant."""
     weights = _weights(3, 4, 2)
     exact = chain(weights)
-    wrong = Form(
+    wrong = ChainForm(
         (3,),
-        (Unit({0: Block(weights[0][None], 1e-3 * weights[0].abs())}),),
-        {1: Block(weights[1][None], 1e-3 * weights[1].abs())},
+        (ActivationUnit({0: MatrixWithError(weights[0][None], 1e-3 * weights[0].abs())}),),
+        {1: MatrixWithError(weights[1][None], 1e-3 * weights[1].abs())},
     )
     multipliers = [torch.full((4,), 4.0).double()]
     rest = eliminate(exact, multipliers)
@@ -88,7 +88,7 @@ def test_complex_blocks_are_proved_alike() -> None:
     """A real form as one complex block, and two blocks as the larger of both."""
     weights = _weights(2, 3, 2)
     double = [torch.stack([w, 2 * w]).to(torch.complex128) for w in weights]
-    form = Form((2,), (Unit({0: Block(double[0])}),), {1: Block(double[1])})
+    form = ChainForm((2,), (ActivationUnit({0: MatrixWithError(double[0])}),), {1: MatrixWithError(double[1])})
     multipliers = [torch.full((3,), 20.0).double()]
     rest = eliminate(form, multipliers)
     assert rest is not None

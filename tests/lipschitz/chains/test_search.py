@@ -8,9 +8,9 @@ import math
 import pytest
 import torch
 
-from normscope.lipschitz.chains.form import Block, Form, Unit, chain
-from normscope.lipschitz.chains.search import Objective, reduced, search
-from normscope.lipschitz.chains.start import start
+from normscope.lipschitz.chains.chain_form import ActivationUnit, ChainForm, MatrixWithError, chain
+from normscope.lipschitz.chains.scaled_chain import scaled_chain
+from normscope.lipschitz.chains.search import SmoothedObjective, reduced, search
 
 
 def _weights(*sizes: int, seed: int = 0) -> list[torch.Tensor]:
@@ -21,9 +21,11 @@ def _weights(*sizes: int, seed: int = 0) -> list[torch.Tensor]:
 
 def test_the_gradient_is_that_of_the_smoothed_constant() -> None:
     """Multipliers and the balance of two sources, against differences."""
-    a, b, c, d = (Block(w[None]) for w in (*_weights(3, 4), *_weights(2, 4, seed=1), *_weights(4, 3), *_weights(2, 3)))
-    form = Form((3, 2), (Unit({0: a, 1: b}),), {1: d, 2: c}, (1.0, 0.5))
-    objective = Objective(form)
+    a, b, c, d = (
+        MatrixWithError(w[None]) for w in (*_weights(3, 4), *_weights(2, 4, seed=1), *_weights(4, 3), *_weights(2, 3))
+    )
+    form = ChainForm((3, 2), (ActivationUnit({0: a, 1: b}),), {1: d, 2: c}, (1.0, 0.5))
+    objective = SmoothedObjective(form)
     x = torch.tensor([1.0, 1.2, 0.8, 1.1, 0.3, -0.2]).double() + 1.0
     found = objective(x, 5.0)
     assert found is not None
@@ -40,7 +42,7 @@ def test_it_reaches_the_best_multipliers_of_one_layer() -> None:
     """Against a grid over both multipliers of a unit of two entries."""
     weights = _weights(2, 2, 2, seed=3)
     form = chain(weights)
-    first = start(form)
+    first = scaled_chain(form)
     found = search(first.form, first.multipliers, steps=200)
     assert found is not None
     Q = weights[1].mT @ weights[1]
@@ -56,7 +58,7 @@ def test_it_reaches_the_best_multipliers_of_one_layer() -> None:
 
 def test_more_steps_are_never_worse() -> None:
     """The best point met is returned."""
-    first = start(chain(_weights(5, 12, 12, 3)))
+    first = scaled_chain(chain(_weights(5, 12, 12, 3)))
     logs = []
     for steps in (1, 10, 100):
         found = search(first.form, first.multipliers, steps=steps)
@@ -69,7 +71,7 @@ def test_more_steps_are_never_worse() -> None:
 def test_a_wide_source_is_reduced_to_what_is_read_of_it() -> None:
     """The constant stays."""
     weights = _weights(40, 6, 3)
-    whole, small = start(chain(weights)), start(reduced(chain(weights)))
+    whole, small = scaled_chain(chain(weights)), scaled_chain(reduced(chain(weights)))
     assert small.form.sources == (6,)
     assert small.square * math.exp(2 * small.log_units[0]) == pytest.approx(
         whole.square * math.exp(2 * whole.log_units[0]), rel=1e-9
@@ -78,7 +80,7 @@ def test_a_wide_source_is_reduced_to_what_is_read_of_it() -> None:
 
 def test_it_ends_when_time_is_over() -> None:
     """After the first evaluation."""
-    first = start(chain(_weights(5, 12, 12, 3)))
+    first = scaled_chain(chain(_weights(5, 12, 12, 3)))
     found = search(first.form, first.multipliers, steps=100, out_of_time=lambda: True)
     assert found is not None
     assert found.steps <= 3

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
+from fractions import Fraction
 
 import pytest
 import torch
@@ -120,3 +122,19 @@ def test_other_networks_are_not_taken_for_one() -> None:
         model = seeded(Lambda(function, a=nn.Conv2d(1, 2, 3, padding=1), f=end, g=activation))
         program = program_of(model, points(2, 1, 6, 6))
         assert torus_region(region_below(program.outputs[0][1], {a.id: a for a in program.atoms})) is None
+
+
+def test_the_error_of_the_readout_covers_the_rounding_of_its_own_product() -> None:
+    """The weights of the mean times the number of cells, in exact arithmetic, lie within the error."""
+    _, torus = _regions(_model(0))
+    readout = {j: (matrix / 3, torch.zeros_like(each)) for j, (matrix, each) in torus.readout.items()}
+    target = replace(torus, readout=readout).form([(0, 0)], (1.0,)).target
+    for j, (matrix, _) in readout.items():
+        count = torus.phases[j] ** 2
+        wide = matrix.repeat_interleave(count, 1).flatten().tolist()
+        block = target[j]
+        assert bool((block.error >= 2.0**-53 * block.value[0].abs()).all())
+        for exact, value, error in zip(
+            wide, block.value[0].real.flatten().tolist(), block.error.flatten().tolist(), strict=True
+        ):
+            assert abs(Fraction(exact) * torus.cells - Fraction(value)) <= Fraction(error)

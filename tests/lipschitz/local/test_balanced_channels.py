@@ -14,12 +14,13 @@ import normscope
 from networks import Lambda, captured_of, points, program_of, seeded
 from normscope.graph.capture import Captured
 from normscope.linalg.matrix_rounding import gamma
-from normscope.lipschitz.local import balanced_channels, enclosed, feedback, twofold
-from normscope.lipschitz.local.balanced_channels import Balanced, balanced_program, with_balanced_channels
+from normscope.lipschitz.local import balanced_channels, bounded_rounding, double_double, feedback
+from normscope.lipschitz.local.balanced_channels import BalancedProgram, balanced_program, with_balanced_channels
 from normscope.lipschitz.local.ball import on_balls
 from normscope.lipschitz.local.steps import WEIGHT_ROUNDINGS, Steps
-from normscope.lipschitz.local.walk import Walk
+from normscope.lipschitz.local.tangent_propagation import TangentPropagation
 from normscope.lipschitz.segments import Effort, SegmentNorms
+from normscope.operators.program import Program
 
 
 class Block(nn.Module):
@@ -334,8 +335,8 @@ def test_values_of_the_original_are_those_of_the_balanced_copy(name: str, dtype:
     x = points(1, *shape).to(dtype)
     captured = with_balanced_channels(captured_of(model.to(dtype), x))
     program = balanced_program(captured, captured.at_batch(1))
-    assert isinstance(program, Balanced)
-    walk = Walk(program, Steps(SegmentNorms()), [x.double()], 0.0)
+    assert isinstance(program, BalancedProgram)
+    walk = TangentPropagation(program, Steps(SegmentNorms()), [x.double()], 0.0)
     scaled, own = walk.values(), walk._values(walk.order())
     assert any(scale.numel() > 1 for _, _, scale in program.read)
     for key, at in scaled.items():
@@ -348,7 +349,7 @@ def test_weights_of_the_balanced_copy_are_rounded_three_times_at_most() -> None:
     model, x = seeded(nn.Sequential(nn.Linear(3, 5), nn.ReLU(), nn.Linear(5, 2)), 0).double(), points(1, 3)
     captured = captured_of(model, x)
     program = balanced_program(captured, captured.at_batch(1))
-    assert isinstance(program, Balanced)
+    assert isinstance(program, BalancedProgram)
     (scale,) = (scale.flatten().tolist() for _, _, scale in program.read if bool((scale != 1).any()))
     first, last = (e.op.data["weight"].tolist() for e in program.layers)
     most = Fraction(gamma(WEIGHT_ROUNDINGS))
@@ -364,26 +365,37 @@ def test_a_copy_that_is_another_network_is_not_used(monkeypatch: pytest.MonkeyPa
     captured = captured_of(model, x)
     programs = iter([program_of(model, x), program_of(model[:2], x)])
     monkeypatch.setattr(balanced_channels, "build_program", lambda *_: next(programs))
-    assert not isinstance(balanced_program(captured, captured.at_batch(1)), Balanced)
+    assert not isinstance(balanced_program(captured, captured.at_batch(1)), BalancedProgram)
 
 
-@pytest.mark.parametrize("seed", range(2))
+@pytest.mark.parametrize("seed", range(3))
 def test_deep_residual_networks_do_not_move_either(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Rows made backwards, multipliers in single precision; channels of the stream and of the blocks scaled at once."""
-    monkeypatch.setattr(twofold, "TOO_LARGE", 0.0)
-    monkeypatch.setattr(enclosed, "PRECISE", 0.0)
-    monkeypatch.setattr(feedback, "SINGLE_FROM", 2)
+    """Rows are computed backwards; channels of the residual stream and inside the blocks are scaled and permuted.
+
+    In double precision the constants agree. In single precision a permutation changes the rounding of every sum, and
+    the searches for multipliers end at different ones (their bounds were up to 3e-4 apart). Both bounds are proved in
+    double precision, so there each is compared with what the double-precision search finds.
+    """
+    monkeypatch.setattr(double_double, "TOO_LARGE", 0.0)
+    monkeypatch.setattr(bounded_rounding, "PRECISE", 0.0)
     model, x = seeded(_residual(pads=True), seed).double().eval(), points(1, 2, 8, 8)
     other = copy.deepcopy(model)
     _residual_rescaled(other, torch.Generator().manual_seed(seed))
-    found = []
+    programs = []
     for network in (model, other):
         balanced = with_balanced_channels(captured_of(network, x))
-        program, steps = balanced_program(balanced, balanced.at_batch(1)), Steps(SegmentNorms(Effort(1e-2, 1e-9, 0)))
-        found.append(on_balls(program, steps, [x], [0.05, 0.3]))
-    assert found[0][1].units > 20
-    for ball, same in zip(*found, strict=True):
-        assert same.constant == pytest.approx(ball.constant, rel=1e-5)
+        programs.append(balanced_program(balanced, balanced.at_batch(1)))
+
+    def constants(program: Program) -> list[float]:
+        balls = on_balls(program, Steps(SegmentNorms(Effort(1e-2, 1e-9, 0))), [x], [0.05, 0.3])
+        assert balls[1].units > 20
+        return [ball.constant for ball in balls]
+
+    double = [constants(program) for program in programs]
+    assert double[1] == pytest.approx(double[0], rel=1e-10)
+    monkeypatch.setattr(feedback, "SINGLE_FROM", 2)
+    for program in programs:
+        assert constants(program) == pytest.approx(double[0], rel=1e-2)
 
 
 def test_the_scale_that_a_batchnorm_takes_away_does_not_count() -> None:

@@ -12,7 +12,7 @@ from networks import Lambda, jacobian_norm, points, program_of, seeded
 from normscope.core.errors import InputError
 from normscope.lipschitz.local.ball import Ball, on_ball
 from normscope.lipschitz.local.steps import Steps
-from normscope.lipschitz.local.walk import Walk
+from normscope.lipschitz.local.tangent_propagation import TangentPropagation
 from normscope.lipschitz.segments import SegmentNorms
 
 
@@ -128,9 +128,9 @@ def test_one_output_has_no_margin() -> None:
 def test_a_solver_that_gives_up(monkeypatch: pytest.MonkeyPatch) -> None:
     """As for an LSTM on a very large ball: the other way is taken, nothing is raised."""
 
-    def fails(self: Walk) -> None:
+    def fails(self: TangentPropagation) -> None:
         raise torch.linalg.LinAlgError("the algorithm failed to converge")  # type: ignore[attr-defined]
 
-    monkeypatch.setattr(Walk, "run", fails)
+    monkeypatch.setattr(TangentPropagation, "run", fails)
     model, x = seeded(nn.Sequential(nn.Linear(2, 3), nn.Tanh(), nn.Linear(3, 2)), 0), points(1, 2)
     assert jacobian_norm(model, x) <= _constant(model, x, 1e9).constant < math.inf

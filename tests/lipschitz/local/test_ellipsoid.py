@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from networks import points
-from normscope.lipschitz.local.ellipsoid import Ellipsoid, padded
+from normscope.lipschitz.local.ellipsoid import Ellipsoid, padded_columns
 
 
 def _grown(
@@ -96,4 +96,4 @@ def test_an_error_of_the_rows_widens_the_ranges_and_uses_up_the_room() -> None:
 
 
 def test_rows_are_filled_with_zeros() -> None:
-    assert padded(torch.ones(2, 3), 5).sum() == 6.0
+    assert padded_columns(torch.ones(2, 3), 5).sum() == 6.0

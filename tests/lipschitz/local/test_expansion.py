@@ -13,9 +13,9 @@ from torch import Tensor, nn
 from networks import Lambda, jacobian_norm, points, program_of, seeded
 from normscope.lipschitz.local.ball import on_balls
 from normscope.lipschitz.local.expansion import expanded
-from normscope.lipschitz.local.moving import Algebra, Moving, UnboundedError
-from normscope.lipschitz.local.point import Nominal
-from normscope.lipschitz.local.steps import Steps
+from normscope.lipschitz.local.steps import OperationBounds, Steps
+from normscope.lipschitz.local.tangents import TangentAlgebra, TensorWithTangents, UnboundedError
+from normscope.lipschitz.local.values_at_point import ValueAtPoint
 from normscope.lipschitz.segments import SegmentNorms
 
 Build = Callable[[], nn.Module]
@@ -81,13 +81,10 @@ def test_at_the_point_it_is_the_jacobian_and_around_it_above_all(name: str) -> N
             assert jacobian_norm(model, x + radius * (1 - 1e-9) * d / d.norm()) <= around.constant
 
 
-@pytest.mark.parametrize("name", OPERATIONS)
-def test_values_are_those_of_the_model(name: str) -> None:
-    build, shape = OPERATIONS[name]
-    model, x = seeded(build()), points(*shape)
-    program = program_of(model, x)
-    known: dict[int, Nominal] = {}
-    stack = [program.outputs[0][1]]
+def _value(model: nn.Module, x: Tensor, algebra: TangentAlgebra) -> Tensor:
+    """Return the value of a model at a point, every operation written out."""
+    known: dict[int, ValueAtPoint] = {}
+    stack = [program_of(model, x).outputs[0][1]]
     order = {}
     while stack:
         expr = stack.pop()
@@ -97,16 +94,43 @@ def test_values_are_those_of_the_model(name: str) -> None:
         expr = order[key]
         if expr.op is not None:
             value = expr.op.apply(*(known[i.id].value for i in expr.inputs))
-            known[key] = Nominal(value if expr.op.bias is None else value + expr.op.bias, 1e-12)
+            known[key] = ValueAtPoint(value if expr.op.bias is None else value + expr.op.bias, 1e-12)
         elif expr.atom.inputs:
-            known[key] = expanded(expr.atom, [Moving(known[i.id]) for i in expr.atom.inputs], Algebra()).at
+            known[key] = expanded(expr.atom, [TensorWithTangents(known[i.id]) for i in expr.atom.inputs], algebra).at
         else:
-            known[key] = Nominal(x, 0.0)
-    torch.testing.assert_close(known[max(order)].value, model(x).detach(), rtol=1e-9, atol=1e-9)
+            known[key] = ValueAtPoint(x, 0.0)
+    return known[max(order)].value
+
+
+@pytest.mark.parametrize("name", OPERATIONS)
+def test_values_are_those_of_the_model(name: str) -> None:
+    build, shape = OPERATIONS[name]
+    model, x = seeded(build()), points(*shape)
+    torch.testing.assert_close(_value(model, x, TangentAlgebra()), model(x).detach(), rtol=1e-9, atol=1e-9)
+
+
+@pytest.mark.parametrize("name", OPERATIONS)
+def test_the_steps_bound_the_norms_of_the_linear_maps_that_they_belong_to(name: str) -> None:
+    """Errors grow by the norm of each map, and roundings in it by the norm of its absolute values."""
+
+    class Watched(TangentAlgebra):
+        def mapped(
+            self, x: TensorWithTangents, function: Callable[[Tensor], Tensor], step: OperationBounds
+        ) -> TensorWithTangents:
+            entries, shape = x.at.value.numel(), x.at.value.shape
+            eye = torch.eye(entries, dtype=torch.float64)
+            zero = function(torch.zeros(shape, dtype=torch.float64))
+            matrix = torch.stack([(function(row.reshape(shape)) - zero).flatten() for row in eye])
+            assert float(torch.linalg.matrix_norm(matrix, 2)) <= step.norm
+            assert float(torch.linalg.matrix_norm(matrix.abs(), 2)) <= step.mass
+            return super().mapped(x, function, step)
+
+    build, shape = OPERATIONS[name]
+    _value(seeded(build()), points(*shape), Watched())
 
 
 def test_what_has_no_rule_says_so() -> None:
     model = Lambda(lambda s, x: x.norm(dim=-1)).double()
     (rule,) = [a.atom for a in program_of(model, points(1, 3)).atoms if a.atom.inputs]
     with pytest.raises(UnboundedError, match="no local rule"):
-        expanded(rule, [Moving(Nominal(points(1, 3), 0.0))], Algebra())
+        expanded(rule, [TensorWithTangents(ValueAtPoint(points(1, 3), 0.0))], TangentAlgebra())

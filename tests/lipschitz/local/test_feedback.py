@@ -12,12 +12,12 @@ from torch import Tensor
 
 from networks import points, spectral_norm
 from normscope.lipschitz.local import feedback
-from normscope.lipschitz.local.feedback import Feedback, first_multipliers, gain, proved, search
+from normscope.lipschitz.local.feedback import FeedbackSystem, first_multipliers, gain, proved, search
 
 
 def _system(
     seed: int, outputs: int = 3, inputs: int = 4, blocks: tuple[int, ...] = (2, 3), scale: float = 0.6
-) -> Feedback:
+) -> FeedbackSystem:
     m = sum(blocks)
     ends = [0, *itertools.accumulate(blocks)]
     pairs = tuple(itertools.pairwise(ends))
@@ -28,7 +28,7 @@ def _system(
     centre = torch.rand(m, generator=generator, dtype=torch.float64) - 0.5
     radius = torch.rand(m, generator=generator, dtype=torch.float64) / 2 + 0.05
     rest = (N, centre, radius, pairs)
-    return Feedback(
+    return FeedbackSystem(
         points(outputs, inputs, seed=seed + 1),
         points(outputs, m, seed=seed + 2),
         points(m, inputs, seed=seed + 3),
@@ -36,7 +36,7 @@ def _system(
     )
 
 
-def _closed(f: Feedback, slopes: Tensor) -> float:
+def _closed(f: FeedbackSystem, slopes: Tensor) -> float:
     """Return the gain for fixed slopes, by a dense solve."""
     inner = torch.linalg.solve(torch.eye(len(slopes), dtype=torch.float64) - f.N * slopes, f.B)
     return spectral_norm(f.A + (f.G * slopes) @ inner)
@@ -66,13 +66,13 @@ def test_without_units_it_is_the_norm_of_the_matrix() -> None:
 
 def test_a_matrix_of_zeros_has_gain_about_zero() -> None:
     f = _system(0, blocks=())
-    zero = Feedback(0 * f.A, f.G, f.B, f.N, f.centre, f.radius, f.blocks, error=1e-12)
+    zero = FeedbackSystem(0 * f.A, f.G, f.B, f.N, f.centre, f.radius, f.blocks, error=1e-12)
     assert 1e-12 <= gain(zero).value < 1e-10
 
 
 def test_an_error_of_the_matrices_is_part_of_the_bound() -> None:
     f = _system(0)
-    wrong = Feedback(f.A, f.G, f.B, f.N, f.centre, f.radius, f.blocks, error=1e-3)
+    wrong = FeedbackSystem(f.A, f.G, f.B, f.N, f.centre, f.radius, f.blocks, error=1e-3)
     assert gain(wrong).value >= gain(f).value + 1e-3
 
 
@@ -142,7 +142,7 @@ def test_a_search_in_single_precision_proves_the_same(monkeypatch: pytest.Monkey
     assert gain(system).value == pytest.approx(plain, rel=1e-3)
     confirmed, results = (
         feedback._confirmed,
-        iter([feedback.Bound(math.inf)]),
+        iter([feedback.GainBound(math.inf)]),
     )  # what was found first bounds nothing: again
     monkeypatch.setattr(feedback, "_confirmed", lambda *given: next(results, confirmed(*given)))
     assert gain(system).value == plain

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from networks import points, program_of, spectral_norm
 from normscope.lipschitz.local import first_layer
 from normscope.lipschitz.local.ball import on_ball
-from normscope.lipschitz.local.feedback import Feedback, gain
+from normscope.lipschitz.local.feedback import FeedbackSystem, gain
 from normscope.lipschitz.local.first_layer import FirstLayer, first_guess, is_large
 from normscope.lipschitz.local.steps import Steps
 from normscope.lipschitz.segments import Effort, SegmentNorms
@@ -57,7 +57,7 @@ def test_a_layer_known_too_badly_is_not_taken() -> None:
     assert FirstLayer.of(layer.rows, layer.centre, layer.radius, layer.multipliers, 1e-3) is None
 
 
-def _system(seed: int, blocks: tuple[int, ...] = (6, 3), outputs: int = 2, inputs: int = 3) -> Feedback:
+def _system(seed: int, blocks: tuple[int, ...] = (6, 3), outputs: int = 2, inputs: int = 3) -> FeedbackSystem:
     m, ends = sum(blocks), [0, *itertools.accumulate(blocks)]
     pairs = tuple(itertools.pairwise(ends))
     N = 0.5 * points(m, m, seed=seed)
@@ -71,10 +71,10 @@ def _system(seed: int, blocks: tuple[int, ...] = (6, 3), outputs: int = 2, input
         points(outputs, m, seed=seed + 2),
         points(m, inputs, seed=seed + 3),
     )
-    return Feedback(*matrices, N, centre, radius, pairs)
+    return FeedbackSystem(*matrices, N, centre, radius, pairs)
 
 
-def _attained(f: Feedback) -> float:
+def _attained(f: FeedbackSystem) -> float:
     """Return the largest gain over all corners of the slopes, by dense solves."""
     one = torch.eye(f.units, dtype=torch.float64)
     corners = itertools.product((-1.0, 1.0), repeat=f.units)

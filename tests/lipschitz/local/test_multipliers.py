@@ -10,21 +10,21 @@ import torch
 
 from networks import points
 from normscope.lipschitz.local import multipliers
-from normscope.lipschitz.local.multipliers import Form, search
+from normscope.lipschitz.local.multipliers import QuadraticForm, search
 
 C, M = 3, 6  # entries of y, units
 
 
-def _form(seed: int, *, symmetric: bool = True) -> Form:
+def _form(seed: int, *, symmetric: bool = True) -> QuadraticForm:
     """Return a random form; of sectors [0, s] and [-s, 0], or of any."""
     N = 0.5 * points(M, M, seed=seed).triu(1).numpy()
     radius = np.random.default_rng(seed).uniform(0.1, 0.4, M)
     centre = radius * np.where(np.arange(M) % 2, 1.0, -1.0) if symmetric else 0.3 * np.cos(np.arange(M))
     rows = points(5, C + M, seed=seed + 1).numpy()
-    return Form(rows.T @ rows, C, points(M, C, seed=seed + 2).numpy(), N, centre, radius)
+    return QuadraticForm(rows.T @ rows, C, points(M, C, seed=seed + 2).numpy(), N, centre, radius)
 
 
-def _dense(form: Form, T: np.ndarray) -> np.ndarray:
+def _dense(form: QuadraticForm, T: np.ndarray) -> np.ndarray:
     """Return the matrix of the form over (y, w), term by term."""
     total = -form.gram
     for j in range(M):
@@ -70,7 +70,7 @@ def test_without_a_bound_there_is_nothing() -> None:
     form = _form(0)
     assert form.peak(np.full(M, 1e-3), 0.02) is None
     assert form.peak(np.full(M, math.inf), 0.02) is None
-    nothing = Form(np.zeros((C + M, C + M)), C, 0 * form.B, form.N, form.centre, form.radius)
+    nothing = QuadraticForm(np.zeros((C + M, C + M)), C, 0 * form.B, form.N, form.centre, form.radius)
     assert nothing.peak(np.ones(M), 0.02).value < 1e-100
 
 
@@ -87,7 +87,7 @@ def test_factors_in_single_precision_are_those_in_double() -> None:
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
 def test_a_search_ends_near_a_long_one_and_refining_it_comes_nearer(dtype: type) -> None:
     form = _form(1)
-    form = Form(*(a.astype(dtype) if isinstance(a, np.ndarray) else a for a in vars(form).values()))
+    form = QuadraticForm(*(a.astype(dtype) if isinstance(a, np.ndarray) else a for a in vars(form).values()))
     first = np.full(M, 60.0, dtype=dtype)
     T, level = search(form, first, 40)
     _, finer = search(form, T, 40, refine=True)

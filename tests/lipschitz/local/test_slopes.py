@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from networks import points, program_of
-from normscope.lipschitz.local.slopes import Scalar, scalar_of
+from normscope.lipschitz.local.slopes import ScalarFunction, scalar_of
 from normscope.operators.activation import on_tensors
 from normscope.operators.scalar.activations import ACTIVATIONS, curve_of, slope
 
@@ -22,10 +22,10 @@ NAMES = sorted(
 )
 
 
-def _scalar(name: str) -> Scalar:
+def _scalar(name: str) -> ScalarFunction:
     defaults = {key: p.default for key, p in inspect.signature(ACTIVATIONS[name]).parameters.items()}
     inexact = 2.0**-24 if name in ("hardsigmoid", "hardswish") else 0.0  # torch rounds 1/6 to float32
-    return Scalar(on_tensors(name, defaults), curve_of(name), inexact)
+    return ScalarFunction(on_tensors(name, defaults), curve_of(name), inexact)
 
 
 @pytest.mark.parametrize("name", NAMES)

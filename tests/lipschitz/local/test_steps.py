@@ -7,7 +7,7 @@ import torch
 from torch import nn
 
 from networks import Lambda, points, program_of, seeded
-from normscope.lipschitz.local.steps import Step, Steps, apply, size_of
+from normscope.lipschitz.local.steps import WEIGHT_ROUNDINGS, OperationBounds, Steps, apply, size_of
 from normscope.lipschitz.segments import SegmentNorms
 from normscope.operators.expression import evaluate
 
@@ -59,10 +59,20 @@ def test_a_segment_is_the_product_of_its_layers() -> None:
 
 
 def test_errors_grow_by_the_norm_and_by_the_roundings() -> None:
-    step = Step(2.0, 3.0, 10)
+    step = OperationBounds(2.0, 3.0, 10)
     assert step.error(1.0, 0.0) == pytest.approx(2.0)
     assert 10 * 2.0**-53 * 3.0 <= step.error(0.0, 1.0) < 11 * 2.0**-53 * 3.0
 
 
 def test_the_size_of_several_tensors() -> None:
     assert size_of([torch.tensor([3.0]), torch.tensor([4.0])]) == pytest.approx(5.0)
+
+
+def test_weights_that_were_rounded_count_as_more_roundings() -> None:
+    """Folded weights are a few roundings off, which every inner product with them inherits; a reshape has none."""
+    steps = Steps(SegmentNorms())
+    dense, reshaped = (
+        program_of(seeded(m), points(1, 4)).outputs[0][1] for m in (nn.Linear(4, 3), nn.Unflatten(1, (2, 2)))
+    )
+    assert steps.of(dense).roundings >= 4 + WEIGHT_ROUNDINGS
+    assert steps.of(reshaped).roundings == 0

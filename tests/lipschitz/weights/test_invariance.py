@@ -22,6 +22,11 @@ CASES: dict[str, tuple[nn.Module, tuple[int, ...], bool]] = {
         (2, 2, 4, 4),
         True,
     ),
+    "instance norm after a bias and relu": (
+        nn.Sequential(nn.Conv2d(2, 3, 2), nn.ReLU(), nn.InstanceNorm2d(3, eps=EPS)),
+        (2, 2, 4, 4),
+        False,
+    ),
     "group norm": (nn.Sequential(nn.Conv2d(2, 4, 2, bias=False), nn.GroupNorm(2, 4, eps=EPS)), (2, 2, 4, 4), True),
     "a skip beside it": (
         Lambda(lambda m, x: (y := m.f(x)) + m.n(y), f=nn.Linear(4, 4, bias=False), n=nn.LayerNorm(4, eps=EPS)),

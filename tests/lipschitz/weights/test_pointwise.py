@@ -112,3 +112,12 @@ def test_a_bias_the_batch_takes_away_again_has_no_effect(found: Any) -> None:
         model.f.weight.copy_(torch.ones(5, 5))
     captured, weights = found(model, _normal(1, 5))
     assert all(value >= 0.0 for value in norms_at(captured, weights, [_normal(1, 5)]).weights)
+
+
+def test_the_largest_residual_is_told(found: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One norm that is less precise than the others must show."""
+    residuals = iter([1e-16, 1e-3])
+    original = pointwise._top
+    monkeypatch.setattr(pointwise, "_top", lambda matrix: (original(matrix)[0], next(residuals, 1e-16)))
+    captured, weights = found(seeded(nn.Sequential(nn.Linear(3, 3), nn.Tanh(), nn.Linear(3, 2))), _normal(1, 3))
+    assert norms_at(captured, weights, [_normal(1, 3)]).residual == 1e-3

@@ -23,6 +23,14 @@ def test_theorem_12_is_a_printed_product() -> None:
     assert abs(theorem_12(activation, [], []).value - 2.0) < 1e-12
 
 
+def test_a_product_with_an_estimate_is_no_bound() -> None:
+    """The layer itself is left out, and so is its kind."""
+    sure, guessed = Value.of(2.0, Kind.CERTIFIED), Value.of(3.0, Kind.ESTIMATE)
+    whole = unnormalized_product([sure, guessed], 0, sure)
+    assert (whole.kind, round(whole.value, 9)) == (Kind.ESTIMATE, 6.0)
+    assert unnormalized_product([sure, guessed], 1, sure).kind is Kind.CERTIFIED
+
+
 def test_every_layer_of_a_chain_attains_the_same_order(found: Any) -> None:
     """``W = 2 I``, six layers: each has ``||dh/dW_i|| = 32 ||x||``, as the product without it says."""
     layers: list[nn.Module] = []

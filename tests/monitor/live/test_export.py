@@ -12,13 +12,13 @@ import pytest
 from monitor.live.runs import written
 from normscope.monitor.live import export as module
 from normscope.monitor.live.export import export, still_page
-from normscope.monitor.live.feed import Feed
+from normscope.monitor.live.feed import LiveFeed
 from normscope.report.embed import unpacked
 
 
-def _feed(folder: Path, count: int = 30) -> Feed:
+def _feed(folder: Path, count: int = 30) -> LiveFeed:
     points = {s: {"norm/a": 0.5 + s, "norm/b": 2.0, "product/folded_log10": 3.0} for s in range(count)}
-    feed = Feed([written(folder / "<b>run", points, model="<script>alert(1)</script>")])
+    feed = LiveFeed([written(folder / "<b>run", points, model="<script>alert(1)</script>")])
     feed.poll()
     return feed
 
@@ -103,7 +103,7 @@ def test_it_is_not_half_written(tmp_path: Path) -> None:
 
 def test_the_data_is_strict_json(tmp_path: Path) -> None:
     """No NaN of Python's own."""
-    feed = Feed([written(tmp_path / "run", {1: {"train/loss": float("nan")}, 2: {"train/loss": float("-inf")}})])
+    feed = LiveFeed([written(tmp_path / "run", {1: {"train/loss": float("nan")}, 2: {"train/loss": float("-inf")}})])
     feed.poll()
     inside = _inside(still_page(feed))
     json.dumps(inside, allow_nan=False)

@@ -12,15 +12,15 @@ import pytest
 from monitor.live.runs import begin, written
 from normscope.core.errors import InputError
 from normscope.monitor.live.export import still_page
-from normscope.monitor.live.feed import Feed, run_folders, run_names
+from normscope.monitor.live.feed import LiveFeed, run_folders, run_names
 
 
 @pytest.fixture
-def feed(tmp_path: Path) -> Feed:
+def feed(tmp_path: Path) -> LiveFeed:
     """Return the feed of two runs of other lengths."""
     for name, count in (("one", 20), ("two", 8)):
         written(tmp_path / name, {s: {"train/loss": 1 / (s + 1), "norm/a": float(s)} for s in range(count)})
-    feed = Feed([tmp_path / "one", tmp_path / "two"])
+    feed = LiveFeed([tmp_path / "one", tmp_path / "two"])
     feed.poll()
     return feed
 
@@ -49,7 +49,7 @@ def test_names_are_told_apart() -> None:
 def test_the_state_is_strict_json(tmp_path: Path) -> None:
     """Numbers that are none are words, and the page is told of them."""
     written(tmp_path, {1: {"train/loss": 1.0}, 2: {"train/loss": math.nan, "product/folded_log10": math.inf}})
-    feed = Feed([tmp_path])
+    feed = LiveFeed([tmp_path])
     feed.poll()
     state = json.loads(json.dumps(feed.state(), allow_nan=False))
     (run,) = state["runs"]
@@ -59,7 +59,7 @@ def test_the_state_is_strict_json(tmp_path: Path) -> None:
     assert [(g["key"], g["log10"]) for g in state["groups"]] == [("loss", False), ("product", True)]
 
 
-def test_lines_of_a_chart(feed: Feed) -> None:
+def test_lines_of_a_chart(feed: LiveFeed) -> None:
     """Run by run, with how far they were read; a window holds its steps; an unknown chart is none."""
     found = feed.series("norm")
     assert found is not None
@@ -74,32 +74,33 @@ def test_lines_of_a_chart(feed: Feed) -> None:
     assert feed.series("nothing") is None
 
 
-def test_what_came_since(feed: Feed, tmp_path: Path) -> None:
+def test_what_came_since(feed: LiveFeed, tmp_path: Path) -> None:
     """Points of the run that grew, nothing of the other; a position that is none resets all."""
     before = feed.position()
     assert before == "0.20-0.8"
-    assert list(feed.since(before)) == []
+    assert feed.since(before) == ([], before)
     begin(tmp_path / "two").log({"norm/a": 3.5, "train/loss": math.nan}, step=8)
     assert feed.poll()
-    ((name, event),) = feed.since(before)
+    ((name, event),), now = feed.since(before)
+    assert now == feed.position() == "0.20-0.9"
     assert (name, event["run"], event["first"]) == ("points", 1, 8)
     assert event["points"] == [[8, {"norm/a": 3.5, "train/loss": "nan"}]]
     for nonsense in ("", "0.1", "a.b-c.d", "0.20-0.8-0.1", "-1.0-0.0", "9" * 40, "0.٣-0.8"):
-        assert [name for name, _ in feed.since(nonsense)] == ["reset", "reset"]
+        assert [name for name, _ in feed.since(nonsense)[0]] == ["reset", "reset"]
 
 
-def test_a_resumed_run_is_reset(feed: Feed, tmp_path: Path) -> None:
+def test_a_resumed_run_is_reset(feed: LiveFeed, tmp_path: Path) -> None:
     """What was sent of it before is stale; the other run is not touched."""
     before = feed.position()
     shape = feed.shape()
     begin(tmp_path / "one", step=5)
     assert feed.poll()
-    assert list(feed.since(before)) == [("reset", {"run": 0, "generation": 1, "count": 6})]
+    assert feed.since(before)[0] == [("reset", {"run": 0, "generation": 1, "count": 6})]
     assert feed.shape() != shape
 
 
 def test_waiting_wakes_when_there_is_news_and_when_it_ends(
-    feed: Feed, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    feed: LiveFeed, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Readers wait without asking again and again."""
     version = feed.wait(-1, 0)
@@ -120,13 +121,13 @@ def test_waiting_wakes_when_there_is_news_and_when_it_ends(
     assert not last.is_alive()
 
 
-def test_new_metrics_make_new_charts(feed: Feed, tmp_path: Path) -> None:
+def test_new_metrics_make_new_charts(feed: LiveFeed, tmp_path: Path) -> None:
     """Certified bounds come late in a run."""
     shape = feed.shape()
     begin(tmp_path / "one").log({"certified/global_log10": 2.0}, step=21)
     feed.poll()
     assert feed.shape() != shape
-    assert "certified" in [g.key for g in feed.groups()]
+    assert "certified" in [c.key for c in feed.charts()]
 
 
 @pytest.mark.turns(3)
@@ -139,7 +140,7 @@ def test_any_configuration_makes_a_page(tmp_path: Path, key: str, value: object)
     folder = written(tmp_path / "run", {1: {"norm/a": 1.0}})
     config = json.loads((folder / "config.json").read_text())
     (folder / "config.json").write_text(json.dumps({**config, key: value}))
-    feed = Feed([folder])
+    feed = LiveFeed([folder])
     assert feed.poll()
     json.dumps(feed.state(), allow_nan=False, ensure_ascii=False).encode()
     assert "norm/a" in still_page(feed)
@@ -151,13 +152,13 @@ def test_broken_runs_are_left_out(tmp_path: Path) -> None:
     bad = tmp_path / "bad"
     bad.mkdir()
     (bad / "config.json").write_text("{")
-    feed = Feed([good, bad])
+    feed = LiveFeed([good, bad])
     (error,) = feed.open()
     assert "bad" in str(error)
     assert [run.name for run in feed.runs] == ["good"]
     assert feed.position() == "0.1"
     assert not feed.poll()
     with pytest.raises(InputError, match="bad"):
-        Feed([good, bad]).open(asked=[bad])
+        LiveFeed([good, bad]).open(asked=[bad])
     with pytest.raises(InputError, match="bad"):
-        Feed([bad]).open()
+        LiveFeed([bad]).open()

@@ -14,14 +14,14 @@ import pytest
 
 from monitor.live.runs import begin, written
 from normscope.core.errors import InputError
-from normscope.monitor.live.feed import Feed
+from normscope.monitor.live.feed import LiveFeed
 from normscope.monitor.live.server import CONNECTIONS, WatchServer, host_allowed, token_fits
 
 
 @pytest.fixture
 def server(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[WatchServer]:
     """Serve a run of five points, read often."""
-    feed = Feed([written(tmp_path / "run", {s: {"norm/a": float(s)} for s in range(5)})])
+    feed = LiveFeed([written(tmp_path / "run", {s: {"norm/a": float(s)} for s in range(5)})])
     feed.poll()
     server = WatchServer(feed)
     monkeypatch.setattr("normscope.monitor.live.feed.INTERVAL", 0.02)
@@ -214,7 +214,7 @@ def test_a_position_of_nonsense_begins_anew(server: WatchServer) -> None:
 
 def test_closing_ends_streams_and_frees_the_port(tmp_path: Path) -> None:
     """At once, and for the next one."""
-    feed = Feed([written(tmp_path / "run", {1: {"norm/a": 1.0}})])
+    feed = LiveFeed([written(tmp_path / "run", {1: {"norm/a": 1.0}})])
     feed.poll()
     first = WatchServer(feed)
     first.start()
@@ -226,16 +226,16 @@ def test_closing_ends_streams_and_frees_the_port(tmp_path: Path) -> None:
     with pytest.raises((EOFError, ConnectionError)):
         stream.next("never")
     stream.close()
-    second = WatchServer(Feed([tmp_path / "run"]), port=first.server_port)
+    second = WatchServer(LiveFeed([tmp_path / "run"]), port=first.server_port)
     with pytest.raises(InputError, match="already in use"):
-        WatchServer(Feed([tmp_path / "run"]), port=first.server_port)
+        WatchServer(LiveFeed([tmp_path / "run"]), port=first.server_port)
     assert second.token != first.token
     second.close()
 
 
 def test_where_it_listens(tmp_path: Path) -> None:
     """This machine alone unless told; an address that is not ours is a mistake."""
-    feed = Feed([written(tmp_path / "run", {1: {}})])
+    feed = LiveFeed([written(tmp_path / "run", {1: {}})])
     server = WatchServer(feed)
     assert server.is_private
     assert server.socket.getsockname()[0] == "127.0.0.1"
@@ -302,7 +302,7 @@ def test_tokens(server: WatchServer) -> None:
     """Two are never alike; one fits only whole and only once, in whatever bytes it comes."""
     token = server.token
     assert len(token) >= 43
-    other = WatchServer(Feed([]))
+    other = WatchServer(LiveFeed([]))
     assert token != other.token
     other.server_close()
     assert token_fits(f"a=b&token={token}", token)

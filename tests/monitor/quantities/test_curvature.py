@@ -91,7 +91,7 @@ def test_readings_are_within_one_percent_at_their_own_step(counted: list[int]) -
             monitor.step(loss=1.0)
             assert counted[0] - products <= AT_ONCE == 4
             assert fingerprint(model) == before
-            spread += monitor._unfinished()
+            spread += monitor._is_unfinished()
     readings = {step: p for step, p in sink.points.items() if "curvature/largest" in p and step in states}
     assert len(readings) > 40
     assert spread > 5
@@ -128,7 +128,7 @@ def test_a_reading_over_many_updates_is_that_of_its_first(
         truth = _largest(model, x, y, train=train)
         monitor.step(step)
         later = []
-        while monitor._unfinished():
+        while monitor._is_unfinished():
             assert step not in sink.points
             next(updates)
             later.append(_largest(model, x, y, train=train))
@@ -155,7 +155,7 @@ def test_training_is_the_same_bit_for_bit_beside_readings_that_never_converge(mo
         for step, _ in enumerate(itertools.islice(_trained(model), 30)):
             if watched:
                 monitor.step()
-                assert monitor._unfinished() == (step % 6 != 5)
+                assert monitor._is_unfinished() == (step % 6 != 5)
         monitor.close()
         models.append(model)
         readings = [p for p in sink.points.values() if "curvature/converged" in p]
@@ -173,9 +173,9 @@ def test_the_last_number_stays_until_the_next_reading_is_finished(monkeypatch: p
         updates = _trained(model)
         next(updates)
         monitor.step()
-        assert monitor._unfinished()
+        assert monitor._is_unfinished()
         assert monitor.latest["curvature/largest"] == before
-        while monitor._unfinished():
+        while monitor._is_unfinished():
             next(updates)
             monitor.step()
         assert monitor.latest["curvature/largest"] == sink.points[1]["curvature/largest"] != before
@@ -190,7 +190,7 @@ def test_the_end_finishes_a_reading_and_an_error_does_not(monkeypatch: pytest.Mo
         next(_trained(model))
         truth = _largest(model, x, y)
         monitor.step(loss=2.0)
-        assert monitor._unfinished()
+        assert monitor._is_unfinished()
         monitor.close(measure=not error)
         assert {"probe/loss", "train/loss", "clock/share"} <= set(sink.points[1])
         assert ("curvature/largest" in sink.points[1]) != error
@@ -208,14 +208,14 @@ def test_a_probe_by_hand_and_other_numbers_keep_the_order(monkeypatch: pytest.Mo
         monitor.step()
         next(updates)
         monitor.step()
-        assert monitor._unfinished()
+        assert monitor._is_unfinished()
         monitor.certify()
         monitor.log(accuracy=0.5)
         assert max(sink.points) == 0
         before = counted[0]
         found = monitor.probe()
         assert counted[0] - before <= 2 * MOST
-        assert not monitor._unfinished()
+        assert not monitor._is_unfinished()
         assert found["curvature/largest"] == pytest.approx(_largest(model, x, y), rel=1e-4)
         assert set(sink.points) == {0, 1, 2}
         assert {"curvature/largest", "train/accuracy", "certified/global_log10"} <= set(sink.points[2])
@@ -236,10 +236,10 @@ def test_a_model_that_changes_ends_the_reading(monkeypatch: pytest.MonkeyPatch) 
             warnings.simplefilter("error")
             for _ in itertools.islice(_trained(model), 3):
                 monitor.step()
-            assert monitor._unfinished()
+            assert monitor._is_unfinished()
             change(model)
             monitor.step()
-            assert not monitor._unfinished()
+            assert not monitor._is_unfinished()
             assert "curvature/largest" not in sink.points[3]
             found = monitor.probe()
         assert found["curvature/largest"] == pytest.approx(
@@ -263,12 +263,12 @@ def test_weights_that_are_not_finite_end_the_reading(monkeypatch: pytest.MonkeyP
         monitor.step()
         with torch.no_grad():
             model[0].weight.fill_(math.nan)
-        while monitor._unfinished():  # of the weights before
+        while monitor._is_unfinished():  # of the weights before
             monitor.step()
         assert sink.points[1]["curvature/largest"] == pytest.approx(truth, rel=1e-3)
         with pytest.warns(UserWarning, match="not finite"):
             monitor.step()
-        assert not monitor._unfinished()
+        assert not monitor._is_unfinished()
 
 
 def test_all_products_count_and_readings_become_rare_enough(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -299,7 +299,7 @@ def test_all_products_count_and_readings_become_rare_enough(monkeypatch: pytest.
             monitor.step()
             assert monitor.budget.spent - before <= AT_ONCE
             before = monitor.budget.spent
-            if monitor._unfinished():
+            if monitor._is_unfinished():
                 assert monitor.budget.expected >= 4
             shares.append(monitor.budget.used())
     readings = [p for p in sink.points.values() if "clock/share" in p]

@@ -25,7 +25,7 @@ def test_statistics_of_the_input_are_taken_at_the_least_one_of_the_probe() -> No
     model = small()
     moment = moment_of(model, batch(), mode="running")
     found = InverseSigma().measure(moment)
-    floor = float(moment.look.floors["ln"])
+    floor = float(moment.probe_pass.floors["ln"])
     assert found["printed/ln"] == pytest.approx(1 / math.sqrt(floor**2 + model.ln.eps), rel=1e-9)
     # a smaller scale than its largest entry: the mean a normalizer removes is taken into account
     largest = float(model.ln.weight.detach().abs().max()) / math.sqrt(floor**2 + model.ln.eps)
@@ -44,7 +44,7 @@ def test_products_with_and_without_the_scale() -> None:
     model = small()
     found = InverseSigma().measure(moment_of(model, batch(), mode="running"))
     assert "product/inverse_sigma_slides_log10" not in found  # LayerNorm has no such constant here
-    floor = float(moment_of(model, batch(), mode="running").look.floors["ln"])
+    floor = float(moment_of(model, batch(), mode="running").probe_pass.floors["ln"])
     inverse = (model.bn1.running_var.double() + model.bn1.eps).rsqrt()
     truth = math.log10(float(inverse.max())) - 0.5 * math.log10(floor**2 + model.ln.eps)
     assert found["product/inverse_sigma_unscaled_log10"] == pytest.approx(truth, abs=1e-9)

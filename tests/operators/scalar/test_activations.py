@@ -29,6 +29,8 @@ CASES: list[tuple[str, dict[str, Any], Function, tuple[float, float]]] = [
     ("prelu", {"weight": torch.tensor([0.25])}, lambda x: F.prelu(x, torch.tensor([0.25]).double()), (-9, 9)),
     ("elu", {}, F.elu, (-9, 9)),
     ("elu", {"alpha": 1.5, "scale": 2.0, "input_scale": 0.7}, lambda x: torch.ops.aten.elu(x, 1.5, 2.0, 0.7), (-9, 9)),
+    ("elu", {"alpha": 1.5, "scale": 2.0, "input_scale": 3.0}, lambda x: torch.ops.aten.elu(x, 1.5, 2.0, 3.0), (-2, 2)),
+    ("elu", {"alpha": 1.5, "scale": -2.0}, lambda x: torch.ops.aten.elu(x, 1.5, -2.0, 1.0), (-9, 9)),
     ("elu", {"alpha": -2.0}, lambda x: F.elu(x, -2.0), (-9, 9)),
     ("celu", {"alpha": 3.0}, lambda x: F.celu(x, 3.0), (-9, 9)),
     ("celu", {"alpha": -3.0}, lambda x: F.celu(x, -3.0), (-9, 9)),

@@ -61,6 +61,20 @@ def test_written_out(name: str) -> None:
     assert whole(program(function, 3))
 
 
+POWERS: dict[float, float] = {
+    0.5: 1.0,  # x / sqrt(1 + x^2)
+    -0.5: 2 / math.sqrt(27),  # x / (1 + x^2)^(3/2), at x^2 = 1/2
+    -1.0: math.sqrt(27) / 8,  # 2 x / (1 + x^2)^2, at x^2 = 1/3
+}
+
+
+@pytest.mark.parametrize("exponent", POWERS)
+def test_powers_of_a_form_have_the_constants_of_their_derivatives(exponent: float) -> None:
+    """``(1 + x^2)^p`` has the slope ``2 p x (1 + x^2)^(p - 1)``."""
+    constant = upper_of(program(lambda x: (1 + x * x) ** exponent, 3))
+    assert POWERS[exponent] * (1 - 1e-9) <= constant <= POWERS[exponent] * (1 + 1e-5)
+
+
 NOT_WHOLE: dict[str, Function] = {
     "a jump": lambda x: torch.where(x > 0, x + 1, x),
     "a jump elsewhere": lambda x: torch.where(x > 1, 2 * x, x),

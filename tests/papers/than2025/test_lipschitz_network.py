@@ -39,5 +39,5 @@ def test_study() -> None:
     """Claims with numbers, two charts."""
     study = run_study("theorem-20", "smoke")
     assert [e.agrees for e in study.evidence][:2] == [True, True]
-    assert len(study.panels) == 2
+    assert len(study.charts) == 2
     assert all(math.isfinite(v) for e in study.evidence for v in e.measured.values())

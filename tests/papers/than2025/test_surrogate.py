@@ -54,4 +54,4 @@ def test_study() -> None:
         numbers["bound on the network's error"] >= numbers["bound on the surrogate's error"] + numbers["disagreement"]
     )
     assert study.evidence[1].agrees is True
-    assert len(study.panels) == 2
+    assert len(study.charts) == 2

@@ -1,4 +1,4 @@
-"""What Theorem 20 uses: bounded losses, how the data lies in cells, and certified constants of the network on each."""
+"""Cells of inputs for Theorem 20: bounded losses, counts and distances of the data, certified constants on cells."""
 
 import math
 from collections.abc import Callable
@@ -8,8 +8,8 @@ import torch
 from torch import Tensor
 
 from normscope.analysis.around import BALL_WORK, ball_seconds
-from normscope.analysis.bounds.chain import RefusedError
-from normscope.analysis.bounds.measured import Network
+from normscope.analysis.bounds.measured_network import MeasuredNetwork
+from normscope.analysis.bounds.result import RefusedError
 from normscope.analysis.bounds.scores import Scores
 from normscope.core.errors import InputError
 from normscope.generalization.margins import flat_cells, margins, ramp_loss
@@ -20,11 +20,11 @@ from normscope.operators.program import Program
 
 #: Losses by name.
 LOSSES = ("ramp", "probability", "cross-entropy")
-#: Random centres of the cells where there are too many axes for a grid.
+#: Random centres of the cells if there are too many axes for a grid.
 CENTRES = 100
-#: Samples for each cell of a grid, labels counted apart: their term is then about 0.1.
+#: Samples per cell of a grid and per label: the statistical term is then about 0.1.
 EACH = 32
-#: CPU seconds for constants on cells, by an estimate of the work.
+#: Estimated CPU seconds that may be spent on constants on cells.
 SECONDS = 30.0
 
 
@@ -40,7 +40,7 @@ class BoundedLoss:
 
 
 def bounded_losses(name: str, gammas: list[float], clip: float | None) -> list[BoundedLoss]:
-    """Return the losses to try: the ramp of the margin at each gamma, or one that was named.
+    """Return the losses to try: the ramp of the margin at each gamma, or the named one.
 
     ``1 - p_y`` has gradient ``-p_y (e_y - p)``, of norm at most ``sqrt(2) p_y (1 - p_y) <= sqrt(2)/4``. Cross-entropy
     cut at the probability ``c`` and divided by ``ln(1/c)`` has constant ``sqrt(2)/ln(1/c)``.
@@ -71,24 +71,24 @@ def _right(scores: Tensor, labels: Tensor) -> Tensor:
 
 
 @dataclass(frozen=True)
-class Cells:
-    """How the training data lies in the cells of a partition, for each label apart (label fastest)."""
+class CellStatistics:
+    """Counts and distances of the data in the cells of a partition, one cell for each label (label fastest)."""
 
     counts: Tensor  #: samples in each cell
     diameters: Tensor  #: of each cell
-    #: the cells of the training samples that are kept, and of the test inputs that are kept
+    #: the cells of the training samples that are kept, and of the test samples that are kept
     places: tuple[Tensor, Tensor]
-    apart: Tensor  #: distances between those
+    distances: Tensor  #: between these samples
     mean_distance: float  #: mean distance of a training sample from test inputs in its cell, estimated from random ones
 
     @property
     def cells(self) -> int:
-        """Return how many there are."""
+        """Return the number of cells."""
         return len(self.counts)
 
     @property
     def occupied(self) -> int:
-        """Return how many have a sample."""
+        """Return the number of cells with a training sample."""
         return int((self.counts > 0).sum())
 
     @property
@@ -113,7 +113,7 @@ class LocalConstants:
     note: str = ""  #: why some have none
 
     def of_loss(self, loss: BoundedLoss) -> Tensor:
-        """Return the constant of a loss on each cell, for each label apart; zero where the ramp is flat."""
+        """Return the constant of a loss on each cell, for each label separately; zero where the ramp is flat."""
         classes = self.margins.shape[1]
         steep = (loss.constant * self.scores)[:, None].expand(-1, classes)
         if loss.gamma is None:
@@ -123,10 +123,12 @@ class LocalConstants:
         return torch.where(flat, 0.0, steep).flatten()
 
 
-def cells_in(box: tuple[Tensor, Tensor] | None, samples: int | None, classes: int, seed: int) -> Partition | None:
-    """Return cells in a box that depend on nothing but its axes and how many samples and labels there are.
+def default_partition(
+    box: tuple[Tensor, Tensor] | None, samples: int | None, classes: int, seed: int
+) -> Partition | None:
+    """Return cells in a box that depend only on the box and on the numbers of samples and classes.
 
-    Boxes of a grid with a few dozen samples each, where there are few axes; else cells of random centres, which are
+    With few axes, boxes of a grid with a few dozen samples each; otherwise Voronoi cells of random centres, which are
     nearly as wide as the box.
     """
     if box is None:
@@ -140,8 +142,8 @@ def cells_in(box: tuple[Tensor, Tensor] | None, samples: int | None, classes: in
     return voronoi(centres, low.tolist(), high.tolist())
 
 
-def cells_of(partition: Partition | None, train: Scores, test: Scores) -> Cells:
-    """Return how the data lies in the cells."""
+def cell_statistics(partition: Partition | None, train: Scores, test: Scores) -> CellStatistics:
+    """Return the counts and distances of the data in the cells of a partition."""
     if partition is None:
         raise RefusedError(
             "it needs a box that contains the inputs, fixed before the data: pass box=(low, high), or use pixels"
@@ -160,12 +162,12 @@ def cells_of(partition: Partition | None, train: Scores, test: Scores) -> Cells:
     each = (apart * same).sum(1)[with_some] / same.sum(1)[with_some]
     widest = float(diameters.max())
     mean = float(each.mean()) if len(each) else widest
-    return Cells(counts, diameters, (ours, theirs), apart, min(mean, widest))
+    return CellStatistics(counts, diameters, (ours, theirs), apart, min(mean, widest))
 
 
-def local_constants(network: Network, partition: Partition, counts: Tensor, classes: int) -> LocalConstants:
+def local_constants(network: MeasuredNetwork, partition: Partition, counts: Tensor, classes: int) -> LocalConstants:
     """Return certified constants on the cells with most samples, as many as are affordable."""
-    program = network.work.program
+    program = network.context.program
     middles, radii = partition.middles, partition.radii
     shared = middles is None or len(middles) == 1  # one ball for all
     everywhere = math.exp(network.constant.log) * (1 + 1e-12) if network.constant.log < 700 else math.inf
@@ -201,7 +203,7 @@ def local_constants(network: Network, partition: Partition, counts: Tensor, clas
 
 
 def _affordable(program: Program) -> tuple[float, int]:
-    """Return the seconds that a ball takes, estimated from the size of a network, and how many fit into the time."""
+    """Return the seconds per ball, estimated from the size of a network, and how many balls the time allows."""
     blocks = program.blocks
     if len(blocks) != 1 or blocks[0].kind != "input":
         return math.inf, 0
@@ -209,7 +211,7 @@ def _affordable(program: Program) -> tuple[float, int]:
     return each, int(SECONDS / each)
 
 
-def _margins_at(network: Network, points: Tensor) -> Tensor:
+def _margins_at(network: MeasuredNetwork, points: Tensor) -> Tensor:
     """Return the margin of every label at some points, in float64."""
     captured = network.captured
     inputs = points.reshape(len(points), *captured.example[0].shape[1:])

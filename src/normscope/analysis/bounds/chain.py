@@ -1,4 +1,4 @@
-"""A network as a chain of layers, exactly: skips of non-negative tensors are carried along, others are refused."""
+"""A ReLU network as an exact chain of layers; skips of non-negative tensors are carried along, others refused."""
 
 import math
 from collections.abc import Iterator
@@ -6,7 +6,7 @@ from collections.abc import Iterator
 import torch
 from torch import Tensor
 
-from normscope.core.errors import NormscopeError
+from normscope.analysis.bounds.result import RefusedError
 from normscope.generalization.margin_bounds import ChainLayer
 from normscope.lipschitz.segments import SegmentNorms
 from normscope.operators.convolution import apply_convolution
@@ -17,12 +17,8 @@ from normscope.operators.program import Program
 
 #: Activations with ``g(c t) = c g(t)`` for ``c >= 0`` and slope at most one; those of the second are never negative.
 _HOMOGENEOUS, _NONNEGATIVE = ("relu", "relu_", "leaky_relu", "leaky_relu_"), ("relu", "relu_")
-#: Outputs of a linear map whose rows are found one by one where no shorter way is known.
+#: Most outputs of a linear map whose rows are computed one by one.
 _ROWS = 4096
-
-
-class RefusedError(NormscopeError):
-    """A bound does not apply to this network, or to these data; the message says why."""
 
 
 def chain_of(program: Program, norms: SegmentNorms) -> list[ChainLayer]:
@@ -60,7 +56,7 @@ def chain_of(program: Program, norms: SegmentNorms) -> list[ChainLayer]:
 
 
 def has_biases(layers: list[ChainLayer], inputs: int) -> bool:
-    """Return whether a chain carries a constant beside inputs of so many entries."""
+    """Return whether a chain carries a constant for biases beside its inputs, given their number of entries."""
     return layers[0].fan_in > inputs
 
 
@@ -92,7 +88,7 @@ def _name(atom: Expr) -> str:
 
 
 def _place(atom: Expr) -> str:
-    """Return where an atom is made."""
+    """Return the module or node that computes an atom."""
     return "the input" if isinstance(atom.atom, Input) else atom.atom.owner or atom.atom.name
 
 

@@ -9,10 +9,10 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from normscope.analysis.bounds.chain import RefusedError
-from normscope.analysis.bounds.folded import Folded, error_at_worst, error_with_noise, log_path_norm
-from normscope.analysis.bounds.measured import Network
-from normscope.analysis.bounds.run import captured_on
+from normscope.analysis.bounds.folded_network import FoldedNetwork, error_at_worst, error_with_noise, log_path_norm
+from normscope.analysis.bounds.measured_network import MeasuredNetwork
+from normscope.analysis.bounds.result import RefusedError
+from normscope.analysis.bounds.run import capture_classifier
 from normscope.analysis.bounds.scores import Scores, scored
 from normscope.core.errors import InputError
 from normscope.core.statement import statement
@@ -78,11 +78,11 @@ def measures(
     >>> found["parameters"], "log product of spectral norms" in found
     (22.0, True)
     """
-    captured = captured_on(model, train)
+    captured = capture_classifier(model, train)
     with untouched(model):
         scores = scored(captured, train, "train", None, seed, lambda text: None)
-        network = Network(captured, lambda text: None)
-        folded = Folded(captured)
+        network = MeasuredNetwork(captured, lambda text: None)
+        folded = FoldedNetwork(captured)
         named, weights = folded.weights, list(folded.weights.values())
         margin = float(torch.quantile(scores.margins, QUANTILE))
         found = Measures()
@@ -102,7 +102,9 @@ def measures(
         found.add(STEPS, lambda: {STEPS: steps_to(_given(history, "history"), FIRST)})
         found.add(MORE_STEPS, lambda: {MORE_STEPS: steps_to(_given(history, "history"), SECOND, FIRST)})
         found.add(LATE, lambda: {LATE: log_gradient_noise(captured, scores, seed)})
-        found.add(EARLY, lambda: {EARLY: log_gradient_noise(captured_on(_given(early, "early"), train), scores, seed)})
+        found.add(
+            EARLY, lambda: {EARLY: log_gradient_noise(capture_classifier(_given(early, "early"), train), scores, seed)}
+        )
     return found
 
 
@@ -126,7 +128,7 @@ class Measures(dict[str, float]):
 
 
 def _given(argument: Any, name: str) -> Any:
-    """Return what was given."""
+    """Return an optional argument, or raise that it is needed."""
     if argument is None:
         raise RefusedError(f"not given: {name}={_NEEDED[name]}")
     return argument
@@ -136,19 +138,19 @@ def _of_start(
     named: Mapping[str, Tensor], start: nn.Module | None, train: Any, samples: int, flat: Mapping[str, float]
 ) -> dict[str, float]:
     """Return distances and PAC-Bayes measures from the start."""
-    first = Folded(captured_on(_given(start, "start"), train)).tensors
+    first = FoldedNetwork(capture_classifier(_given(start, "start"), train)).tensors
     return _of_distance(named, first) | _of_priors(named, first, "the start", samples, flat)
 
 
 def _of_outputs(scores: Scores) -> dict[str, float]:
-    """Return the cross-entropy, and the entropy of what is said, without its sign: sure is meant to be worse."""
+    """Return the cross-entropy and the negative entropy of the outputs: confidence is meant to be worse."""
     logs = torch.log_softmax(scores.outputs.double(), 1)
     cross = -logs.gather(1, scores.labels[:, None]).mean()
     return {"cross-entropy": float(cross), "negative entropy of outputs": float((logs.exp() * logs).sum(1).mean())}
 
 
 def _of_distance(weights: Mapping[str, Tensor], start: Mapping[str, Tensor]) -> dict[str, float]:
-    """Return how far the weights went, BatchNorm folded before and after."""
+    """Return distances of the weights from the start, BatchNorm folded in both."""
     moved = [t - start[n] for n, t in weights.items()]
     spectral = [float(torch.linalg.matrix_norm(d.flatten(1), 2)) ** 2 for d in moved if d.ndim > 1]
     return {
@@ -183,7 +185,7 @@ def _log(x: float) -> float:
     return math.log(x) if x > 0 else -math.inf
 
 
-def _of_chain(network: Network, margin: float) -> dict[str, float]:
+def _of_chain(network: MeasuredNetwork, margin: float) -> dict[str, float]:
     """Return products and sums of layer norms, alone and over the margin."""
     layers = network.chain
     spectral, frobenius = (math.fsum(getattr(x, kind) for x in layers) for kind in ("spectral", "frobenius"))
@@ -206,7 +208,7 @@ def _over_margin(found: dict[str, float], margin: float) -> dict[str, float]:
     return found | {f"{k} over margin": v - math.log(margin) for k, v in found.items() if k.startswith("log")}
 
 
-def _of_noise(folded: Folded, scores: Scores, seed: int) -> dict[str, float]:
+def _of_noise(folded: FoldedNetwork, scores: Scores, seed: int) -> dict[str, float]:
     """Return the largest random noise, and the largest worst change, that cost a tenth of the accuracy."""
     labels = scores.labels[scores.chosen]
     allowed = scores.errors / scores.samples + DROP
@@ -253,7 +255,7 @@ def _pair(history: Any) -> tuple[Sequence[float], Sequence[float]]:
 @statement("jiang2020", "gradient noise", holds="an estimate from random batches of the training data")
 def log_gradient_noise(captured: Captured, scores: Scores, seed: int) -> float:
     r"""Return ``ln sum_j Var[g_j]`` for gradients ``g`` of the cross-entropy on random batches, BatchNorm folded."""
-    folded, source = Folded(captured), torch.Generator().manual_seed(seed)
+    folded, source = FoldedNetwork(captured), torch.Generator().manual_seed(seed)
     at = {n: folded.fixed[n] for n in folded.weights}
     labels = scores.labels[scores.chosen]
     found: list[Tensor] = []

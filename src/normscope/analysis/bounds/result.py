@@ -1,4 +1,4 @@
-"""The table of bounds: what each says about the error of a network, what kind of statement it is, and the truth."""
+"""The result of ``bounds``: every bound on the error of a network, its status, and the true error."""
 
 from __future__ import annotations
 
@@ -7,13 +7,14 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from normscope.core.display import Shown
+from normscope.core.errors import NormscopeError
 from normscope.core.files import Stored
 from normscope.core.lazy import late
 from normscope.core.number_text import number_text
 from normscope.core.result import Rows
 from normscope.core.value import Kind, Value
 
-#: What a row may be.
+#: Values of the status of a row.
 STATUS = ("certificate", "estimate", "scale only", "refused")
 _OF_KIND = {
     Kind.CERTIFIED: "certificate",
@@ -22,6 +23,10 @@ _OF_KIND = {
     Kind.LOWER: "estimate",
     Kind.PRINTED: "scale only",
 }
+
+
+class RefusedError(NormscopeError):
+    """A bound does not apply to this network, or to these data; the message says why."""
 
 
 @dataclass(frozen=True)
@@ -41,7 +46,7 @@ class BoundRow:
 
     @classmethod
     def of_value(cls, name: str, bound: Value, classes: int, **rest: Any) -> BoundRow:
-        """Return the row of a value; its kind decides the status, guessing among the classes what is vacuous."""
+        """Return the row of a value: its kind gives the status, and it is vacuous if random guessing is as good."""
         vacuous = bound.value >= 1 - 1 / classes
         said: dict[str, Any] = {"statement": bound.statement, "assumptions": bound.assumptions}
         return cls(name, bound, _OF_KIND[bound.kind], vacuous, **said, **rest)

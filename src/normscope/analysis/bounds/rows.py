@@ -1,4 +1,4 @@
-"""The rows of the table, one function for each family of bounds."""
+"""The rows of the table of bounds, one function for each family."""
 
 import math
 from collections.abc import Callable
@@ -7,12 +7,12 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
-from normscope.analysis.bounds import cell_rows
-from normscope.analysis.bounds.chain import RefusedError, relu_units
-from normscope.analysis.bounds.folded import Folded, log_path_norm
-from normscope.analysis.bounds.result import BoundRow
+from normscope.analysis.bounds import theorem_20_rows
+from normscope.analysis.bounds.chain import relu_units
+from normscope.analysis.bounds.context import BoundsContext, RowMaker, plus, row_of
+from normscope.analysis.bounds.folded_network import FoldedNetwork, log_path_norm
+from normscope.analysis.bounds.result import BoundRow, RefusedError
 from normscope.analysis.bounds.scores import class_scores, labelled
-from normscope.analysis.bounds.setting import Row, Setting, plus, row_of
 from normscope.core.value import Kind, Value
 from normscope.generalization import (
     averaged_loss,
@@ -35,49 +35,46 @@ from normscope.generalization import (
     vc_gap,
 )
 
-#: Bits for each number that are tried, and bits of the scale of a tensor.
+#: Numbers of bits per weight that are tried, and bits for the scale of a tensor.
 WIDTHS, SCALE_BITS = (2, 3, 4, 6, 8), 32
 
 
-def held_out(s: Setting) -> BoundRow:
-    """The exact limit from test samples that were never used."""
-    if s.tuned:
-        raise RefusedError(s.tuned)
+def held_out(s: BoundsContext) -> BoundRow:
+    """Return the exact (Clopper-Pearson) bound from test samples that were never used."""
+    if s.not_fresh:
+        raise RefusedError(s.not_fresh)
     value = clopper_pearson(s.test.errors, s.test.samples, s.delta)
     return row_of("held-out", value, s, errors=s.test.errors, samples=s.test.samples)
 
 
-def lyu(s: Setting) -> BoundRow:
-    """With noise as large as the weights and no sharpness at all: what remains."""
+def lyu(s: BoundsContext) -> BoundRow:
+    """Return the bound of Lyu et al. at its best: noise as large as the weights, and zero sharpness."""
     value = lyu_bound(s.network.parameters, 1.0, 0.0, s.train.samples, s.delta)
     note = "sharpness is set to zero: it only adds"
     return row_of("Lyu et al.", plus(s.error, value), s, of="the randomized network", note=note)
 
 
-def vc(s: Setting) -> BoundRow:
-    """Capacity by counting patterns, with the comparison of scores as one more layer."""
-    units = relu_units(s.network.work.program)
+def vc(s: BoundsContext) -> BoundRow:
+    """Return the VC bound, with the comparison of scores as one more layer."""
+    units = relu_units(s.network.context.program)
     weights = s.network.parameters
     pairs = s.train.classes * (s.train.classes - 1) // 2
     dimension = vc_dimension_network([weights] * (len(units) + 1), [*units, pairs])
     return row_of("VC dimension", plus(s.error, vc_gap(dimension, s.train.samples, s.delta)), s, dimension=dimension)
 
 
-def _inputs_norm(s: Setting) -> float:
-    return s.network.inputs_norm(s.train)
-
-
-def _radius(s: Setting) -> float:
+def _radius(s: BoundsContext) -> float:
     if s.box is None:
         raise RefusedError("it needs a bound on the norm of inputs, fixed before the data: pass box=(low, high)")
     return s.network.radius(s.box)
 
 
-def margin_row(name: str, bound: Callable[..., Value], size: Callable[[Setting], float] = _inputs_norm) -> Row:
-    """Return the row of a margin bound, at the best gamma."""
+def margin_row(name: str, bound: Callable[..., Value], *, by_radius: bool = False) -> RowMaker:
+    """Return the row of a margin bound at the best gamma; its scale is ``||X||_F``, or the radius of the box."""
 
-    def make(s: Setting) -> BoundRow:
-        scale, layers, margins = size(s), s.network.chain, s.train.margins
+    def make(s: BoundsContext) -> BoundRow:
+        scale = _radius(s) if by_radius else s.network.inputs_norm(s.train)
+        layers, margins = s.network.chain, s.train.margins
         found = []
         for gamma in s.gammas:
             gap = bound(layers, scale, gamma, s.train.samples, s.delta)
@@ -88,9 +85,9 @@ def margin_row(name: str, bound: Callable[..., Value], size: Callable[[Setting],
     return name, make
 
 
-def path_norm(s: Setting) -> BoundRow:
-    """The L1 path norm."""
-    log, program = log_path_norm(s.network.folded), s.network.work.program
+def path_norm(s: BoundsContext) -> BoundRow:
+    """Return the bound by the L1 path norm."""
+    log, program = log_path_norm(s.network.folded), s.network.context.program
     kernels = [math.prod(x.shape[2:]) for x in s.network.layers if x.kind == "convolution"]
     gamma = s.gammas[0]
     value = path_norm_bound(
@@ -107,8 +104,8 @@ def path_norm(s: Setting) -> BoundRow:
     return row_of("path norm", plus(loss, value), s, log10_path_norm=log / math.log(10), gamma=gamma)
 
 
-def pac_bayes(s: Setting) -> list[BoundRow]:
-    """Four forms with one posterior: noise in proportion to the folded weights."""
+def pac_bayes(s: BoundsContext) -> list[BoundRow]:
+    """Return four PAC-Bayes bounds with one posterior: noise in proportion to the folded weights."""
     if s.train.samples < 8:
         raise RefusedError(f"it needs at least 8 training samples, got {s.train.samples}")
     p = s.noisy
@@ -121,8 +118,8 @@ def pac_bayes(s: Setting) -> list[BoundRow]:
     return [row_of(n, replace(v, delta=s.delta), s, of="the randomized network", details=facts) for n, v in forms]
 
 
-def pac_bayes_trained(s: Setting) -> list[BoundRow]:
-    """Four forms with a posterior that was trained for it, and what it says about this network by unlabelled inputs."""
+def pac_bayes_trained(s: BoundsContext) -> list[BoundRow]:
+    """Return four PAC-Bayes bounds with a trained posterior, and what it implies for this network by disagreement."""
     name, p = "PAC-Bayes, trained", s.trained
     facts = vars(p)
     half, third = s.delta / 2, s.delta / 3
@@ -130,8 +127,8 @@ def pac_bayes_trained(s: Setting) -> list[BoundRow]:
     other = "another randomized network"
     rows = [row_of(n, replace(v, delta=s.delta), s, of=other, details=facts) for n, v in forms]
     last = f"{name}, and disagreement"
-    if s.tuned:
-        return [*rows, BoundRow.refused(last, s.tuned)]
+    if s.not_fresh:
+        return [*rows, BoundRow.refused(last, s.not_fresh)]
     risk = pac_bayes_kl(averaged_loss(p.loss, p.draws, third), p.divergence, p.samples, third)
     apart = Value.of(averaged_loss(p.apart, p.draws, third), Kind.PROBABILISTIC, delta=third)
     whole = replace(risk + apart, statement="normscope Proposition GEN-22", delta=s.delta)
@@ -139,7 +136,7 @@ def pac_bayes_trained(s: Setting) -> list[BoundRow]:
     return [*rows, row_of(last, replace(whole, assumptions=(*kept, *ANEW)), s, details=facts)]
 
 
-#: What a prior from a part of the data takes for granted.
+#: Assumption of a prior that is trained on a part of the data.
 ANEW = ("the architecture and the buffers other than running statistics were chosen before the data",)
 
 
@@ -154,7 +151,7 @@ def _forms(name: str, loss: float, divergence: float, samples: int, delta: float
     ]
 
 
-def quantized(folded: Folded, width: int) -> tuple[dict[str, Tensor], int]:
+def quantized(folded: FoldedNetwork, width: int) -> tuple[dict[str, Tensor], int]:
     """Return the folded tensors of a network, each rounded to ``2^width - 1`` levels, and the bits of their code."""
     top = 2 ** (width - 1) - 1
     tensors, bits = dict(folded.fixed), 0
@@ -165,8 +162,8 @@ def quantized(folded: Folded, width: int) -> tuple[dict[str, Tensor], int]:
     return tensors, bits
 
 
-def compression(s: Setting) -> list[BoundRow]:
-    """The network rounded to few bits, and what it says about the network itself by unlabelled inputs."""
+def compression(s: BoundsContext) -> list[BoundRow]:
+    """Return the bound of the network rounded to few bits, and what it implies for this network by disagreement."""
     m, k, captured, folded = s.train.samples, s.train.classes, s.network.captured, s.network.folded
     names = ("compression", "compression and disagreement")
     part = s.delta / (2 * len(WIDTHS))
@@ -197,29 +194,29 @@ def compression(s: Setting) -> list[BoundRow]:
     whole = by_surrogate(value, apart, s.test.samples, s.delta / 2)
     facts = {"bits": bits, "bits a number": width, "training errors": errors, "disagreements": apart}
     rows = [row_of(names[0], replace(value, delta=s.delta / 2), s, of="the compressed network", details=facts)]
-    if s.tuned:
-        return [*rows, BoundRow.refused(names[1], s.tuned)]
+    if s.not_fresh:
+        return [*rows, BoundRow.refused(names[1], s.not_fresh)]
     return [*rows, row_of(names[1], replace(whole, delta=s.delta), s, details=facts)]
 
 
 #: Rows in the order of the table.
-ROWS: tuple[Row, ...] = (
+ROWS: tuple[RowMaker, ...] = (
     ("held-out", held_out),
-    ("Theorem 20, repaired", cell_rows.theorem_20),
-    ("Theorem 20, held-out distances", cell_rows.theorem_20_held_out),
-    ("Theorem 20, printed", cell_rows.theorem_20_as_printed),
-    ("Theorem 20, sampled gradients", cell_rows.theorem_20_estimated),
-    ("Corollary 21, printed", cell_rows.corollary_21_row),
-    cell_rows.corollary_22_row("weights only", cell_rows.product_of_weights),
-    cell_rows.corollary_22_row("BatchNorm printed", cell_rows.with_batch_norm),
-    cell_rows.corollary_22_row("LayerNorm printed", cell_rows.with_layer_norm),
-    cell_rows.corollary_22_row("folded", cell_rows.product_of_folded),
-    ("Hou et al.", cell_rows.hou),
+    ("Theorem 20, repaired", theorem_20_rows.theorem_20),
+    ("Theorem 20, held-out distances", theorem_20_rows.theorem_20_held_out),
+    ("Theorem 20, printed", theorem_20_rows.theorem_20_as_printed),
+    ("Theorem 20, sampled gradients", theorem_20_rows.theorem_20_estimated),
+    ("Corollary 21, printed", theorem_20_rows.corollary_21_row),
+    theorem_20_rows.corollary_22_row("weights only", theorem_20_rows.product_of_weights),
+    theorem_20_rows.corollary_22_row("BatchNorm printed", theorem_20_rows.with_batch_norm),
+    theorem_20_rows.corollary_22_row("LayerNorm printed", theorem_20_rows.with_layer_norm),
+    theorem_20_rows.corollary_22_row("folded", theorem_20_rows.product_of_folded),
+    ("Hou et al.", theorem_20_rows.hou),
     ("Lyu et al.", lyu),
     ("VC dimension", vc),
     margin_row("Golowich et al.", golowich_bound),
     margin_row("Bartlett et al.", bartlett_bound),
-    margin_row("Neyshabur et al.", neyshabur_bound, _radius),
+    margin_row("Neyshabur et al.", neyshabur_bound, by_radius=True),
     margin_row("row norms (weight normalization)", row_norm_bound),
     ("path norm", path_norm),
     ("PAC-Bayes", pac_bayes),

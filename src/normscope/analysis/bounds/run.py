@@ -11,10 +11,10 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from normscope.analysis.bounds.cells import LOSSES, cells_in
-from normscope.analysis.bounds.chain import RefusedError
-from normscope.analysis.bounds.measured import Network, gradient_norms, layer_margins
-from normscope.analysis.bounds.result import BoundRow, BoundsResult
+from normscope.analysis.bounds.cells import LOSSES, default_partition
+from normscope.analysis.bounds.context import BoundsContext
+from normscope.analysis.bounds.measured_network import MeasuredNetwork, gradient_norms, layer_margins
+from normscope.analysis.bounds.result import BoundRow, BoundsResult, RefusedError
 from normscope.analysis.bounds.rows import ROWS
 from normscope.analysis.bounds.scores import (
     Scores,
@@ -27,8 +27,7 @@ from normscope.analysis.bounds.scores import (
     scored,
     stored,
 )
-from normscope.analysis.bounds.setting import Setting
-from normscope.analysis.capacity import checked
+from normscope.analysis.context import AnalysisRequest, checked
 from normscope.analysis.options import Options
 from normscope.core.errors import InputError
 from normscope.core.json_form import read, to_plain
@@ -109,11 +108,11 @@ def bounds(
     if not (math.isfinite(posterior) and posterior >= 0):
         raise InputError(f"Expected seconds to train a posterior, zero or more, got {posterior}.")
     say("capturing the graph")
-    captured = captured_on(model, train, mode)
+    captured = capture_classifier(model, train, mode)
     place = None if folder is None else Path(folder)
     region = _box(box, train, tuple(captured.example[0].shape[1:]))
     classes = class_scores(captured, captured.tensors, captured.example[0]).shape[1]
-    cells = partition if partition is not None else cells_in(region, sample_count(train), classes, seed)
+    cells = partition if partition is not None else default_partition(region, sample_count(train), classes, seed)
     described = () if cells is None else (cells.name, cells.diameters, cells.centres)
     key = fingerprint(captured.tensors, *described, seed)
     names = {what: fingerprint_of_data(data, what) for what, data in (("train", train), ("test", test))}
@@ -126,21 +125,22 @@ def bounds(
             )
             for what, data, parts in (("train", train, cells), ("test", test, free))
         }
-        setting = Setting(
-            Network(captured, say), made["train"], made["test"], delta, loss, clip, region, cells, (train, test), model,
-            start, posterior, seed, _stale(made["train"], made["test"], tuned_on_test),
+        context = BoundsContext(
+            MeasuredNetwork(captured, say), made["train"], made["test"], delta=delta, loss=loss, clip=clip, box=region,
+            partition=cells, data=(train, test), model=model, start=start, seconds=posterior, seed=seed,
+            not_fresh=_not_fresh(made["train"], made["test"], tuned_on_test),
         )  # fmt: skip
         state = {} if start is None else start.state_dict()
         code = fingerprint(key, *names.values(), delta, loss, clip, tuned_on_test, posterior, state)
-        rows, messages = _table(setting, only, None if place is None else place / f"rows-{code}.json", say)
-        margins = _margins(setting) if only is None else {}
+        rows, messages = _table(context, only, None if place is None else place / f"rows-{code}.json", say)
+        margins = _margins(context) if only is None else {}
     same = repeated(made["train"], made["test"])
     messages += [f"{same} of {made['test'].samples} test samples are training samples too"] if same else []
-    return BoundsResult(name or type(model).__name__, _truth(setting), Rows(rows), margins, tuple(messages))
+    return BoundsResult(name or type(model).__name__, _truth(context), Rows(rows), margins, tuple(messages))
 
 
-def _stale(train: Scores, test: Scores, tuned: bool) -> str:
-    """Return why test data is not fresh: it was declared to be used, or it is training data."""
+def _not_fresh(train: Scores, test: Scores, tuned: bool) -> str:
+    """Return why the test data is not independent of the network: it was used for tuning, or to train; or nothing."""
     if tuned:
         return "the test data was used for tuning, so it is not independent of the network"
     same = repeated(train, test)
@@ -149,15 +149,19 @@ def _stale(train: Scores, test: Scores, tuned: bool) -> str:
     return ""
 
 
-def captured_on(model: nn.Module, train: Any, mode: str = "running") -> Captured:
-    """Capture a classifier on the first training samples, after looking at everything given."""
-    usual = Options(mode=mode)
+def capture_classifier(model: nn.Module, train: Any, mode: str = "running") -> Captured:
+    """Capture a classifier on its first training samples.
+
+    Raises:
+        InputError: if the samples of a batch are coupled, or the model accepts only batches of one size.
+    """
+    request = AnalysisRequest(model, options=Options(mode=mode))
     coupled = (
         "a decision would then depend on the other samples of its batch, but the bounds are for functions of one input"
     )
     if mode != "running":
         raise InputError(f"BatchNorm in {mode} mode is not supported: {coupled}. Use mode='running'.")
-    model, _ = checked(model, None, usual, None)
+    model = checked(request).model
     for name, module in model.named_modules():
         if isinstance(module, nn.modules.batchnorm._BatchNorm) and module.running_mean is None:
             raise InputError(f"BatchNorm {name} has no running statistics, which is not supported: {coupled}.")
@@ -175,7 +179,7 @@ def captured_on(model: nn.Module, train: Any, mode: str = "running") -> Captured
 
 
 def _box(given: tuple[Any, Any] | None, train: Any, shape: tuple[int, ...]) -> tuple[Tensor, Tensor] | None:
-    """Return the box of inputs: as given, or that of pixels after normalization, with room for rounding."""
+    """Return the box that contains all inputs: as given, or that of normalized pixels, with a margin for rounding."""
     scale = getattr(train, "normalization", None)
     if given is not None:
         try:
@@ -194,12 +198,12 @@ def _box(given: tuple[Any, Any] | None, train: Any, shape: tuple[int, ...]) -> t
 
 
 def _table(
-    setting: Setting,
+    context: BoundsContext,
     only: Sequence[str] | None,
     file: Path | None,
     say: Callable[[str], None],
 ) -> tuple[list[BoundRow], list[str]]:
-    """Return all rows, those that are kept in a file read from there; what is stopped keeps what is finished."""
+    """Return all rows and messages; finished rows are saved in a file and read back by the next call."""
     known = [name for name, _ in ROWS]
     unknown = [name for name in only or () if name not in known]
     if unknown:
@@ -214,7 +218,7 @@ def _table(
             if name not in kept:
                 say(f"bound: {name}")
                 try:
-                    found = make(setting)
+                    found = make(context)
                 except RefusedError as error:
                     found = BoundRow.refused(name, str(error))
                 kept[name] = [to_plain(row) for row in (found if isinstance(found, list) else [found])]
@@ -226,24 +230,24 @@ def _table(
     return rows, messages
 
 
-def _truth(setting: Setting) -> dict[str, Any]:
-    """Return errors and their gap."""
-    train, test = (s.errors / s.samples for s in (setting.train, setting.test))
+def _truth(context: BoundsContext) -> dict[str, Any]:
+    """Return the errors on training and test data, and their gap."""
+    train, test = (s.errors / s.samples for s in (context.train, context.test))
     return {
         "train_error": train,
         "test_error": test,
         "gap": test - train,
-        "train_samples": setting.train.samples,
-        "test_samples": setting.test.samples,
-        "classes": setting.train.classes,
-        "delta": setting.delta,
-        "loss": setting.loss,
+        "train_samples": context.train.samples,
+        "test_samples": context.test.samples,
+        "classes": context.train.classes,
+        "delta": context.delta,
+        "loss": context.loss,
     }
 
 
-def _margins(setting: Setting) -> dict[str, Any]:
+def _margins(context: BoundsContext) -> dict[str, Any]:
     """Return quantiles of the training margins: raw, over the certified constant, over the complexity, in the input."""
-    margins = setting.train.margins
+    margins = context.train.margins
     levels = torch.tensor(_LEVELS, dtype=torch.float64)
 
     def quantiles(x: Tensor) -> dict[str, float]:
@@ -251,16 +255,16 @@ def _margins(setting: Setting) -> dict[str, Any]:
 
     raw = quantiles(margins)
     out: dict[str, Any] = {"raw": raw}
-    constant = max(setting.network.constant.value * 2**0.5, 1e-300)
+    constant = max(context.network.constant.value * 2**0.5, 1e-300)
     out["certified distance"] = {k: max(v, 0.0) / constant for k, v in raw.items()}
     try:
-        scale = spectral_complexity(setting.network.chain)
-        size = torch.tensor(scale).exp() * setting.network.inputs_norm(setting.train) / setting.train.samples
+        scale = spectral_complexity(context.network.chain)
+        size = torch.tensor(scale).exp() * context.network.inputs_norm(context.train) / context.train.samples
         out["over spectral complexity"] = {k: v / float(size) for k, v in raw.items()}
     except RefusedError as error:
         out["over spectral complexity"] = {"refused": str(error)}
-    some, slopes = gradient_norms(setting.network, setting.train)
+    some, slopes = gradient_norms(context.network, context.train)
     out["first-order distance"] = quantiles(some / slopes.clamp_min(1e-300))
-    for place, values in layer_margins(setting.network, setting.train).items():
+    for place, values in layer_margins(context.network, context.train).items():
         out[f"distance in {place}"] = quantiles(values)
     return out

@@ -1,4 +1,4 @@
-"""One pass over labelled data: scores of every sample, and what the bounds need of the inputs."""
+"""One pass over labelled data: the scores of every sample, and statistics of the inputs."""
 
 import hashlib
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -22,7 +22,7 @@ _BATCH, KEPT = 256, 1920
 
 @dataclass(frozen=True)
 class Scores:
-    """What a network says about a data set."""
+    """Scores of a network on a data set, and statistics of its inputs."""
 
     outputs: Tensor  #: scores, one row for each sample
     labels: Tensor  #: the right classes
@@ -56,7 +56,7 @@ class Scores:
 
 
 def labelled(data: Any, what: str) -> Iterator[tuple[Tensor, Tensor]]:
-    """Yield batches of inputs and integer labels from a pair of tensors, a loader, or a data set of ours."""
+    """Yield batches of inputs and integer labels from a pair of tensors, a loader, or a data set of the zoo."""
     if isinstance(data, tuple | list) and len(data) == 2 and all(isinstance(t, Tensor) for t in data):
         x, y = data
         if len(x) != len(y):
@@ -83,7 +83,7 @@ def labelled(data: Any, what: str) -> Iterator[tuple[Tensor, Tensor]]:
 
 
 def sample_count(data: Any) -> int | None:
-    """Return how many samples there are, if that is known without going through them."""
+    """Return the number of samples, if it is known without reading them."""
     if isinstance(data, tuple | list):
         pair = len(data) == 2 and all(isinstance(t, Tensor) for t in data)
         return len(data[0]) if pair else sum(len(batch[1]) for batch in data)
@@ -96,7 +96,7 @@ def sample_count(data: Any) -> int | None:
 def scored(
     captured: Captured, data: Any, what: str, partition: Partition | None, seed: int, say: Callable[[str], None]
 ) -> Scores:
-    """Run a network over labelled data once."""
+    """Run a network over labelled data once, and check inputs and labels."""
     outputs, truth, cells, codes = [], [], [], []
     square, largest, seen, refusal = 0.0, 0.0, 0, ""
     kept = _Kept(seed)
@@ -131,7 +131,7 @@ def scored(
 
 
 def _check_inputs(inputs: Tensor, captured: Captured, what: str) -> None:
-    """Raise unless a batch is one of finite inputs of the shape that the network was captured on."""
+    """Raise unless the inputs are finite and have the shape on which the network was captured."""
     if not inputs.is_floating_point():
         raise InputError(f"Expected floating-point inputs in {what}, got {inputs.dtype}.")
     shape = tuple(captured.example[0].shape[1:])
@@ -142,7 +142,7 @@ def _check_inputs(inputs: Tensor, captured: Captured, what: str) -> None:
 
 
 def _codes(flat: Tensor, labels: Tensor) -> Tensor:
-    """Return a number for each sample that two samples share if they are the same, and by chance with 2^-32 or so."""
+    """Return a hash of each sample; different samples collide with a probability of about 2^-32."""
     source = torch.Generator().manual_seed(1)
     factors = torch.randint(-(2**62), 2**62, (flat.shape[1] + 1,), generator=source)
     bits = flat.detach().cpu().float().contiguous().view(torch.int32).long()
@@ -155,7 +155,7 @@ def repeated(train: Scores, test: Scores) -> int:
 
 
 def class_scores(captured: Captured, tensors: Mapping[str, Tensor], inputs: Tensor) -> Tensor:
-    """Return the scores of a network, with other tensors perhaps."""
+    """Return the class scores of a network whose tensors may have been replaced."""
     with torch.no_grad():
         found = run(captured.graph, tensors, [inputs.to(captured.example[0].dtype)])
     scores = found[0]
@@ -168,14 +168,14 @@ def class_scores(captured: Captured, tensors: Mapping[str, Tensor], inputs: Tens
 
 
 class _Kept:
-    """A uniformly random part of a stream: those with the smallest random keys."""
+    """A uniform random sample of a stream (reservoir sampling): the inputs with the smallest random keys."""
 
     def __init__(self, seed: int) -> None:
         self.source = torch.Generator().manual_seed(seed)
         self.keys, self.places, self.inputs, self.seen = torch.zeros(0), torch.zeros(0).long(), torch.zeros(0), 0
 
     def add(self, batch: Tensor) -> None:
-        """Look at a batch."""
+        """Add a batch of the stream."""
         keys = torch.cat([self.keys, torch.rand(len(batch), generator=self.source, dtype=torch.float64)])
         places = torch.cat([self.places, torch.arange(self.seen, self.seen + len(batch))])
         order = keys.argsort()[:KEPT]
@@ -185,7 +185,7 @@ class _Kept:
 
 
 def stored(folder: Path | None, key: str, make: Callable[[], Scores]) -> Scores:
-    """Return scores kept in a folder under a key, or make and keep them: a table can go on where it stopped."""
+    """Return the scores saved in a folder under a key, or compute and save them, so that a later call can resume."""
     if folder is None:
         return make()
     file = folder / f"{key}-{len(fields(Scores))}.pt"
@@ -200,7 +200,7 @@ def stored(folder: Path | None, key: str, make: Callable[[], Scores]) -> Scores:
 
 
 def fingerprint(*parts: object) -> str:
-    """Return a name for texts, tensors and tensors by name, from all of their numbers."""
+    """Return a hash of texts, tensors and mappings to tensors."""
     digest = hashlib.sha256()
     for part in parts:
         if isinstance(part, Tensor):
@@ -213,7 +213,7 @@ def fingerprint(*parts: object) -> str:
 
 
 def fingerprint_of_data(data: Any, what: str) -> str:
-    """Return a name for labelled data, from its first batch and, where it is known, its length."""
+    """Return a hash of the first batch of labelled data and, where it is known, its length."""
     first = next(iter(labelled(data, what)), None)
     if first is None:
         return ""

@@ -5,7 +5,7 @@ import math
 import torch
 from torch import Tensor
 
-from normscope.doctor.fixes.change import Change, Draft, Refused
+from normscope.doctor.fixes.change import CannotFix, Change, Draft
 from normscope.operators.expression import Expr, LinearOp
 
 KIND = "balance"
@@ -14,10 +14,11 @@ HOMOGENEOUS = ("aten.relu.default", "aten.relu_.default", "aten.leaky_relu.defau
 
 
 def balance_pairs(draft: Draft) -> None:
-    """Scale the units between two layers so that what goes in is as long as what goes out.
+    """Scale the units between two layers so that incoming and outgoing weights have equal norms.
 
     ``W_2 f(W_1 x + b) = (W_2 D^-1) f(D (W_1 x + b))`` for a positive diagonal ``D`` and ``f(d x) = d f(x)``. Unit i
-    gets ``d_i = sqrt(||column i of W_2|| / ||(row i of W_1, b_i)||)``, made a power of two so that nothing is rounded.
+    gets ``d_i = sqrt(||column i of W_2|| / ||(row i of W_1, b_i)||)``, rounded to a power of two, so that
+    scaling is exact.
     """
     program, parents = draft.subject.program, draft.subject.evaluation.parents
     layers = {e.id for e in program.layers}
@@ -32,20 +33,20 @@ def balance_pairs(draft: Draft) -> None:
 
 
 def _balanced(draft: Draft, first: Expr, second: Expr) -> Change | None:
-    """Return the change of one pair, or ``None`` if it is balanced already."""
+    """Return the change for one pair, or ``None`` if it is balanced."""
     one, two = first.op, second.op
     if one is None or two is None or len(draft.subject.evaluation.parents.get(first.id, [])) != 1:
-        raise Refused("something else reads the output of the first layer")
+        raise CannotFix("something else reads the output of the first layer")
     bias = draft.name_of(one.bias)
     names = [one.weight_name, two.weight_name, *([bias or "?"] if one.bias is not None else [])]
     if not (draft.is_plain(one) and draft.is_plain(two)):
-        raise Refused("a weight is computed from others (a parametrization), or is not in the state dict")
+        raise CannotFix("a weight is computed from others (a parametrization), or is not in the state dict")
     if not (_plain(one) and _plain(two)):
-        raise Refused("a layer is transposed, has groups, or does not act on the last axis")
+        raise CannotFix("a layer is transposed, has groups, or does not act on the last axis")
     if any(n not in draft.state or not draft.is_used_once(n) for n in names):
-        raise Refused("a weight is used in several places")
+        raise CannotFix("a weight is used in several places")
     if one.kind != two.kind or first.op is second.op:
-        raise Refused("a linear layer and a convolution do not share units")
+        raise CannotFix("a linear layer and a convolution do not share units")
     a, b = draft.double(names[0]), draft.double(names[1])
     into = a.flatten(1).square().sum(1)
     if bias:

@@ -3,9 +3,9 @@
 import torch
 from torch import Tensor
 
-from normscope.doctor.fixes.change import Change, Draft, Refused
+from normscope.doctor.fixes.change import CannotFix, Change, Draft
 from normscope.doctor.rules.cancelled_bias import cancelling_sites
-from normscope.doctor.structure import carried
+from normscope.doctor.structure import propagated
 from normscope.doctor.subject import place_of
 from normscope.operators.expression import Expr
 from normscope.operators.site import Site
@@ -17,7 +17,7 @@ def drop_biases(draft: Draft) -> None:
     r"""Set every bias that normalizers cancel to zero.
 
     With running statistics :math:`\gamma (M(x + b) - \mu)/\sigma` is :math:`\gamma (M x - (\mu - M b))/\sigma`: the
-    running mean moves by what the bias adds there. A normalizer of its input's own statistics needs nothing.
+    running mean changes by what the bias adds to it. A normalizer with the statistics of its input needs no change.
     """
     places = {place_of(site) for site in draft.subject.sites()}
     for name, uses in cancelling_sites(draft.subject).items():
@@ -29,9 +29,9 @@ def drop_biases(draft: Draft) -> None:
 
 
 def _dropped(draft: Draft, name: str, owner: str, expr: Expr, sites: list[Site], code: str) -> Change:
-    """Return the change of one bias."""
+    """Return the change for one bias."""
     if not draft.is_used_once(name):
-        raise Refused(f"{name} is used in several places, so no single running mean can absorb it")
+        raise CannotFix(f"{name} is used in several places, so no single running mean can absorb it")
     moved = _moved_means(draft, name, expr, sites)
     what = f"{name} set to zero" + (f"; {', '.join(sorted(moved))} absorbs it" if moved else "")
     new = {name: torch.zeros_like(draft.state[name]), **moved}
@@ -44,7 +44,7 @@ def _moved_means(draft: Draft, name: str, expr: Expr, sites: list[Site]) -> dict
     fixed = {s.node: s for s in draft.subject.sites() if s.running is not None}
     bias = None if expr.op is None else expr.op.bias
     if bias is None:
-        raise Refused(f"{name} is not added by a linear operation")
+        raise CannotFix(f"{name} is not added by a linear operation")
     present = draft.double(name).reshape(bias.shape).cpu()
     for site in sites:
         running = fixed.get(site.node)
@@ -52,9 +52,9 @@ def _moved_means(draft: Draft, name: str, expr: Expr, sites: list[Site]) -> dict
             continue  # it subtracts the mean of its input itself
         mean = draft.name_of(running.running[0])
         if not mean or not draft.is_used_once(mean):
-            raise Refused(f"the running mean of {place_of(site)} is not a buffer of its own")
+            raise CannotFix(f"the running mean of {place_of(site)} is not a buffer of its own")
         source = draft.subject.structure.program.ends[site.node][0]
-        arrived = carried(expr, source, present.expand(expr.shape).clone())
+        arrived = propagated(expr, source, present.expand(expr.shape).clone())
         per_channel = arrived.movedim(1, 0).flatten(1)[:, 0] if arrived.ndim > 1 else arrived
         moved[mean] = draft.double(mean) - per_channel.reshape(draft.state[mean].shape).to(draft.state[mean].device)
     return moved

@@ -1,4 +1,4 @@
-"""A draft of new weights: what was changed, what was refused and why."""
+"""A draft of new weights, with the changes made and those refused."""
 
 import functools
 from collections import Counter
@@ -15,64 +15,64 @@ from normscope.operators.expression import LinearOp
 
 @dataclass(frozen=True, eq=False)
 class Change:
-    """One change of the weights that leaves the function as it is."""
+    """One change of the weights that does not change the function."""
 
     kind: str  #: which fix: one of ``normscope.doctor.fixes.run.KINDS``
     place: str  #: module path
-    what: str  #: what was done
+    what: str  #: what was changed
     tensors: Mapping[str, Tensor]  #: the new values, by name in the state dict
-    code: str = ""  #: what a person may change in the code after it; empty if nothing
-    training: str = ""  #: what it means for training on
+    code: str = ""  #: what may be changed in the code afterwards; empty if nothing
+    training: str = ""  #: how it affects further training
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the JSON form, names of tensors in the place of their values."""
+        """Return the JSON form, with the names of tensors instead of their values."""
         rest = {key: getattr(self, key) for key in ("kind", "place", "what", "code", "training")}
         return rest | {"tensors": sorted(self.tensors)}
 
 
 @dataclass(frozen=True)
 class Refusal:
-    """Something that was left alone, and why."""
+    """A change that was not made, and why."""
 
     kind: str
     place: str
     reason: str
 
 
-class Refused(Exception):  # noqa: N818
-    """Raised where a change would not leave the function as it is, or cannot be carried out: says why."""
+class CannotFix(Exception):  # noqa: N818
+    """Raised if a change would change the function or cannot be made, with the reason."""
 
 
 @dataclass(eq=False)
 class Draft:
-    """The weights while they are mended."""
+    """The weights while they are being fixed."""
 
-    subject: Subject  #: the model, looked at once; its structure does not change
-    state: dict[str, Tensor]  #: the present values by name; reading them gives what earlier changes left
-    changes: list[Change] = field(default_factory=list)  #: what was done so far
-    refusals: list[Refusal] = field(default_factory=list)  #: what was not
+    subject: Subject  #: the examined model; its structure does not change
+    state: dict[str, Tensor]  #: the current values by name, after the changes made so far
+    changes: list[Change] = field(default_factory=list)  #: changes made so far
+    refusals: list[Refusal] = field(default_factory=list)  #: changes that were refused
 
     def double(self, name: str) -> Tensor:
-        """Return the present value of a tensor in float64."""
+        """Return the current value of a tensor in float64."""
         return self.state[name].detach().double()
 
     def apply(self, change: Change) -> None:
-        """Carry out a change, each tensor in its own dtype."""
+        """Make a change, each tensor in its own dtype."""
         self.changes.append(change)
         self.state.update({name: value.to(self.state[name]) for name, value in change.tensors.items()})
 
     def attempt(self, kind: str, place: str, make: Callable[..., Change | None], *arguments: Any) -> None:
-        """Carry out the change that a function of the draft makes, if any; note what is left alone if it refuses."""
+        """Make the change that a function of the draft returns, if any, or record its refusal."""
         try:
             change = make(self, *arguments)
-        except Refused as reason:
+        except CannotFix as reason:
             self.refusals.append(Refusal(kind, place, str(reason)))
         else:
             if change is not None:
                 self.apply(change)
 
     def name_of(self, tensor: Tensor | None) -> str:
-        """Return the name of a tensor of the model, or an empty text if it is none."""
+        """Return the name of a tensor of the model, or an empty text if it is not one."""
         if tensor is None:
             return ""
         place = tensor.data_ptr(), tensor.numel()
@@ -80,23 +80,23 @@ class Draft:
 
     @functools.cached_property
     def state_sources(self) -> dict[str, Tensor]:
-        """Return the model's own tensors by name in its state dict, for recognizing them."""
+        """Return the tensors of the model's state dict by name, to identify them."""
         return dict(self.subject.model.state_dict(keep_vars=True))
 
     def is_plain(self, op: LinearOp) -> bool:
-        """Return whether a layer's weight is a tensor of the state dict as it is, not computed from one."""
+        """Return whether a layer's weight is itself a tensor of the state dict, not computed from one."""
         stored, used = self.state_sources.get(op.weight_name), op.data["weight"]
         if stored is None or op.weight_name not in self.state or stored.shape != used.shape:
             return False
         return bool((stored.detach().double() == used.double()).all())
 
     def is_used_once(self, name: str) -> bool:
-        """Return whether exactly one operation reads a tensor: otherwise another would notice that it changed."""
+        """Return whether exactly one operation reads a tensor; otherwise a change would affect another one."""
         return self._readers[name] == 1
 
     @functools.cached_property
     def _readers(self) -> Counter[str]:
-        """Return by how many operations each tensor is read."""
+        """Return the number of operations that read each tensor."""
         graph = self.subject.graph
         users = graph.users()
         found: Counter[str] = Counter()

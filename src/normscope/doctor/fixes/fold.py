@@ -3,7 +3,7 @@
 import torch
 from torch import Tensor
 
-from normscope.doctor.fixes.change import Change, Draft, Refused
+from normscope.doctor.fixes.change import CannotFix, Change, Draft
 from normscope.doctor.subject import place_of
 from normscope.operators.expression import LinearOp
 from normscope.operators.site import Site
@@ -16,7 +16,7 @@ def fold_normalizers(draft: Draft) -> None:
 
     :math:`\gamma (W x + b - \mu)/\sigma + \beta = W' x + b'` with :math:`W' = \mathrm{diag}(\gamma/\sigma) W` and
     :math:`b' = \gamma (b - \mu)/\sigma + \beta`. The normalizer becomes the identity (variance ``1 - eps``), or keeps
-    the shift where the layer has no bias, so that the weights still fit the code as it is.
+    the shift if the layer has no bias, so that the weights fit the unchanged code.
     """
     for site in draft.subject.sites():
         if site.running is not None and site.node in draft.subject.program.ends:
@@ -28,22 +28,22 @@ def _layer_before(draft: Draft, site: Site) -> LinearOp:
     layer, out = draft.subject.program.ends[site.node]
     op = layer.op if any(e.id == layer.id for e in draft.subject.program.layers) else None
     if op is None or out is None:
-        raise Refused("there is no linear layer directly before it")
+        raise CannotFix("there is no linear layer directly before it")
     if any(reader.id != out.id for reader in draft.subject.evaluation.parents.get(layer.id, [])):
-        raise Refused("something else reads its input")
+        raise CannotFix("something else reads its input")
     biases = [] if op.bias is None else [draft.name_of(op.bias) or "?"]
     names = [op.weight_name, *biases, *_buffers(draft, site)]
     if any(n not in draft.state for n in names) or not draft.is_plain(op):
-        raise Refused("the weight before it is computed from others (a parametrization), or is not in the state dict")
+        raise CannotFix("the weight before it is computed from others (a parametrization), or is not in the state dict")
     shared = [n for n in names if not draft.is_used_once(n)]
     if shared:
-        raise Refused(f"{shared[0]} is used in several places")
+        raise CannotFix(f"{shared[0]} is used in several places")
     if op.data.get("transposed") and op.data.get("groups", 1) > 1:
-        raise Refused("a transposed convolution with groups")
+        raise CannotFix("a transposed convolution with groups")
     if op.kind == "matrix" and op.data.get("axis", -1) != -1:
-        raise Refused("the matrix does not act on the last axis")
+        raise CannotFix("the matrix does not act on the last axis")
     if op.kind == "matrix" and len(layer.shape) != 2:
-        raise Refused("its channels are not the outputs of the linear layer")
+        raise CannotFix("its channels are not the outputs of the linear layer")
     return op
 
 
@@ -55,7 +55,7 @@ def _buffers(draft: Draft, site: Site) -> list[str]:
 
 
 def _folded(draft: Draft, site: Site) -> Change:
-    """Return the change of one layer and its normalizer."""
+    """Return the change for one layer and its normalizer."""
     op = _layer_before(draft, site)
     mean, variance = _buffers(draft, site)[:2]
     gamma, beta = draft.name_of(site.gamma), draft.name_of(site.beta)

@@ -8,7 +8,7 @@ KIND = "rotate"
 
 
 def rotate_streams(draft: Draft) -> None:
-    """Change the channels of every residual stream that allows it by an orthogonal matrix, gains folded before."""
+    """Rotate the channels of every residual stream that allows it, after folding the gains."""
     function = function_of(draft.subject.captured, mode="running")
     done, reasons = rotate(function)
     draft.refusals += [Refusal(KIND, "", reason) for reason in reasons]

@@ -1,4 +1,4 @@
-"""``fix``: new weights for the same function, and optional changes of the code."""
+"""``fix``: new weights that compute the same function, and suggested changes of the code."""
 
 import contextlib
 import errno
@@ -28,7 +28,7 @@ from normscope.graph.guard import untouched
 from normscope.graph.inputs import ModelInputs, guess_inputs, iterate
 from normscope.graph.repeatable_data import repeatable
 
-#: Every fix by name, in the order in which they are done.
+#: Every fix by name, in the order in which they are applied.
 KINDS: dict[str, Fix] = {
     "drop-bias": drop_biases,
     "fold": fold_normalizers,
@@ -36,24 +36,24 @@ KINDS: dict[str, Fix] = {
     "unit-norm": unit_norms,
     "rotate": rotate_streams,
 }
-#: Those that are done only when they are asked for.
+#: Fixes that are applied only on request.
 ON_REQUEST = ("rotate",)
-#: Batches of the data, beside guessed inputs, on which the function is verified.
+#: Number of batches of the data on which the function is verified.
 BATCHES = 4
 ENDINGS = (".safetensors", ".pt")
 
 
 @dataclass(frozen=True, eq=False, repr=False)
 class FixResult(Saved, Shown):
-    """What ``fix`` did.
+    """The result of ``fix``.
 
     Attributes:
         model: name of the model.
-        changes: what was changed; the function is verified to be the same.
-        refusals: what was left alone, and why.
+        changes: what was changed; the function was verified to be the same.
+        refusals: what was not changed, and why.
         difference: largest relative difference of outputs that was measured.
         samples: number of samples on which it was measured.
-        state: the new state dict, which fits the model's code as it is.
+        state: the new state dict, for the model's unchanged code.
     """
 
     _layout = ("normscope.report.findings", "fix_sections")
@@ -82,7 +82,7 @@ class FixResult(Saved, Shown):
         }
 
     def save(self, path: str | os.PathLike[str]) -> Path:
-        """Write the new state dict, whole or not at all, as ``.safetensors`` or ``.pt``.
+        """Write the new state dict atomically, as ``.safetensors`` or ``.pt``.
 
         Raises:
             InputError: if the file has another ending.
@@ -103,7 +103,7 @@ class FixResult(Saved, Shown):
 
 @contextlib.contextmanager
 def _as_os_error(target: Path) -> Iterator[None]:
-    """Turn what torch and safetensors raise when a file cannot be written, on a full disk say, into an OSError."""
+    """Turn exceptions of torch and safetensors when a file cannot be written, e.g. on a full disk, into OSError."""
     from safetensors import SafetensorError
 
     try:
@@ -141,7 +141,7 @@ def fix(
         The new state dict, the changes, and the refused changes.
 
     Raises:
-        NormscopeError: a subclass that says what is wrong; also where the model cannot be captured.
+        NormscopeError: a subclass, if an argument is invalid or the model cannot be captured.
 
     >>> result = fix(nn.Sequential(nn.Conv2d(3, 4, 3), nn.BatchNorm2d(4)), input_shape=(3, 8, 8), only=["drop-bias"])
     >>> [change.place for change in result.changes], float(result.state["0.bias"].abs().max())
@@ -161,13 +161,13 @@ def fix(
         )
     with untouched(model):
         subject = examine(model, data, input_shape=input_shape, limit=limit, seed=seed, progress=progress)
-        if subject.broken:
-            raise NonFiniteError(subject.broken)
+        if subject.non_finite:
+            raise NonFiniteError(subject.non_finite)
         if not subject.has("program"):
             raise CaptureError(f"Cannot fix a model without a graph: {subject.failure}")
         before = {k: v.detach() for k, v in model.state_dict().items() if isinstance(v, Tensor)}
         batches = _inputs(model, data, input_shape, seed)
-        say("mending")
+        say("fixing")
         steps = [KINDS[kind] for kind in KINDS if kind in wanted or not (wanted or kind in ON_REQUEST)]
         draft = _verified(subject, before, steps, batches, say)
         off = difference(model, before, draft.state, batches)
@@ -179,7 +179,7 @@ def fix(
 
 
 def _consistent(changes: list[Change]) -> tuple[Change, ...]:
-    """Return the changes without advice to remove what a later one uses again: a folded shift lives in the bias."""
+    """Return the changes without advice to remove what a later one uses: a folded shift is stored in the bias."""
     kept = []
     for i, change in enumerate(changes):
         later = {name for other in changes[i + 1 :] for name in other.tensors}
@@ -191,7 +191,7 @@ def _consistent(changes: list[Change]) -> tuple[Change, ...]:
 def _verified(
     subject: Subject, before: dict[str, Tensor], steps: list[Fix], batches: list[ModelInputs], say: Progress
 ) -> Draft:
-    """Return a draft every change of which leaves the function as it is; others become refusals."""
+    """Return a draft with the changes that do not change the function; the others become refusals."""
     draft = Draft(subject, dict(before))
     for step in steps:
         fresh = Draft(subject, dict(draft.state), list(draft.changes), list(draft.refusals))
@@ -204,7 +204,7 @@ def _verified(
         if difference(subject.model, before, fresh.state, batches).is_rounding:
             draft = fresh
             continue
-        for change in new:  # one by one: keep those that hold
+        for change in new:  # one by one, to keep those that pass
             state = dict(draft.state) | {n: v.to(draft.state[n]) for n, v in change.tensors.items()}
             off = difference(subject.model, before, state, batches)
             if off.is_rounding:
@@ -215,14 +215,14 @@ def _verified(
 
 
 def _described(off: Difference) -> str:
-    """Return in words how far the outputs would move."""
+    """Describe how far the outputs would change."""
     if off.relative > RELATIVE or off.variation is None:
         return f"the outputs would change by {off.relative:.2g} (relative)"
     return f"the outputs would change by {off.variation:.2g} of their variation between samples"
 
 
 def _inputs(model: nn.Module, data: Any, shape: tuple[int, ...] | None, seed: int) -> list[ModelInputs]:
-    """Return inputs to verify on: of the data, or guessed ones and random ones of their shapes."""
+    """Return inputs for verification: from the data, or guessed ones and random ones of the same shapes."""
     if data is not None:
         return list(itertools.islice(iterate(data, model), BATCHES))
     guessed = guess_inputs(model, shape, batch=4)

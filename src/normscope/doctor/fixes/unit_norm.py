@@ -4,16 +4,16 @@ import math
 
 from torch import Tensor
 
-from normscope.doctor.fixes.change import Change, Draft, Refused
-from normscope.doctor.structure import Feed
+from normscope.doctor.fixes.change import CannotFix, Change, Draft
+from normscope.doctor.structure import NormalizedLayer
 from normscope.doctor.subject import place_of
 from normscope.operators.expression import LinearOp
 from normscope.operators.site import Site
 
 KIND = "unit-norm"
-#: Relative change of a normalizer's denominator that counts as none: well below what is verified at the end.
+#: Largest relative change of a normalizer's denominator, well below the tolerance of the verification.
 TOLERANCE = 1e-6
-#: Norms this close to one are left alone.
+#: Norms this close to one are not changed.
 NEAR_ONE = 1e-6
 
 
@@ -27,31 +27,31 @@ def unit_norms(draft: Draft) -> None:
     """
     subject = draft.subject
     folded = {change.place for change in draft.changes if change.kind == "fold"}
-    for feed in subject.structure.feeds:
-        op = feed.layer.op
-        if op is not None and feed.site.owner not in folded and subject.structure.is_scale_invariant(feed):
-            draft.attempt(KIND, op.owner, _rescaled, feed, op)
+    for normalized in subject.structure.normalized_layers:
+        op = normalized.layer.op
+        if op is not None and normalized.site.owner not in folded and subject.structure.is_scale_invariant(normalized):
+            draft.attempt(KIND, op.owner, _rescaled, normalized, op)
 
 
-def _rescaled(draft: Draft, feed: Feed, op: LinearOp) -> Change | None:
-    """Return the change of one weight, or ``None`` if its norm is one already."""
+def _rescaled(draft: Draft, normalized: NormalizedLayer, op: LinearOp) -> Change | None:
+    """Return the change for one weight, or ``None`` if its norm is one."""
     name = op.weight_name
     if not draft.is_plain(op):
-        raise Refused("its weight is computed from others (a parametrization)")
-    if not draft.is_used_once(name) or feed.source.id != feed.layer.id:
-        raise Refused(f"{name} is used in several places, or something is between it and its normalizer")
+        raise CannotFix("its weight is computed from others (a parametrization)")
+    if not draft.is_used_once(name) or normalized.source.id != normalized.layer.id:
+        raise CannotFix(f"{name} is used in several places, or something is between it and its normalizer")
     norm = float(draft.double(name).norm())
     if norm == 0 or abs(norm - 1) < NEAR_ONE:
         return None
     c = 1.0 / norm
-    site = next((s for s in draft.subject.sites() if s.node == feed.site.node), None)
+    site = next((s for s in draft.subject.sites() if s.node == normalized.site.node), None)
     if site is None:
-        raise Refused("its normalizer behaves differently in evaluation")
+        raise CannotFix("its normalizer behaves differently in evaluation")
     new: dict[str, Tensor] = {name: draft.double(name) * c}
     bias = draft.name_of(op.bias)
     if op.bias is not None:
         if not bias or not draft.is_used_once(bias):
-            raise Refused("its bias is used in several places")
+            raise CannotFix("its bias is used in several places")
         new[bias] = draft.double(bias) * c
     note = ""
     if site.running is not None:
@@ -60,9 +60,11 @@ def _rescaled(draft: Draft, feed: Feed, op: LinearOp) -> Change | None:
         off = denominator_change(draft, site, c)
         needed = f"eps = {site.eps:g} of {place_of(site)} would have to become {site.eps * c * c:.3g}"
         if off is None:
-            raise Refused(f"{needed}: pass data to see whether that matters")
+            raise CannotFix(f"{needed}: pass data to see whether that matters")
         if off > TOLERANCE:
-            raise Refused(f"{needed}, or the output would change by {off:.2g} (relative): set eps and rescale by hand")
+            raise CannotFix(
+                f"{needed}, or the output would change by {off:.2g} (relative): set eps and rescale by hand"
+            )
         note = f"; eps changes the output by at most {off:.2g} (relative) on the data"
     return Change(
         KIND,
@@ -75,13 +77,13 @@ def _rescaled(draft: Draft, feed: Feed, op: LinearOp) -> Change | None:
 
 
 def _statistics(draft: Draft, site: Site, c: float) -> dict[str, Tensor]:
-    """Return the running statistics that go with a rescaled weight."""
+    """Return the running statistics for a rescaled weight."""
     mean, variance = (draft.name_of(t) for t in site.running or (None, None))
     if not mean or not variance or not (draft.is_used_once(mean) and draft.is_used_once(variance)):
-        raise Refused(f"the running statistics of {place_of(site)} are not buffers of their own")
+        raise CannotFix(f"the running statistics of {place_of(site)} are not buffers of their own")
     new = (draft.double(variance) + site.eps) * c * c - site.eps
     if not bool((new > 0).all()):
-        raise Refused(
+        raise CannotFix(
             f"the running variance of {place_of(site)} would have to be negative: eps = {site.eps:g} is too large"
         )
     return {mean: draft.double(mean) * c, variance: new}

@@ -14,14 +14,14 @@ from normscope.graph.guard import untouched
 from normscope.graph.inputs import ModelInputs
 from normscope.graph.interpreter import as_floating
 
-#: Largest difference of outputs, relative to the largest of them, that rounding may make.
+#: Largest difference of outputs, relative to the largest output, that rounding may cause.
 RELATIVE = 1e-5
-#: Largest difference relative to the variation of outputs over samples: more is no rounding of weights to float32.
+#: The same relative to the variation of outputs over samples, for weights rounded to float32.
 VARIATION = 1e-3
 
 
 def outputs_of(model: nn.Module, state: Mapping[str, Tensor], inputs: ModelInputs) -> list[Tensor]:
-    """Return the floating outputs of a model in evaluation with other weights; the model is left as it was."""
+    """Return the floating-point outputs of a model in evaluation mode with other weights, without changing it."""
     with untouched(model, *inputs.tensors()), torch.no_grad():
         model.eval()
         copies = {name: tensor.detach().clone() for name, tensor in state.items()}
@@ -35,24 +35,24 @@ def outputs_of(model: nn.Module, state: Mapping[str, Tensor], inputs: ModelInput
 
 @dataclass(frozen=True)
 class Difference:
-    """How far two sets of weights are apart as functions."""
+    """How far the functions of two sets of weights differ."""
 
     relative: float  #: largest difference of an output, relative to the largest output, in the model's own precision
-    #: largest difference in float64, relative to how far outputs of different samples lie apart: what a large constant
-    #: output would hide. ``None`` where the model does not run in float64 or there is one sample
+    #: largest difference in float64, relative to the variation of outputs over samples, which a large constant output
+    #: would hide otherwise; ``None`` if the model does not run in float64 or there is one sample
     variation: float | None
     samples: int  #: number of samples
 
     @property
     def is_rounding(self) -> bool:
-        """Return whether it is no more than what rounding the weights may make."""
+        """Return whether rounding the weights can explain the difference."""
         return self.relative <= RELATIVE and (self.variation is None or self.variation <= VARIATION)
 
 
 def difference(
     model: nn.Module, before: Mapping[str, Tensor], after: Mapping[str, Tensor], batches: Iterable[ModelInputs]
 ) -> Difference:
-    """Return how far the outputs of two sets of weights are apart.
+    """Return how far the outputs of two sets of weights differ.
 
     >>> layer = nn.Linear(1, 1)
     >>> state = {"weight": torch.ones(1, 1), "bias": torch.zeros(1)}
@@ -70,7 +70,7 @@ def difference(
             try:
                 given = ModelInputs(*as_floating((inputs.args, inputs.kwargs), torch.float64))
                 pairs = [outputs_of(model, as_floating(dict(s), torch.float64), given) for s in (before, after)]
-            except (RuntimeError, TypeError, ValueError):  # a constant or a cast in its code is in another precision
+            except (RuntimeError, TypeError, ValueError):  # its code has a constant or a cast in another precision
                 wide = False
             else:
                 for a, b in zip(*pairs, strict=True):
@@ -80,7 +80,7 @@ def difference(
 
 
 def _quotient(gap: Tensor, reference: Tensor) -> float:
-    """Return the largest entry of one tensor over that of another; infinity for what is not a number."""
+    """Return the largest entry of one tensor over that of another; infinity for NaN."""
     if not gap.numel():
         return 0.0
     top, size = float(gap.abs().max()), float(reference.abs().max())

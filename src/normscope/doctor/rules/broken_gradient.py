@@ -1,4 +1,4 @@
-"""NS308: a gradient that is not finite although the values are."""
+"""NS308: a gradient that is not finite although the outputs are."""
 
 from normscope.core.errors import listed
 from normscope.doctor.infinite_derivative import Singularities, Singularity
@@ -8,14 +8,14 @@ from normscope.graph.recognise import name_of
 _ROOTS = ("sqrt", "pow", "rsqrt")
 
 
-def look(rule: Rule, subject: Subject) -> Findings:
-    """Yield every operation with such a derivative; those that only the input's gradient passes are remarks."""
-    if subject.broken:
+def check(rule: Rule, subject: Subject) -> Findings:
+    """Yield the operations with a non-finite derivative; remarks if only the gradient of the input is affected."""
+    if subject.non_finite:
         return
     singular = subject.singular
     if singular is None:
         singular = Singularities(subject.graph)
-        singular.look_at_weights(subject.captured.tensors)
+        singular.visit_weights(subject.captured.tensors)
     first: dict[str, Singularity] = {}
     for found in singular.found.values():
         first.setdefault(found.node.owner or found.node.name, found)
@@ -29,7 +29,7 @@ def _finding(rule: Rule, subject: Subject, place: str, found: Singularity) -> Fi
     share = f"{found.entries} of {found.total} entries"
     if name in _ROOTS and found.at == 0:
         why = f"the derivative of {name} is infinite at zero, and {share} of its input are zero: eps must be "
-        why += "inside the root, not after it"
+        why += "added inside the root, not after it"
         fix = "add eps inside the root: (variance + eps).sqrt(); where() or clamp() after it does not help"
     else:
         why = f"the derivative of {name} is not finite at {share} of its input (the first is {found.at:.3g})"

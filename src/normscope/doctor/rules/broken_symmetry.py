@@ -3,45 +3,45 @@
 import math
 
 from normscope.doctor.rule import Certainty, Findings, Rule, Severity, Subject, place_of
-from normscope.doctor.structure import Feed
+from normscope.doctor.structure import NormalizedLayer
 
-#: Share of eps in variance + eps from which on the symmetry counts as broken.
+#: Share of eps in variance + eps at which the symmetry counts as broken.
 SHARE = 0.05
-#: Share from which on a person should act.
+#: Share that is worth a warning.
 HALF = 0.5
 
 
-def _typical(subject: Subject, feed: Feed) -> tuple[float, Certainty, str] | None:
-    """Return the variance a normalizer divides by: the median of running ones, or the least seen in data."""
-    site = next((s for s in subject.sites() if s.node == feed.site.node), None)
+def _typical(subject: Subject, normalized: NormalizedLayer) -> tuple[float, Certainty, str] | None:
+    """Return the variance a normalizer divides by: the median running variance, or the smallest in the data."""
+    site = next((s for s in subject.sites() if s.node == normalized.site.node), None)
     if site is None:
         return None
     if site.running is not None:
         return float(site.running[1].detach().double().median()), Certainty.PROVED, "half of its channels"
     seen = subject.seen_before(site)
-    if seen is None or seen.floor is None or feed.spread.where != "inside":
+    if seen is None or seen.floor is None or normalized.spread.where != "inside":
         return None
-    return float(seen.floor.double().min()) ** 2 * feed.spread.factor, Certainty.MEASURED, "some sample"
+    return float(seen.floor.double().min()) ** 2 * normalized.spread.factor, Certainty.MEASURED, "some sample"
 
 
-def look(rule: Rule, subject: Subject) -> Findings:
+def check(rule: Rule, subject: Subject) -> Findings:
     """Yield a finding for each scale-invariant weight whose normalizer divides mostly by eps."""
-    for feed in subject.structure.feeds:
-        typical = _typical(subject, feed)
-        if typical is None or feed.layer.op is None:
+    for normalized in subject.structure.normalized_layers:
+        typical = _typical(subject, normalized)
+        site, op = normalized.site, normalized.layer.op
+        if typical is None or op is None:
             continue
         variance, certainty, where = typical
-        divisor = variance + feed.site.eps
-        part = feed.site.eps / divisor if divisor > 0 else 0.0
-        if part < SHARE or not subject.structure.is_scale_invariant(feed):
+        divisor = variance + site.eps
+        part = site.eps / divisor if divisor > 0 else 0.0
+        if part < SHARE or not subject.structure.is_scale_invariant(normalized):
             continue
-        doubled = math.sqrt(4 * (variance + feed.site.eps) / (4 * variance + feed.site.eps))
+        doubled = math.sqrt(4 * divisor / (4 * variance + site.eps))
         yield rule.finding(
-            feed.layer.op.owner,
-            f"the scale of {feed.layer.op.weight_name or feed.layer.op.owner} is not free: eps is {part:.0%} of what "
-            f"{feed.site.kind} {place_of(feed.site)} divides by at {where}; doubling the weight multiplies the output "
-            f"there by {doubled:.3g}",
-            {"share": part, "variance": variance, "eps": feed.site.eps, "doubling": doubled},
+            op.owner,
+            f"the scale of {op.weight_name or op.owner} matters: eps is {part:.0%} of what {site.kind} "
+            f"{place_of(site)} divides by in {where}; doubling the weight multiplies the output there by {doubled:.3g}",
+            {"share": part, "variance": variance, "eps": site.eps, "doubling": doubled},
             certainty=certainty,
             severity=Severity.WARNING if certainty is Certainty.PROVED and part >= HALF else Severity.INFO,
         )

@@ -1,20 +1,20 @@
-"""NS101: a bias that the next normalizer subtracts again."""
+"""NS101: a bias that the next normalizer subtracts."""
 
 import torch
 
 from normscope.doctor.rule import Certainty, Findings, Rule, Severity, Subject, place_of
-from normscope.doctor.structure import ZERO, Structure, carried, centred
+from normscope.doctor.structure import ZERO, Structure, centred, propagated
 from normscope.operators.expression import Expr, reached
 from normscope.operators.normalizer import couples_samples
 from normscope.operators.site import Site
 
 
 def cancelling_sites(subject: Subject) -> dict[str, list[tuple[Expr, list[Site]]]]:
-    """Return the biases that normalizers cancel, by name: where each is added, and the normalizers that cancel it.
+    """Return the biases that normalizers cancel, by name, with the expressions that add each and its normalizers.
 
     A bias ``b`` reaches a normalizer as ``M b`` with the linear map ``M`` between them, and is cancelled if ``M b`` is
-    constant within every group: random values in the place of ``b`` decide that for all of them. A bias that is used
-    in several places must be cancelled in each.
+    constant within every group, which is tested with random values for ``b``. A bias that is used in several places
+    must be cancelled in each.
     """
     structure = subject.structure
     uses: dict[str, list[tuple[Expr, list[Site]]]] = {}
@@ -24,7 +24,7 @@ def cancelling_sites(subject: Subject) -> dict[str, list[tuple[Expr, list[Site]]
             continue
         name = subject.parameter_name(bias, expr.op.owner)
         if name:
-            uses.setdefault(name, []).append((expr, closing_sites(structure, expr)))
+            uses.setdefault(name, []).append((expr, sites_that_cancel(structure, expr)))
     return {  # dropout leaves a bias at some entries of a group and not at others
         name: found
         for name, found in uses.items()
@@ -33,30 +33,30 @@ def cancelling_sites(subject: Subject) -> dict[str, list[tuple[Expr, list[Site]]
     }
 
 
-def closing_sites(structure: Structure, expr: Expr) -> list[Site]:
-    """Return the normalizers that cancel a bias, in order, if they do along every path to an output, else none."""
+def sites_that_cancel(structure: Structure, expr: Expr) -> list[Site]:
+    """Return the normalizers that cancel a bias, in order, if they do so on every path to an output, otherwise none."""
     outputs = {e.id for _, e in structure.program.outputs}
     met = reached([expr], lambda e: () if e.op is None else structure.parents.get(e.id, ()))
     atoms = {e.id for e in met if e.op is None}
     found = [(site, source) for site, source, atom in structure.sites() if atom.id in atoms]
     if len(found) < len(atoms) or any(e.op is not None and e.id in outputs for e in met):
-        return []  # something else sees it
+        return []  # something else reads it
     return [site for site, _ in found] if all(vanishes(expr, *pair) for pair in found) else []
 
 
 def vanishes(expr: Expr, site: Site, source: Expr) -> bool:
-    """Return whether whatever bias is added at an expression leaves nothing after the centring of a normalizer."""
+    """Return whether the centring of a normalizer cancels any bias that is added at an expression."""
     op, spread = expr.op, site.spread
     if op is None or op.bias is None or spread is None or not spread.centered:
         return False
     probe = torch.randn(op.bias.shape, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
-    arrived = carried(expr, source, probe.expand(expr.shape).clone())
+    arrived = propagated(expr, source, probe.expand(expr.shape).clone())
     size = float(arrived.abs().max()) if arrived.numel() else 0.0
-    # A bias that does not arrive is another matter.
+    # A bias that does not reach the normalizer is not cancelled by it.
     return size > 0 and float(centred(spread, arrived).abs().max()) <= ZERO * size
 
 
-def look(rule: Rule, subject: Subject) -> Findings:
+def check(rule: Rule, subject: Subject) -> Findings:
     """Yield a finding for each bias."""
     shifts = {subject.parameter_name(s.beta, s.owner) for s in subject.sites() if s.beta is not None}
     for name, uses in cancelling_sites(subject).items():
@@ -65,7 +65,7 @@ def look(rule: Rule, subject: Subject) -> Findings:
             continue
         owner, site, bias = expr.op.owner, sites[0], expr.op.bias
         largest = float(bias.detach().abs().max())
-        when = " while training" if couples_samples(site.kind) else ""
+        when = " in training" if couples_samples(site.kind) else ""
         fix = ""
         if name in shifts:
             fix = "nothing to do: the shift of a normalizer comes with its scale"
@@ -74,7 +74,7 @@ def look(rule: Rule, subject: Subject) -> Findings:
             fix += "not replace the bias"
         yield rule.finding(
             owner or name,
-            f"{name} has no effect{when}: {site.kind} {place_of(site)} subtracts it again",
+            f"{name} has no effect{when}: {site.kind} {place_of(site)} subtracts it",
             {"entries": bias.numel(), "largest": largest, "parameter": name, "normalizer": place_of(site)},
             severity=Severity.INFO if name in shifts else None,
             fix=fix,

@@ -1,16 +1,16 @@
-"""NS104: a normalizer of weights whose gain the next normalizer of activations cancels."""
+"""NS104: weight or spectral normalization whose scale the next normalizer of activations cancels."""
 
 import torch
 from torch import Tensor
 
 from normscope.doctor.rule import Certainty, Findings, Rule, Subject, layer_of, place_of
-from normscope.doctor.structure import Feed, Structure, are_normalized_alike, carried
+from normscope.doctor.structure import NormalizedLayer, Structure, are_normalized_alike, propagated
 from normscope.operators.expression import Expr
 from normscope.operators.normalizer import normalizers
 
 
-def channel_factor(layer: Expr, seed: int = 0) -> Tensor | None:
-    """Return random positive factors, one for each output channel of a layer, or ``None`` if it has no such axis."""
+def channel_factor(layer: Expr) -> Tensor | None:
+    """Return random positive factors, one for each output channel of a layer, or ``None`` if it has no channel axis."""
     op = layer.op
     if op is None or op.data.get("transposed"):
         return None
@@ -19,34 +19,35 @@ def channel_factor(layer: Expr, seed: int = 0) -> Tensor | None:
     else:
         axis = len(layer.shape) + int(op.data.get("axis", -1))
     shape = [n if i == axis else 1 for i, n in enumerate(layer.shape)]
-    return torch.rand(shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64) + 0.5
+    return torch.rand(shape, generator=torch.Generator().manual_seed(0), dtype=torch.float64) + 0.5
 
 
-def cancels(structure: Structure, feed: Feed, factor: Tensor) -> bool:
-    """Return whether a normalizer does not notice a factor on the output of a layer, eps left aside."""
-    if feed.spread.size < 2 or not structure.is_scale_invariant(feed):
+def cancels(structure: Structure, normalized: NormalizedLayer, factor: Tensor) -> bool:
+    """Return whether a normalizer cancels a factor on the output of a layer, except for eps."""
+    if normalized.spread.size < 2 or not structure.is_scale_invariant(normalized):
         return False
-    y = torch.randn(feed.layer.shape, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
-    return are_normalized_alike(feed.spread, *(carried(feed.layer, feed.source, t) for t in (y, y * factor)))
+    y = torch.randn(normalized.layer.shape, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
+    arrived = (propagated(normalized.layer, normalized.source, t) for t in (y, y * factor))
+    return are_normalized_alike(normalized.spread, *arrived)
 
 
-def look(rule: Rule, subject: Subject) -> Findings:
-    """Yield a finding for each weight or spectral normalization followed by a normalizer that undoes it."""
+def check(rule: Rule, subject: Subject) -> Findings:
+    """Yield a finding for each weight or spectral normalization followed by a normalizer that cancels it."""
     for site in subject.weight_sites():
         undone = normalizers()[site.kind].symmetry
         if undone is None or undone.shift:
             continue
-        for feed in subject.structure.feeds:
-            if feed.layer.op is None or feed.layer.op.owner != layer_of(site):
+        for normalized in subject.structure.normalized_layers:
+            if normalized.layer.op is None or normalized.layer.op.owner != layer_of(site):
                 continue
             one = torch.full((1,), 2.0, dtype=torch.float64)
-            factor = one if undone.per == "layer" else channel_factor(feed.layer)
-            if factor is not None and cancels(subject.structure, feed, factor):
-                after, layer = place_of(feed.site), layer_of(site)
+            factor = one if undone.per == "layer" else channel_factor(normalized.layer)
+            if factor is not None and cancels(subject.structure, normalized, factor):
+                after, layer = place_of(normalized.site), layer_of(site)
                 yield rule.finding(
                     layer,
-                    f"the scale that {site.kind} gives {layer or 'the layer'} is cancelled by {feed.site.kind} {after} "
-                    "while training (eps aside)",
+                    f"the scale that {site.kind} gives {layer or 'the layer'} is cancelled by {normalized.site.kind} "
+                    f"{after} in training (eps aside)",
                     {"normalizer": after, "weights": site.kind},
                 )
                 break

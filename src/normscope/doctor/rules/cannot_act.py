@@ -1,4 +1,4 @@
-"""NS103: a normalizer before a linear map it commutes with, undone by the next normalizer."""
+"""NS103: a normalizer before a linear map it commutes with, made redundant by the next normalizer."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
@@ -6,33 +6,33 @@ from dataclasses import dataclass, replace
 import torch
 
 from normscope.doctor.rule import Certainty, Findings, Rule, Subject, place_of
-from normscope.doctor.structure import Structure, are_normalized_alike, carried
+from normscope.doctor.structure import Structure, are_normalized_alike, propagated
 from normscope.operators.expression import Expr, reached
 from normscope.operators.site import Site
 
-#: Operations that leave every entry where it is, up to a factor.
+#: Operations that keep every entry in its place, up to a factor.
 _PLAIN = ("isometry", "diagonal", "contraction")
 
 
 @dataclass(frozen=True, eq=False)
-class Pair:
-    """Two normalizers, the second of which sees nothing but the first, through a linear map."""
+class NormalizerPair:
+    """Two normalizers, the second of which reads only the first, through a linear map."""
 
     first: Site
     second: Site
-    atom: Expr  #: the output of the first, before scale and shift that are not part of it
-    before: Expr  #: what the first normalizes
+    atom: Expr  #: the output of the first, before a separate scale and shift
+    before: Expr  #: the input of the first
     after: Expr  #: the output of the first
-    source: Expr  #: what the second normalizes
-    between: tuple[Expr, ...]  #: the expressions of the linear map, the second's source included
+    source: Expr  #: the input of the second
+    between: tuple[Expr, ...]  #: the expressions of the linear map, including the input of the second
 
 
-def pairs(structure: Structure, *, confined: bool = True) -> Iterator[Pair]:
-    """Yield every pair of normalizers with nothing but a linear map between them.
+def pairs(structure: Structure, *, confined: bool = True) -> Iterator[NormalizerPair]:
+    """Yield every pair of normalizers with only a linear map between them.
 
     Args:
         structure: of the network in training.
-        confined: those with no way around the second, otherwise those with one.
+        confined: whether to yield those with no path around the second, or those with one.
     """
     by_atom = {atom.id: (site, source, atom) for site, source, atom in structure.sites()}
     for second, source, _ in structure.sites():
@@ -42,52 +42,52 @@ def pairs(structure: Structure, *, confined: bool = True) -> Iterator[Pair]:
         if key not in by_atom:
             continue
         first, before, atom = by_atom[key]
-        if structure.confined(atom, second) is confined:
+        if structure.is_confined(atom, second) is confined:
             between = tuple(e for e in reached([source])[::-1] if e.op is not None)
-            yield Pair(first, second, atom, before, _end(structure, first, atom), source, between)
+            yield NormalizerPair(first, second, atom, before, _end(structure, first, atom), source, between)
 
 
-def directly(pair: Pair) -> bool:
-    """Return whether nothing but scales, shifts and views lies between two normalizers."""
+def is_direct(pair: NormalizerPair) -> bool:
+    """Return whether only scales, shifts and views lie between two normalizers."""
     return all(e.op is None or e.op.kind in _PLAIN for e in pair.between)
 
 
-def removable(subject: Subject, pair: Pair) -> bool:
-    """Return whether the second normalizer gives the same without the first, scale and shift of it included, eps aside.
+def is_first_removable(subject: Subject, pair: NormalizerPair) -> bool:
+    """Return whether the second normalizer gives the same without the first and its scale and shift, except for eps.
 
-    Both ways are computed on random numbers in float64; they agree only if the linear map between the two commutes
+    Both are computed on random numbers in float64; they agree only if the linear map between the two commutes
     with the first normalizer up to what the second removes.
     """
     structure, one, two = subject.structure, pair.first.spread, pair.second.spread
     if one is None or two is None or one.size < 2 or two.size < 2:
         return False
     if subject.drops_between(pair.first.node, pair.second.node):
-        return False  # what is dropped in training was centred before
+        return False  # the entries that dropout keeps are no longer centred
     x = torch.randn(pair.before.shape, generator=torch.Generator().manual_seed(0), dtype=torch.float64) * 3 + 1
     gain = pair.atom.atom.gain
     normalized = replace(one, eps=0.0).normalize(x) * (1.0 if gain is None else gain.double())
     own = structure.constant_part(pair.after)
-    rest = structure.constant_part(pair.source) - carried(pair.after, pair.source, own)
-    with_it = carried(pair.after, pair.source, carried(pair.atom, pair.after, normalized) + own) + rest
-    without = carried(pair.after, pair.source, x) + rest
+    rest = structure.constant_part(pair.source) - propagated(pair.after, pair.source, own)
+    with_it = propagated(pair.after, pair.source, propagated(pair.atom, pair.after, normalized) + own) + rest
+    without = propagated(pair.after, pair.source, x) + rest
     return are_normalized_alike(two, with_it, without)
 
 
 def _end(structure: Structure, site: Site, atom: Expr) -> Expr:
-    """Return the output of a normalizer: with its scale and shift, unless it is written out."""
+    """Return the output of a normalizer, with its scale and shift unless it is written by hand."""
     out = structure.program.ends[site.node][1]
     if out is not None:
         return out
-    # Written out: a centred one is centred once more after the division, which changes nothing.
+    # Written by hand: a centred normalizer is centred again after the division, which changes nothing.
     readers = structure.parents.get(atom.id, [])
     alone = len(readers) == 1 and readers[0].op is not None and readers[0].op.kind == "contraction"
     return readers[0] if alone else atom
 
 
-def look(rule: Rule, subject: Subject) -> Findings:
-    """Yield a finding for each normalizer that the next one makes superfluous, with a linear map between."""
+def check(rule: Rule, subject: Subject) -> Findings:
+    """Yield a finding for each normalizer that the next one makes redundant, with a linear map between them."""
     for pair in pairs(subject.structure):
-        if directly(pair) or not removable(subject, pair):
+        if is_direct(pair) or not is_first_removable(subject, pair):
             continue
         first, second = place_of(pair.first), place_of(pair.second)
         yield rule.finding(

@@ -1,4 +1,4 @@
-"""NS216: between two checkpoints, weights that changed without their statistics, or statistics without weights."""
+"""NS216: weights that changed between two checkpoints without their statistics, or statistics without weights."""
 
 import torch
 
@@ -6,12 +6,12 @@ from normscope.doctor.modules import batch_norms
 from normscope.doctor.rule import Certainty, Findings, Rule, Subject
 from normscope.doctor.rules.frozen_in_training import is_frozen
 
-#: Relative change of a tensor that counts.
+#: Smallest relative change of a tensor that counts.
 CHANGED = 1e-3
 
 
 def change(old: torch.Tensor, new: torch.Tensor) -> float:
-    """Return how far a tensor moved, relative to its size.
+    """Return the relative change of a tensor.
 
     >>> change(torch.ones(2), torch.tensor([1.0, 1.0]))
     0.0
@@ -21,8 +21,8 @@ def change(old: torch.Tensor, new: torch.Tensor) -> float:
     return float((b - a).norm()) / size if size else float(b.norm())
 
 
-def look(rule: Rule, subject: Subject) -> Findings:
-    """Yield BatchNorms whose buffers stayed while the weights moved, and frozen ones whose buffers moved."""
+def check(rule: Rule, subject: Subject) -> Findings:
+    """Yield BatchNorms whose buffers did not change while the weights did, and frozen ones whose buffers changed."""
     assert subject.before is not None
     old = dict(batch_norms(subject.before))
     before = dict(subject.before.named_parameters())

@@ -6,8 +6,8 @@ from normscope.doctor.rule import Certainty, Findings, Rule, Severity, Subject, 
 from normscope.doctor.rules.new_statistics import is_new, is_trained
 
 
-def look(rule: Rule, subject: Subject) -> Findings:
-    """Yield them: an error where the whole network passes through, a warning in a trained one, else a remark."""
+def check(rule: Rule, subject: Subject) -> Findings:
+    """Yield these normalizers: an error if every path passes through, a warning if trained, otherwise a remark."""
     graph = subject.graph
     users = graph.users()
     inputs = [n.name for n in graph if n.op == "input"]

@@ -1,4 +1,4 @@
-"""NS208: a normalizer that couples samples where the purpose forbids it."""
+"""NS208: a normalizer that couples samples although the purpose requires independent ones."""
 
 from torch import nn
 
@@ -12,7 +12,7 @@ _WHY = {
 }
 
 
-def look(rule: Rule, subject: Subject) -> Findings:
+def check(rule: Rule, subject: Subject) -> Findings:
     """Yield every normalizer that uses the statistics of the batch in training."""
     why = _WHY.get(subject.purpose)
     if why is None:

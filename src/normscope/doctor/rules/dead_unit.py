@@ -1,4 +1,4 @@
-"""NS601: units that never leave the flat part of their activation."""
+"""NS601: units whose input never leaves the flat part of their activation."""
 
 import math
 from collections.abc import Mapping
@@ -13,15 +13,15 @@ from normscope.graph.interpreter import call
 from normscope.graph.ir import Node, Ref
 from normscope.operators.site import Site
 
-#: Share of dead units of a layer that is a warning; and the fewest samples that say anything.
+#: Share of dead units in a layer that is worth a warning, and the fewest samples to judge by.
 SHARE, FEWEST = 0.2, 32
 _POINTS = 33
-#: By how much, relatively, an interval of one point is widened: a value that never changes is no flat activation.
+#: Relative widening of an interval of one point: a constant input does not make the activation flat.
 _AROUND = 1e-3
 
 
 def flat_on(node: Node, low: Tensor, high: Tensor) -> Tensor:
-    """Return for each interval whether an entrywise activation is constant on it, and around it if it is a point."""
+    """Return for each interval whether an elementwise activation is constant on it (around it, if it is a point)."""
     steps = torch.linspace(0, 1, _POINTS, dtype=torch.float64).unsqueeze(1)
     low, high = low.double(), high.double()
     around = torch.where(low == high, _AROUND * low.abs().clamp_min(_AROUND), 0.0)
@@ -29,15 +29,15 @@ def flat_on(node: Node, low: Tensor, high: Tensor) -> Tensor:
     first = next((a.name for a in node.args if isinstance(a, Ref)), "")
     try:
         values = call(node, {first: points}, torch.float64)
-    except (RuntimeError, LookupError, TypeError):  # it needs more than its input, or moves its entries
+    except (RuntimeError, LookupError, TypeError):  # it has other inputs, or is not elementwise
         return torch.zeros(low.shape, dtype=torch.bool)
     if not isinstance(values, Tensor) or values.shape != points.shape:
         return torch.zeros(low.shape, dtype=torch.bool)
     return (values == values[:1]).all(0)
 
 
-def look(rule: Rule, subject: Subject) -> Findings:
-    """Yield layers with units that are dead for every input by proof, then on the data."""
+def check(rule: Rule, subject: Subject) -> Findings:
+    """Yield layers with units that are provably dead for every input, then those that are dead on the data."""
     yield from _by_proof(rule, subject)
     if subject.seen is None or subject.seen.samples < FEWEST:
         return
@@ -52,7 +52,7 @@ def look(rule: Rule, subject: Subject) -> Findings:
 
 
 def _by_proof(rule: Rule, subject: Subject) -> Findings:
-    """Yield normalizers right before an activation whose scale and shift keep some channels in its flat part.
+    """Yield normalizers whose scale and shift keep some channels in the flat part of the next activation.
 
     A centred group of n entries has normalized entries of at most ``sqrt(n - 1)``, so channel c lies within
     ``beta_c +- |gamma_c| sqrt(n - 1)`` whatever the input.
@@ -77,7 +77,7 @@ def _by_proof(rule: Rule, subject: Subject) -> Findings:
 def _findings(
     rule: Rule, place: str, dead: Tensor, where: str, why: str, evidence: Mapping[str, int] | None = None, **rest: Any
 ) -> Findings:
-    """Yield the finding of one layer, if any of its units are dead."""
+    """Yield the finding for one layer, if any of its units is dead."""
     which, of = dead.nonzero().flatten().tolist(), dead.numel()
     if which:
         yield rule.finding(
@@ -90,7 +90,7 @@ def _findings(
 
 
 def _reach(site: Site) -> tuple[Tensor, Tensor] | None:
-    """Return the interval each channel after a normalizer lies in, whatever its input."""
+    """Return the interval that contains each channel after a normalizer for every input."""
     if site.gamma is None or site.beta is None or site.gamma.numel() < 2:
         return None
     gamma, beta = site.gamma.detach().double().flatten().cpu(), site.beta.detach().double().flatten().cpu()

@@ -1,4 +1,4 @@
-"""NS401: normalization parameters, gates of branches or biases in a weight decay group."""
+"""NS401: weight decay on normalization parameters, gates of branches or biases."""
 
 from dataclasses import replace
 
@@ -10,7 +10,7 @@ from normscope.graph.recognise import name_of
 
 
 def decay_of(subject: Subject) -> dict[str, float]:
-    """Return the weight decay of every parameter the optimizer has, by name."""
+    """Return the weight decay of every parameter of the optimizer, by name."""
     if subject.optimizer is None:
         return {}
     by_id = {id(p): float(g.get("weight_decay", 0.0)) for g in subject.optimizer.param_groups for p in g["params"]}
@@ -18,9 +18,9 @@ def decay_of(subject: Subject) -> dict[str, float]:
 
 
 def scales_and_shifts(subject: Subject) -> dict[str, str]:
-    """Return the parameters that are a normalizer's scale or shift, or a bias, by name, and what they are.
+    """Return the parameters that are the scale or shift of a normalizer, or a bias, by name, and what they are.
 
-    Normalizers are those the graph shows, hand-written ones too; without a graph, modules that are called norms.
+    Normalizers are those in the graph, including hand-written ones; without a graph, modules with "Norm" in their name.
     """
     found: dict[str, str] = {}
     for site in subject.sites():
@@ -42,8 +42,8 @@ def scales_and_shifts(subject: Subject) -> dict[str, str]:
 def gates(subject: Subject) -> dict[str, str]:
     """Return the parameters that scale a branch before it is added to the rest, by name, and what they are.
 
-    One number or one per channel, as it is or through an entrywise function, times what depends on the input; the
-    product is added to something else that does.
+    One number, or one per channel, perhaps through an elementwise function, multiplies a tensor that depends on the
+    input; the product is added to another such tensor.
     """
     graph, depends = subject.graph, subject.graph.moving
     found: dict[str, str] = {}
@@ -60,7 +60,7 @@ def gates(subject: Subject) -> dict[str, str]:
 
 
 def _is_added(graph: Graph, node: Node) -> bool:
-    """Return whether what a node gives is added to something else that depends on the input, perhaps moved before."""
+    """Return whether a node, perhaps after views, is added to another tensor that depends on the input."""
     users = graph.users()
     while len(users[node.name]) == 1:
         node, before = graph[users[node.name][0]], node
@@ -72,7 +72,7 @@ def _is_added(graph: Graph, node: Node) -> bool:
     return False
 
 
-#: Kinds of parameters in the order in which they are reported, with their names for many.
+#: Kinds of parameters in the order in which they are reported, and their plurals.
 _KINDS = {
     "scale of a normalizer": "scales of normalizers",
     "shift of a normalizer": "shifts of normalizers",
@@ -81,8 +81,8 @@ _KINDS = {
 }
 
 
-def look(rule: Rule, subject: Subject) -> Findings:
-    """Yield one finding with the parameters of every kind, at the first of the most important kind."""
+def check(rule: Rule, subject: Subject) -> Findings:
+    """Yield one finding for all parameters, at the first one of the most important kind."""
     decay = decay_of(subject)
     kinds: dict[str, list[str]] = {what: [] for what in _KINDS}
     for name, what in (gates(subject) | scales_and_shifts(subject)).items():

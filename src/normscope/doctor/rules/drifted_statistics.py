@@ -8,26 +8,26 @@ import torch
 from torch import Tensor, nn
 
 from normscope.doctor.modules import listed_channels
-from normscope.doctor.probe import Statistics
-from normscope.doctor.rule import Certainty, Finding, Findings, History, Rule, Subject, place_of
+from normscope.doctor.probe import ChannelStatistics
+from normscope.doctor.rule import Certainty, Finding, Findings, Rule, RunHistory, Subject, place_of
 from normscope.doctor.rules.new_statistics import are_new
+from normscope.operators.normalizer import normalizers
 from normscope.operators.site import Site
 
-#: Shift of a mean in running standard deviations, and factor of a variance, that are too much for many channels; and
-#: for a single one; and how many standard errors of the sample are allowed on top.
+#: Limits for many channels: shift of a mean in running standard deviations, factor of a variance; for a single channel;
+#: and the number of standard errors of the sample that are allowed in addition.
 SHIFT, FACTOR, ALONE, ERRORS = 0.5, 2.0, 16.0, 4.0
-#: Share of channels that are many, and that are most; and the fewest samples that say anything, unless each holds a
-#: whole image.
+#: Shares of channels that count as many and as most, and the fewest samples to judge by, unless they are images.
 MANY, MOST, FEWEST = 0.25, 0.5, 16
-#: Share of the first values that is left in running statistics which have settled.
+#: Running statistics have settled when at most this share of their initial values is left.
 FORGOTTEN = 0.05
-#: Probes of a run in a row that must agree.
+#: Consecutive probes of a run that must agree.
 PROBES = 3
 
 
 @dataclass(frozen=True)
 class Drift:
-    """How far statistics of data are from running ones."""
+    """How far the statistics of data are from running statistics."""
 
     channels: tuple[int, ...]  #: the channels that are too far
     of: int  #: how many there are
@@ -37,7 +37,7 @@ class Drift:
 
 
 def drift(
-    seen: Statistics,
+    seen: ChannelStatistics,
     running: tuple[Tensor, Tensor],
     eps: float,
     samples: int,
@@ -45,18 +45,18 @@ def drift(
     settled: bool = True,
     gamma: Tensor | None = None,
 ) -> Drift:
-    """Compare statistics of data with running ones, channel by channel, and all of them together.
+    """Compare the statistics of data with running statistics, channel by channel and as a whole.
 
     ``|m - mu| / sqrt(v + eps)`` and ``|log((s^2 + eps)/(v + eps))|``, against limits widened by four standard errors of
     a sample of this size (``1/sqrt(n)`` and ``sqrt(2/n)``; the places of one sample are not counted as independent).
     Where few channels are off, only those count that are off by a factor of :data:`ALONE`. With :data:`FEWEST` samples
     or more and statistics that have settled, the errors are those measured from sample to sample, and if all variances
     are off in one direction down to a third of that: then more than half of the channels must be off in one way.
-    A channel whose scale is zero is not looked at.
+    Channels with a scale of zero are ignored.
 
     >>> import torch
     >>> zero, one = torch.zeros(2), torch.ones(2)
-    >>> drift(Statistics(torch.tensor([0.0, 9.0]), one, zero, zero), (zero, one), 0.0, 100).channels
+    >>> drift(ChannelStatistics(torch.tensor([0.0, 9.0]), one, zero, zero), (zero, one), 0.0, 100).channels
     (1,)
     """
     shift, log, deviation = _distances(seen.mean, seen.variance, running, eps)
@@ -82,13 +82,13 @@ def drift(
 
 
 def has_settled(bn: nn.Module | None) -> bool:
-    """Return whether running statistics have forgotten their first values, as far as the layer counts its batches.
+    """Return whether running statistics have forgotten their initial values, by the number of batches counted.
 
     >>> bn = nn.BatchNorm1d(2)
-    >>> has_settled(bn)  # nothing was counted: they are new, or another's
+    >>> has_settled(bn)  # no batch was counted: they are new, or were copied
     True
     >>> _ = bn.num_batches_tracked.fill_(3)
-    >>> has_settled(bn)  # 0.9^3 of the first values is left
+    >>> has_settled(bn)  # 0.9^3 of the initial values is left
     False
     """
     counted, momentum = getattr(bn, "num_batches_tracked", None), getattr(bn, "momentum", None)
@@ -98,13 +98,13 @@ def has_settled(bn: nn.Module | None) -> bool:
 
 
 def _is_learned(module: nn.Module | None) -> bool:
-    """Return whether the mean or the deviation of a module is a parameter that learns."""
+    """Return whether the mean or the deviation of a module is a trained parameter."""
     own = [] if module is None else module.named_parameters(recurse=False)
     return any(p.requires_grad and re.search(r"mean|std|sd|sigma|dev", name) is not None for name, p in own)
 
 
-def look(rule: Rule, subject: Subject) -> Findings:
-    """Yield every normalizer whose own statistics do not match, the ones before it aside."""
+def check(rule: Rule, subject: Subject) -> Findings:
+    """Yield every normalizer whose own statistics do not match the data."""
     samples = subject.batched
     modules = dict(subject.model.named_modules())
     sites = [s for s in subject.sites() if s.running is not None]
@@ -113,23 +113,23 @@ def look(rule: Rule, subject: Subject) -> Findings:
         module = modules.get(place_of(site))
         if found is None or site.running is None or found.mean.numel() != site.running[0].numel():
             continue
-        if are_new(*site.running) or (site.kind == "standardization" and _is_learned(module)):
-            continue  # another rule's matter, or nobody's
+        if are_new(*site.running) or (not normalizers()[site.kind].estimated and _is_learned(module)):
+            continue  # NS205 reports new statistics; learned ones are not estimated
         if samples < FEWEST and not (len(site.shape) > 3 or isinstance(module, nn.BatchNorm2d | nn.BatchNorm3d)):
             continue
         if subject.calls[subject.first_path(place_of(site))] > 1:
-            continue  # statistics of several places fit none of them
+            continue  # shared by several calls, which NS213 reports
         far = drift(found, site.running, site.eps, samples, settled=has_settled(module), gamma=subject.scale_of(site))
         if far.channels:
             yield _finding(rule, subject, site, far, first=site is sites[0])
 
 
 def _finding(rule: Rule, subject: Subject, site: Site, far: Drift, *, first: bool) -> Finding:
-    """Return the finding of one normalizer, with what may be behind it."""
+    """Return the finding for one normalizer, with a likely cause."""
     every = len(far.channels) == far.of
     which = "all channels" if every else f"{len(far.channels)} of {far.of} channels ({listed_channels(far.channels)})"
     means = f"a mean is off by up to {far.shift:.3g} standard deviations"
-    widths = f"a variance {'above' if far.up else 'below'} the running one by up to a factor {far.factor:.3g}"
+    widths = f"a variance is {'above' if far.up else 'below'} the running one by up to a factor of {far.factor:.3g}"
     if first and subject.seen is not None and subject.seen.inputs:
         inside = subject.seen.inputs[0]
         cause = (
@@ -153,7 +153,7 @@ def _finding(rule: Rule, subject: Subject, site: Site, far: Drift, *, first: boo
 
 
 def channel_drift(mean: Tensor, variance: Tensor, running: tuple[Tensor, Tensor], eps: float) -> float:
-    """Return how far the middle channel is off: the larger of its shift and of the logarithm of its factor.
+    """Return the drift of the median channel: the larger of its shift and the logarithm of its factor.
 
     >>> import torch
     >>> zero, one = torch.zeros(3), torch.ones(3)
@@ -167,24 +167,24 @@ def channel_drift(mean: Tensor, variance: Tensor, running: tuple[Tensor, Tensor]
 def _distances(
     mean: Tensor, variance: Tensor, running: tuple[Tensor, Tensor], eps: float
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Return the shifts in running deviations, the logarithms of the factors, and the running deviations."""
+    """Return shifts in running standard deviations, logarithms of variance ratios, and the running deviations."""
     mu, v = (t.detach().double().flatten().cpu() for t in running)
     v = v.clamp_min(0.0) + eps
     return (mean.double().cpu() - mu).abs() / v.sqrt(), ((variance.double().cpu() + eps) / v).log(), v.sqrt()
 
 
-def over_time(rule: Rule, history: History) -> Findings:
-    """Yield the normalizers whose middle channel has been off at the last three probes."""
+def check_history(rule: Rule, history: RunHistory) -> Findings:
+    """Yield the normalizers whose median channel was off at the last three probes."""
     limit = math.log(FACTOR) + ERRORS * math.sqrt(2 / max(history.samples, 1))
-    for track in history.tracks("drift"):
-        recent = [d for s, d in zip(track.steps, track.values, strict=True) if s > 0][-PROBES:]
+    for metric in history.metrics("drift"):
+        recent = [d for s, d in zip(metric.steps, metric.values, strict=True) if s > 0][-PROBES:]
         if len(recent) == PROBES and min(recent) > limit:
             yield rule.finding(
-                track.place,
-                f"since step {track.since(limit)} its running statistics do not match those of the batch: at step "
-                f"{track.steps[-1]} half of its channels are off by {recent[-1]:.3g} or more (shift of the mean in "
+                metric.place,
+                f"since step {metric.since(limit)} its running statistics do not match those of the batch: at step "
+                f"{metric.steps[-1]} half of its channels are off by {recent[-1]:.3g} or more (shift of the mean in "
                 "standard deviations, or log of the variance ratio)",
-                {"drift": recent[-1], "limit": limit, "step": int(track.steps[-1])},
+                {"drift": recent[-1], "limit": limit, "step": int(metric.steps[-1])},
                 fix="lower the learning rate or raise momentum so that the statistics keep up, and check that the "
                 "layer is in train mode; before evaluation, estimate them again with momentum=None",
             )

@@ -1,17 +1,17 @@
 """NS215: dropout right before BatchNorm."""
 
-from normscope.doctor.neighbours import LAYERS, before
+from normscope.doctor.neighbours import LAYERS, chain_before
 from normscope.doctor.rule import Certainty, Findings, Rule, Subject, drop_rate, place_of
 from normscope.graph.recognise import name_of
 
 
-def look(rule: Rule, subject: Subject) -> Findings:
-    """Yield every BatchNorm that reads what dropout left, with nothing but activations and views between."""
+def check(rule: Rule, subject: Subject) -> Findings:
+    """Yield every BatchNorm after dropout, with only activations and views between them."""
     graph = subject.graph
     for site in subject.sites():
         if site.kind != "batch_norm":
             continue
-        for node in (graph[site.source], *before(graph, site.source)):
+        for node in (graph[site.source], *chain_before(graph, site.source)):
             rate = drop_rate(node)
             if rate > 0:
                 factor = 1 / (1 - rate) if rate < 1 else float("inf")

@@ -1,4 +1,4 @@
-"""NS302: a stabilizer too small for the precision it is used in."""
+"""NS302: eps too small for the precision it is used in."""
 
 import math
 
@@ -8,12 +8,12 @@ from normscope.doctor.rule import Certainty, Findings, Rule, Severity, Subject, 
 from normscope.doctor.rules.half_reduction import planned_graph, widened
 from normscope.operators.site import Site
 
-#: Slope at nearly equal entries that is worth a remark in float32: that of eps = 1e-10.
+#: Slope at nearly equal entries that is worth a remark in float32, that of eps = 1e-10.
 STEEP = 1e5
 
 
 def precision(subject: Subject, site: Site) -> torch.dtype:
-    """Return the dtype a normalizer's result is computed in, or that of the planned run if it is narrower."""
+    """Return the dtype in which a normalizer computes, or the planned one if it is narrower."""
     own = getattr(torch, subject.graph[site.node].dtype or "float32", torch.float32)
     if not isinstance(own, torch.dtype) or not own.is_floating_point:
         own = torch.float32
@@ -33,11 +33,11 @@ def steepest(site: Site) -> float:
     return math.inf if root == 0 else 1.0 / root
 
 
-def look(rule: Rule, subject: Subject) -> Findings:
+def check(rule: Rule, subject: Subject) -> Findings:
     """Yield a finding for each normalizer whose eps is zero, vanishes, or lets its slope overflow."""
     for site in subject.sites():
         if site.spread is None:
-            continue  # fixed statistics: what counts is the variance itself
+            continue  # fixed statistics: the variance decides, not eps
         dtype = precision(subject, site)
         information, name = torch.finfo(dtype), str(dtype).removeprefix("torch.")
         evidence: dict[str, float | int | str] = {"eps": site.eps, "dtype": name}

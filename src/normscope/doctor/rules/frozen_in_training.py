@@ -1,4 +1,4 @@
-"""NS207: a frozen BatchNorm whose running statistics still move."""
+"""NS207: a frozen BatchNorm whose running statistics still change."""
 
 from torch import nn
 
@@ -16,10 +16,10 @@ def is_frozen(module: nn.Module) -> bool:
     return bool(parameters) and not any(p.requires_grad for p in parameters)
 
 
-def look(rule: Rule, subject: Subject) -> Findings:
+def check(rule: Rule, subject: Subject) -> Findings:
     """Yield frozen BatchNorms in train mode, if anything else is trained."""
     if not any(p.requires_grad for p in subject.model.parameters()):
-        return  # the whole model is frozen, to be run: its mode is another rule's matter
+        return  # the whole model is frozen, for inference: NS204 checks its mode
     for path, bn in batch_norms(subject.model):
         if bn.training and bn.running_mean is not None and is_frozen(bn):
             yield rule.finding(

@@ -3,7 +3,7 @@
 from normscope.doctor.rule import Certainty, Findings, Rule, Severity, Subject, place_of
 
 
-def look(rule: Rule, subject: Subject) -> Findings:
+def check(rule: Rule, subject: Subject) -> Findings:
     """Yield a finding for each normalizer whose groups are too small to say anything."""
     for site in subject.sites():
         spread = site.spread

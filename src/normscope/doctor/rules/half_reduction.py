@@ -38,7 +38,7 @@ def planned_graph(subject: Subject) -> Graph | None:
     return subject.planned.graph
 
 
-def look(rule: Rule, subject: Subject) -> Findings:
+def check(rule: Rule, subject: Subject) -> Findings:
     """Yield every normalizer that is written out and does not widen its input first."""
     graph = planned_graph(subject)
     if graph is None:

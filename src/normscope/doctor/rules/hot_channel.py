@@ -1,4 +1,4 @@
-"""NS501: a channel that alone determines the constant of its layer."""
+"""NS501: a channel that alone determines the Lipschitz constant of its layer."""
 
 import math
 
@@ -9,11 +9,11 @@ from normscope.doctor.rule import Certainty, Findings, Rule, Severity, Subject, 
 from normscope.operators.expression import Expr, LinearOp, linear
 from normscope.operators.site import Site
 
-#: Factor by which the constant must fall without the channel to be reported, and to be a warning.
+#: Factors by which the constant must fall without the channel, for a remark and for a warning.
 REPORTED, SEVERE = 10.0, 100.0
-#: What is left of a channel that is taken away; the norm with it is above that without it.
+#: What is left of a channel that is removed, so that the remaining norm is not underestimated.
 LEFT = 1e-6
-#: Fewer channels are not many.
+#: Fewest channels to compare.
 FEWEST = 4
 
 
@@ -26,7 +26,7 @@ def channel_gains(site: Site) -> Tensor | None:
     return None if site.gamma is None else site.gamma.detach().double().flatten().abs()
 
 
-def look(rule: Rule, subject: Subject) -> Findings:
+def check(rule: Rule, subject: Subject) -> Findings:
     """Yield a finding for each normalizer, or layer folded with one, that one channel dominates."""
     program = subject.program
     layers = {e.id: e for e in program.layers}
@@ -54,7 +54,7 @@ def look(rule: Rule, subject: Subject) -> Findings:
 
 
 def _of_gains(gains: Tensor) -> tuple[int, float, float] | None:
-    """Return the channel with the largest gain, the factor to the next, and the gain."""
+    """Return the channel with the largest gain, its ratio to the next, and the gain."""
     top, where = gains.topk(2)
     if float(top[0]) == 0:
         return None
@@ -63,7 +63,7 @@ def _of_gains(gains: Tensor) -> tuple[int, float, float] | None:
 
 
 def _folded(subject: Subject, layer: Expr, out: Expr, gains: Tensor) -> tuple[int, float, float] | None:
-    """Return the hottest channel of a layer folded with fixed statistics, and what its removal gains for certain."""
+    """Return the leading channel of a layer folded with fixed statistics, and the certified gain of removing it."""
     op = layer.op
     if op is None:
         return None
@@ -73,7 +73,7 @@ def _folded(subject: Subject, layer: Expr, out: Expr, gains: Tensor) -> tuple[in
         return None
     channel = _of_gains(gains * rows.flatten(1).norm(dim=1))
     if channel is None or channel[1] < REPORTED:
-        return None  # a channel whose row is not longer than three times the next cannot gain that much alone
+        return None  # removing a channel whose row is not much longer than the next cannot gain that much
     axis = 1 if len(out.shape) > 1 else 0
     mask = torch.ones([n if i == axis else 1 for i, n in enumerate(out.shape)], dtype=torch.float64)
     mask.flatten()[channel[0]] = LEFT

@@ -7,7 +7,7 @@ from normscope.doctor.rule import Certainty, Findings, Rule, Subject
 _KINDS = (nn.InstanceNorm1d, nn.InstanceNorm2d, nn.InstanceNorm3d)
 
 
-def look(rule: Rule, subject: Subject) -> Findings:
+def check(rule: Rule, subject: Subject) -> Findings:
     """Yield every InstanceNorm that tracks statistics."""
     for path, module in subject.model.named_modules():
         if isinstance(module, _KINDS) and module.track_running_stats and module.running_mean is not None:

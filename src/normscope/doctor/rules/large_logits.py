@@ -1,34 +1,33 @@
 """NS507: attention logits that saturate the softmax on the data."""
 
-from normscope.doctor.rule import Certainty, Findings, History, Rule, Subject
+from normscope.doctor.rule import Certainty, Findings, Rule, RunHistory, Subject
 
-#: Distance of a logit from the middle of its row that is too large.
+#: Distance of a logit from the median of its row that is too large.
 LARGE = 100.0
 
 
-def look(rule: Rule, subject: Subject) -> Findings:
+def check(rule: Rule, subject: Subject) -> Findings:
     """Yield every attention with such logits."""
-    for name, distance in subject.probe.logits.items():
+    for name, distance in subject.observer.logits.items():
         if distance >= LARGE:
             yield rule.finding(
                 subject.graph[name].owner,
-                f"a logit is {distance:.3g} above the middle of its row on the data: the softmax picks one entry, and "
-                "gradients through it vanish",
+                f"a logit is {distance:.3g} above the median of its row on the data: the softmax selects one entry, "
+                "and its gradients vanish",
                 {"distance": distance, "samples": subject.seen.samples if subject.seen is not None else 0},
             )
 
 
-def over_time(rule: Rule, history: History) -> Findings:
-    """Yield every attention whose logits are too large now, with the step since which they are."""
-    for track in history.tracks("logit"):
-        since = track.since(LARGE)
+def check_history(rule: Rule, history: RunHistory) -> Findings:
+    """Yield every attention whose logits are too large, and since which step."""
+    for metric in history.metrics("logit"):
+        since = metric.since(LARGE)
         if since is not None:
             yield rule.finding(
-                track.place,
-                f"since step {since} a logit is {LARGE:g} or more above the middle of its row; at step "
-                f"{track.steps[-1]} it is {track.last:.3g}: the softmax picks one entry, and gradients through it "
-                "vanish",
-                {"distance": track.last, "since": since},
+                metric.place,
+                f"since step {since} a logit is {LARGE:g} or more above the median of its row; at step "
+                f"{metric.steps[-1]} it is {metric.last:.3g}: the softmax selects one entry, and its gradients vanish",
+                {"distance": metric.last, "since": since},
             )
 
 

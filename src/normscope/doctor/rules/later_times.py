@@ -13,13 +13,13 @@ from normscope.graph.ir import Graph, Node
 from normscope.graph.recognise import name_of
 from normscope.operators.site import Site
 
-#: Fewest time steps, and difference of a value that counts, relative to its size.
+#: Fewest time steps, and smallest relative difference of values that counts.
 FEWEST, CHANGED = 8, 1e-5
 _ATTENTION = ("softmax", "_softmax", "scaled_dot_product_attention")
 
 
-def look(rule: Rule, subject: Subject) -> Findings:
-    """Yield the normalizers through which alone earlier outputs depend on later inputs."""
+def check(rule: Rule, subject: Subject) -> Findings:
+    """Yield the normalizers that are the only reason why earlier outputs depend on later inputs."""
     captured = subject.captured
     if captured.graph.batch != "dynamic" or len(captured.example) != 1:
         return
@@ -39,12 +39,12 @@ def look(rule: Rule, subject: Subject) -> Findings:
 
 
 def _spans_time(site: Site, steps: int) -> bool:
-    """Return whether the groups of a normalizer may hold all time steps."""
+    """Return whether the groups of a normalizer may contain all time steps."""
     return site.spread is not None and steps in site.shape[1:] and site.spread.size % steps == 0
 
 
 def _remembers(graph: Graph, site: Site) -> bool:
-    """Return whether a layer before a normalizer mixes time steps: else nothing was meant to be causal."""
+    """Return whether a layer before a normalizer mixes time steps; otherwise the network is not meant to be causal."""
     for node in ancestors(graph, site.source):
         if name_of(node) in (*RECURRENT, *_ATTENTION):
             return True
@@ -54,10 +54,10 @@ def _remembers(graph: Graph, site: Site) -> bool:
 
 
 def _culprits(subject: Subject, x: Tensor, axis: int, over: list[Site]) -> list[Site]:
-    """Return the normalizers that let a change of the last step through to earlier ones, if nothing else does.
+    """Return the normalizers that pass a change of the last step on to earlier ones, if nothing else does.
 
-    One sample runs beside the same with another last step. Where only a normalizer changes earlier steps, its change is
-    taken back, so that the next one is seen for its own sake.
+    One sample is run together with a copy that has another last step. If a normalizer changes earlier steps, its change
+    is undone, so that the next normalizer is judged by itself.
     """
     captured, steps = subject.captured, x.shape[axis]
     other = x[:1].clone()

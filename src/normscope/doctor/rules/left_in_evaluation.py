@@ -1,15 +1,15 @@
-"""NS217: a model in evaluation mode although it is trained."""
+"""NS217: a model in evaluation mode while it is trained."""
 
 from normscope.doctor.modules import batch_norms
-from normscope.doctor.rule import Certainty, Findings, History, Rule, Severity, Subject
+from normscope.doctor.rule import Certainty, Findings, Rule, RunHistory, Severity, Subject
 from normscope.doctor.rules.frozen_in_training import is_frozen
 
-#: Probes in a row that must agree.
+#: Consecutive probes that must agree.
 PROBES = 2
 
 
-def look(rule: Rule, subject: Subject) -> Findings:
-    """Yield the first trained BatchNorm of a model in evaluation whose purpose is training: a remark."""
+def check(rule: Rule, subject: Subject) -> Findings:
+    """Yield the first trained BatchNorm of a model in evaluation mode whose purpose is training."""
     if subject.purpose != "train" or subject.model.training:
         return
     trained = [path for path, bn in batch_norms(subject.model) if not is_frozen(bn)]
@@ -22,19 +22,19 @@ def look(rule: Rule, subject: Subject) -> Findings:
         )
 
 
-def over_time(rule: Rule, history: History) -> Findings:
-    """Yield the layers that were in train mode at one probe and are in evaluation mode since another."""
-    for track in history.tracks("training"):
-        modes = [(s, v) for s, v in zip(track.steps, track.values, strict=True) if s > 0]
+def check_history(rule: Rule, history: RunHistory) -> Findings:
+    """Yield the layers that were in train mode at one probe and in evaluation mode at all later ones."""
+    for metric in history.metrics("training"):
+        modes = [(s, v) for s, v in zip(metric.steps, metric.values, strict=True) if s > 0]
         trained = max((i for i, (_, v) in enumerate(modes) if v > 0), default=-1)
         after = modes[trained + 1 :]
         if trained < 0 or len(after) < PROBES:
             continue
         since = after[0][0]
         yield rule.finding(
-            track.place,
+            metric.place,
             f"it was trained in train mode but has been in evaluation mode at every probe since step {since}: its "
-            "statistics stand still while the weights move",
+            "statistics do not change while the weights do",
             {"since": int(since)},
             severity=Severity.WARNING,
             certainty=Certainty.MEASURED,

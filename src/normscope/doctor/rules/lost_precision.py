@@ -4,7 +4,7 @@ import math
 
 import torch
 
-from normscope.doctor.precision import Loss
+from normscope.doctor.precision import PrecisionLoss
 from normscope.doctor.rule import Certainty, Finding, Findings, Rule, Severity, Subject
 from normscope.doctor.second_run import precision_run
 from normscope.graph.ir import Graph
@@ -22,16 +22,16 @@ _FIXES = {
 }
 
 
-def look(rule: Rule, subject: Subject) -> Findings:
-    """Yield weights and statistics beyond the planned precision; if there are none, the first value that is lost."""
+def check(rule: Rule, subject: Subject) -> Findings:
+    """Yield weights and statistics beyond the range of the planned precision, otherwise the first lost value."""
     planned = subject.dtype if subject.dtype in _HALF else None
     beyond = [] if planned is None else list(_beyond(rule, subject, planned))
     yield from beyond
-    if beyond or subject.broken:
+    if beyond or subject.non_finite:
         return
     wide = None
     if planned is None:
-        wide = subject.again.wide
+        wide = subject.second_run.wide
     elif subject.planned is not None:
         wide = precision_run(subject.planned, subject.batch or subject.captured.example)
     loss = None if wide is None else wide.first()
@@ -40,7 +40,7 @@ def look(rule: Rule, subject: Subject) -> Findings:
 
 
 def _beyond(rule: Rule, subject: Subject, dtype: torch.dtype) -> Findings:
-    """Yield the parameters and running statistics that are infinite in a precision."""
+    """Yield the parameters and running statistics that are infinite in another precision."""
     largest, name = torch.finfo(dtype).max, str(dtype).removeprefix("torch.")
     parameters = {n for n, _ in subject.model.named_parameters()}
     for path, tensor in named_tensors(subject.model):
@@ -62,8 +62,8 @@ def _beyond(rule: Rule, subject: Subject, dtype: torch.dtype) -> Findings:
             )
 
 
-def _finding(rule: Rule, graph: Graph, loss: Loss) -> Finding:
-    """Return the finding of the first value that is lost."""
+def _finding(rule: Rule, graph: Graph, loss: PrecisionLoss) -> Finding:
+    """Return the finding for the first lost value."""
     node = loss.node
     dtype = node.dtype or "its precision"
     off = f"the result of {name_of(node)} in {dtype} is off by {min(loss.error, 1e6):.0%} of its size"
@@ -103,14 +103,14 @@ _NORM = (
 
 RULE = Rule(
     code="NS307",
-    title="the precision is too low for the numbers",
+    title="precision too low for the values",
     certainty=Certainty.MEASURED,
     statement="E x^2 - (E x)^2 loses log10((E x)^2 / Var x) digits; float16 ends at 65504",
     why="A few samples are run in the precision of the model, or in the planned one (dtype=), and in float64. A "
     "running variance above 65504 is infinite in float16, and its channel zero; activations overflow; a variance "
     "computed as the mean of squares minus the squared mean is noise where the mean is far larger than the spread, and "
     "so is anything divided by its root.",
-    effect="the network computes something other than what it was trained for, or NaN",
+    effect="the network no longer computes the function it was trained for, or returns NaN",
     fix="compute this layer in a wider precision, or rewrite it so that nothing cancels or overflows",
     example=_NORM.format("x.pow(2).mean(-1, keepdim=True) - mean.pow(2)"),
     good=_NORM.format("(x - mean).pow(2).mean(-1, keepdim=True)"),

@@ -1,20 +1,20 @@
-"""NS212: a momentum of BatchNorm that keeps only the last batch, or never learns."""
+"""NS212: a momentum of BatchNorm that keeps mostly the last batch, or never updates."""
 
 from normscope.doctor.modules import batch_norms
 from normscope.doctor.rule import Certainty, Findings, Rule, Subject
 
-#: From here on the last batch weighs as much as all before it.
+#: With this momentum the last batch weighs as much as all before it.
 LARGE = 0.5
 
 
-def look(rule: Rule, subject: Subject) -> Findings:
+def check(rule: Rule, subject: Subject) -> Findings:
     """Yield every BatchNorm with such a momentum."""
     for path, bn in batch_norms(subject.model):
         momentum = bn.momentum
         if momentum is None or bn.running_mean is None or 0 < momentum < LARGE:
             continue
         if momentum <= 0:
-            text = f"momentum={momentum:g}: running statistics never move"
+            text = f"momentum={momentum:g}: running statistics are never updated"
             fix = "use the default 0.1; to freeze the statistics, put the layer in evaluation mode"
         else:
             text = (

@@ -4,7 +4,7 @@ from normscope.doctor.modules import batch_norms, listed_channels
 from normscope.doctor.rule import Certainty, Findings, Rule, Severity, Subject
 
 
-def look(rule: Rule, subject: Subject) -> Findings:
+def check(rule: Rule, subject: Subject) -> Findings:
     """Yield every BatchNorm with such channels."""
     for path, bn in batch_norms(subject.model):
         variance = bn.running_var

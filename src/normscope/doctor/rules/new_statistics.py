@@ -6,12 +6,12 @@ from torch import Tensor, nn
 from normscope.doctor.modules import tracked
 from normscope.doctor.rule import Certainty, Findings, Rule, Severity, Subject, place_of
 
-#: Mean, or logarithm of a variance, of data that is not that of a new layer.
+#: Mean, or logarithm of the variance, of data that does not match the initial statistics.
 OFF = 0.2
 
 
 def are_new(mean: Tensor, variance: Tensor) -> bool:
-    """Return whether running statistics are exactly those of a new layer.
+    """Return whether running statistics have exactly their initial values.
 
     >>> are_new(torch.zeros(2), torch.ones(2)), are_new(torch.zeros(2), torch.zeros(2))
     (True, False)
@@ -20,7 +20,7 @@ def are_new(mean: Tensor, variance: Tensor) -> bool:
 
 
 def is_new(bn: nn.Module) -> bool:
-    """Return whether the running statistics of a layer are those of a new one.
+    """Return whether the running statistics of a layer have their initial values.
 
     >>> is_new(nn.BatchNorm1d(2)), is_new(nn.Identity())
     (True, False)
@@ -30,7 +30,7 @@ def is_new(bn: nn.Module) -> bool:
 
 
 def is_trained(bn: nn.Module) -> bool:
-    """Return whether scale and shift are no longer those of a new layer: the shifts differ from channel to channel.
+    """Return whether scale and shift were trained, that is, the shifts differ from channel to channel.
 
     >>> bn = nn.BatchNorm1d(2)
     >>> is_trained(bn)
@@ -40,9 +40,9 @@ def is_trained(bn: nn.Module) -> bool:
     True
     """
     shift, scale = getattr(bn, "bias", None), getattr(bn, "weight", None)
-    # Some recipes draw the scales at random; none draws the shifts.
+    # Some recipes initialize scales at random, but none does so with shifts.
     moved = [shift if isinstance(shift, Tensor) else scale]
-    if moved == [None]:  # a layer written by hand, which calls them otherwise
+    if moved == [None]:  # a layer written by hand, with other names
         moved = [p for p in bn.parameters(recurse=False) if p.ndim == 1]
     with torch.no_grad():
         return bool(moved) and all(
@@ -50,7 +50,7 @@ def is_trained(bn: nn.Module) -> bool:
         )
 
 
-def look(rule: Rule, subject: Subject) -> Findings:
+def check(rule: Rule, subject: Subject) -> Findings:
     """Yield every layer whose statistics are new, as a whole or one of the two, although the layer is not."""
     modules = list(tracked(subject.model))
     new = [are_new(mean, variance) for *_, mean, variance in modules]
@@ -86,7 +86,7 @@ def look(rule: Rule, subject: Subject) -> Findings:
         elif subject.optimizer is not None and any(subject.optimizer.state.values()):
             because = "the optimizer has taken steps"
         called = not subject.has("program") or any(place_of(s) == path for s in subject.sites())
-        if because and called and _misses(subject, path):
+        if because and called and _data_differs(subject, path):
             yield rule.finding(
                 path,
                 "running statistics still have their initial values (mean 0, variance 1, no batch counted), but "
@@ -134,7 +134,7 @@ def _half_new(mean: Tensor, variance: Tensor) -> str:
     return ""
 
 
-def _misses(subject: Subject, path: str) -> bool:
+def _data_differs(subject: Subject, path: str) -> bool:
     """Return whether the data, if there is any, has another mean or variance than a new layer."""
     for site in subject.sites():
         seen = subject.batch_statistics.get(site.node) if place_of(site) == path else None

@@ -1,40 +1,40 @@
 """NS106: a normalizer right before the output."""
 
-from normscope.doctor.neighbours import LAYERS, before, behind
+from normscope.doctor.neighbours import LAYERS, chain_before, skip_back
 from normscope.doctor.rule import Certainty, Findings, Rule, Subject, place_of
 from normscope.graph.ir import Ref
 from normscope.graph.recognise import name_of
 
-#: An output of more entries may be an embedding, which many networks normalize.
+#: Larger outputs may be embeddings, which many networks normalize.
 FEW = 16
-#: Fewer layers are a part of a network, not one.
+#: With fewer layers, a model is part of a network.
 FEWEST = 2
-#: Operations that end a network after its logits.
+#: Operations that may follow the logits.
 _ENDINGS = (
     "sigmoid", "softmax", "_softmax", "log_softmax", "_log_softmax", "tanh", "squeeze", "view", "flatten", "reshape",
     "clone", "contiguous", "detach", "alias", "mul", "add",
 )  # fmt: skip
 
-#: Operations between a layer and its normalizer that change nothing about it.
+#: Operations that may stand between a layer and its normalizer.
 _PASSING = ("view", "reshape", "flatten", "squeeze", "clone", "contiguous", "dropout", "to", "transpose", "permute")
 
 
-def look(rule: Rule, subject: Subject) -> Findings:
-    """Yield the normalizers behind which nothing but an ending comes, if the output is too small for an embedding."""
+def check(rule: Rule, subject: Subject) -> Findings:
+    """Yield the normalizers at the end of the network, if the output is too small for an embedding."""
     if len(subject.program.layers) < FEWEST:
         return
     graph = subject.graph
     sites = {s.node: s for s in subject.sites()}
     ends = [a.name for n in graph if n.op == "output" for a in n.args if isinstance(a, Ref)]
     for end in ends:
-        for node in (graph[end], *before(graph, end)):
+        for node in (graph[end], *chain_before(graph, end)):
             site = sites.get(node.name)
             if site is not None:
                 axis = 1 if site.kind == "batch_norm" else len(site.shape) - 1
                 plain = site.kind == "batch_norm" or len(site.shape) == 2
                 few = plain and site.kind in ("batch_norm", "layer_norm", "rms_norm") and site.shape[axis] <= FEW
-                # Pooled features and residual sums are no outputs of a head.
-                if few and name_of(behind(graph, site.source, _PASSING)) in LAYERS:
+                # Pooled features and residual sums are not outputs of a head.
+                if few and name_of(skip_back(graph, site.source, _PASSING)) in LAYERS:
                     yield rule.finding(
                         place_of(site),
                         f"{site.kind} is the last layer: it fixes the mean and variance of the {site.shape[axis]} "

@@ -4,9 +4,9 @@ from normscope.core.errors import listed
 from normscope.doctor.rule import NET, Certainty, Finding, Findings, Rule, Severity, Subject
 
 
-def look(rule: Rule, subject: Subject) -> Findings:
-    """Yield why there is no graph."""
-    if subject.moved:
+def check(rule: Rule, subject: Subject) -> Findings:
+    """Yield the reason why there is no graph."""
+    if subject.changed_state:
         yield _stateful(rule, subject)
     elif subject.random_at:
         text = "it draws random numbers in evaluation mode: two runs on one input differ; only the modules were checked"
@@ -26,12 +26,12 @@ def look(rule: Rule, subject: Subject) -> Findings:
 
 
 def _stateful(rule: Rule, subject: Subject) -> Finding:
-    """Return the finding of a forward pass that changes what it depends on, at the module that holds it."""
+    """Return the finding for a forward pass that changes the state it depends on, at the module that holds it."""
     modules = dict(subject.model.named_modules())
-    owners = (name.rpartition(".")[0] for name in subject.moved)
+    owners = (name.rpartition(".")[0] for name in subject.changed_state)
     place = next((path for path in owners if path in modules), "")
-    parameters = [name for name in subject.moved if name in subject.parameters]
-    others = [name for name in subject.moved if name not in subject.parameters]
+    parameters = [name for name in subject.changed_state if name in subject.parameters]
+    others = [name for name in subject.changed_state if name not in subject.parameters]
     verbs = {"overwrites": parameters, "changes": others}
     changed = " and ".join(f"{verb} {listed(names)}" for verb, names in verbs.items() if names)
     when = "initialize from data" if parameters else "change state"
@@ -40,7 +40,7 @@ def _stateful(rule: Rule, subject: Subject) -> Finding:
         place,
         f"a forward pass in evaluation mode {changed}, and the output depends on it: the first batch after loading "
         "determines what the network computes, so only the modules were checked",
-        {"changed": ", ".join(subject.moved)},
+        {"changed": ", ".join(subject.changed_state)},
         severity=Severity.ERROR if parameters else None,
         fix=f"{when} in train mode only{flag}, so that a checkpoint contains it",
     )

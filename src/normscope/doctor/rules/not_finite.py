@@ -1,26 +1,26 @@
-"""NS002: weights, or values on the data, that are not finite numbers."""
+"""NS002: weights, or values on the data, that are not finite."""
 
-from normscope.doctor.rule import Certainty, Findings, History, Rule, Severity, Subject
-
-
-def look(rule: Rule, subject: Subject) -> Findings:
-    """Yield what is not a number."""
-    if subject.broken:
-        yield rule.finding(subject.broken_at, " ".join(subject.broken.split()), fix=subject.broken_fix)
+from normscope.doctor.rule import Certainty, Findings, Rule, RunHistory, Severity, Subject
 
 
-def over_time(rule: Rule, history: History) -> Findings:
-    """Yield the first layer, and the first step, at which something is not a number."""
-    tracks = [t for t in history.tracks("not_finite") if max(t.values) > 0]
-    if tracks:
-        begun = [next(s for s, n in zip(t.steps, t.values, strict=True) if n > 0) for t in tracks]
+def check(rule: Rule, subject: Subject) -> Findings:
+    """Yield what is not finite."""
+    if subject.non_finite:
+        yield rule.finding(subject.non_finite_at, " ".join(subject.non_finite.split()), fix=subject.non_finite_fix)
+
+
+def check_history(rule: Rule, history: RunHistory) -> Findings:
+    """Yield the first layer that is not finite, and since which step."""
+    metrics = [t for t in history.metrics("not_finite") if max(t.values) > 0]
+    if metrics:
+        begun = [next(s for s, n in zip(t.steps, t.values, strict=True) if n > 0) for t in metrics]
         step = min(begun)
-        first = tracks[begun.index(step)]
+        first = metrics[begun.index(step)]
         text = f"at step {step} it is the first layer with NaN or infinite values"
         evidence = {"step": int(step), "entries": max(first.values)}
         yield rule.finding(first.place, text, evidence, certainty=Certainty.MEASURED)
         return
-    lost = history.first_broken("train")
+    lost = history.first_non_finite("train")
     if lost is not None:
         text = f"at step {lost.steps[0]} it is {lost.values[0]}, with finite weights at the probes"
         yield rule.finding(f"train/{lost.place}", text, {"step": int(lost.steps[0])}, certainty=Certainty.MEASURED)

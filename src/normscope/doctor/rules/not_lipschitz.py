@@ -1,4 +1,4 @@
-"""NS504: parts that are not Lipschitz."""
+"""NS504: operations without a Lipschitz constant."""
 
 import math
 
@@ -7,8 +7,8 @@ from normscope.doctor.rules.unbounded_attention import attentions
 from normscope.operators.nonlinear import Opaque
 
 
-def look(rule: Rule, subject: Subject) -> Findings:
-    """Yield operations known not to be Lipschitz, then those that are not on all inputs, each kind once."""
+def check(rule: Rule, subject: Subject) -> Findings:
+    """Yield operations known not to be Lipschitz, then those without a constant on all inputs, each kind once."""
     program = subject.program
     broken: dict[str, dict[str, str]] = {}
     for atom in program.opaque:
@@ -22,9 +22,9 @@ def look(rule: Rule, subject: Subject) -> Findings:
         text = f"{', '.join(ops)} ({where}) is not Lipschitz: {broken[owners[0]][ops[0]]}"
         yield rule.finding(owners[0], text, {"places": len(owners), "operations": ", ".join(ops)})
     attended = {id(attention) for attention, _ in attentions(subject)}
-    lipschitz = subject.everywhere.lipschitz
+    lipschitz = subject.on_all_inputs.lipschitz
     for atom in program.atoms:
-        lipschitz(atom)  # in order, so that nothing recurses deeply
+        lipschitz(atom)  # in order, which avoids deep recursion
     first: dict[str, tuple[str, int]] = {}
     for atom in program.atoms:
         part = atom.atom

@@ -1,4 +1,4 @@
-"""NS608: a module that is called a normalizer but whose output is not normalized."""
+"""NS608: a module that is named a normalizer but does not normalize."""
 
 import itertools
 import re
@@ -13,6 +13,7 @@ from normscope.doctor.rule import Certainty, Findings, Rule, Subject
 from normscope.graph.interpreter import run
 from normscope.graph.ir import Graph, Node
 from normscope.graph.recognise import name_of
+from normscope.operators.normalizer import normalizers
 
 _CALLED = re.compile(r"norm|standardi|whiten|z_?score", re.IGNORECASE)
 _PATH = re.compile(r"norm|standardi|whiten|z_?score|^(bn|ln|gn)\d*$", re.IGNORECASE)
@@ -20,19 +21,19 @@ _INVERSE = re.compile(r"(?:^|_)(?:de|un|inv|inverse)_?(?:norm|standardi|whiten)|
 _REDUCTIONS = ("mean", "var", "std", "var_mean", "std_mean", "sum", "linalg_vector_norm", "norm", "amax", "amin")
 _STATISTICS = re.compile(r"mean|std|var|sigma|deviation", re.IGNORECASE)
 _SAME = ("to", "_to_copy", "contiguous", "clone", "view", "reshape", "permute", "transpose", "flatten", "type_as")
-#: Root mean squares of a normalized tensor lie within this factor of one; norms that are equal vary by this share of
-#: what the entries do; and means of this share of the size are zero.
+#: The root mean square of a normalized tensor is within this factor of one; norms are equal if they vary by this share
+#: of what the entries do; means are zero up to this share of the size.
 FAR, EQUAL, ZERO = 3.0, 1e-2, 0.05
 
 
 def candidates(subject: Subject) -> Iterator[tuple[str, list[Node]]]:
-    """Yield the modules that are called normalizers, reduce or hold statistics, and are not known to normalize.
+    """Yield the modules that are named normalizers, use statistics, and are not recognized as normalizers.
 
     Yields:
-        The name of the graph node that gives the result of one, its own scale and shift undone, and all its nodes.
+        The graph node of the output of a module, before its scale and shift, and all its nodes.
     """
     graph, depends, users = subject.graph, subject.graph.moving, subject.graph.users()
-    known = {s.owner for s in subject.sites() if s.kind != "switch_norm"}
+    known = {s.owner for s in subject.sites() if normalizers()[s.kind].verified}
     owned: dict[str, list[Node]] = {}
     for node in graph:
         if node.owner:
@@ -53,7 +54,7 @@ def candidates(subject: Subject) -> Iterator[tuple[str, list[Node]]]:
 
 
 def _has_statistics(graph: Graph, nodes: list[Node]) -> bool:
-    """Return whether some nodes reduce what depends on the input, or read a buffer that is called a statistic."""
+    """Return whether some nodes reduce a tensor that depends on the input, or read a buffer named like a statistic."""
     for node in nodes:
         if name_of(node) in _REDUCTIONS and any(n in graph.moving for n in node.inputs()):
             return True
@@ -63,7 +64,7 @@ def _has_statistics(graph: Graph, nodes: list[Node]) -> bool:
 
 
 def _without_affine(graph: Graph, node: Node) -> Node:
-    """Return the node before scales and shifts that are made of parameters."""
+    """Return the node before a learned scale and shift."""
     back = reads(graph)
     while True:
         sources = [n for n in node.inputs() if n in graph.moving]
@@ -76,11 +77,11 @@ def _without_affine(graph: Graph, node: Node) -> Node:
 
 
 def is_normalized(z: Tensor, *, divides: bool) -> bool:
-    """Return whether a tensor is normalized along some of its axes, samples along the first.
+    """Return whether a tensor is normalized along some of its axes; samples are along the first.
 
-    Whatever the axes, what has mean zero and variance one in every group, or mean square one, has mean square one as a
-    whole. Else its norms along some axes are all equal, it fills the range from -1 to 1, or, where nothing is divided,
-    its means are zero.
+    Whatever the axes, a tensor with variance or mean square one in every group has mean square one as a whole.
+    Otherwise its norms along some axes are all equal, it fills the range from -1 to 1, or, if there is no division, its
+    means are zero.
 
     >>> is_normalized(torch.randn(64, 8), divides=True), is_normalized(9 * torch.randn(64, 8), divides=True)
     (True, False)
@@ -103,7 +104,7 @@ def is_normalized(z: Tensor, *, divides: bool) -> bool:
     return False
 
 
-def look(rule: Rule, subject: Subject) -> Findings:
+def check(rule: Rule, subject: Subject) -> Findings:
     """Yield the modules whose output on the data is not normalized."""
     yield from _sums_for_means(rule, subject)
     found = dict(candidates(subject))
@@ -132,7 +133,7 @@ def look(rule: Rule, subject: Subject) -> Findings:
 
 
 def _sums_for_means(rule: Rule, subject: Subject) -> Findings:
-    """Yield what is called a root mean square normalizer and makes vectors of length one."""
+    """Yield modules named RMSNorm that scale vectors to length one."""
     for site in subject.sites():
         if site.kind != "l2_norm" or site.spread is None:
             continue

@@ -1,4 +1,4 @@
-"""NS403: normalization parameters that no optimizer moves."""
+"""NS403: normalization parameters that no optimizer updates."""
 
 from collections.abc import Iterator
 
@@ -11,8 +11,8 @@ from normscope.graph.recognise import name_of
 from normscope.operators.site import Site
 
 
-def look(rule: Rule, subject: Subject) -> Findings:
-    """Yield normalizers whose parameters ask for a gradient and never move, though those around them do."""
+def check(rule: Rule, subject: Subject) -> Findings:
+    """Yield normalizers whose parameters require a gradient but are never updated, while those around them are."""
     if subject.optimizer is None:
         return
     rates = {id(p): float(g["lr"]) for g in subject.optimizer.param_groups for p in g["params"]}
@@ -27,7 +27,7 @@ def look(rule: Rule, subject: Subject) -> Findings:
             yield rule.finding(
                 path,
                 f"the parameters of this {type(module).__name__} are in no group of the optimizer, while those of its "
-                "neighbours are: they never move",
+                "neighbours are: they are never updated",
                 {"parameters": sum(p.numel() for p in own)},
             )
     yield from _standing(rule, subject, rates)
@@ -35,7 +35,7 @@ def look(rule: Rule, subject: Subject) -> Findings:
 
 
 def _standing(rule: Rule, subject: Subject, rates: dict[int, float]) -> Findings:
-    """Yield scales and shifts in a group of rate zero, where weights around them are in one that moves."""
+    """Yield scales and shifts with a learning rate of zero, if the weights around them have another one."""
     model, found = subject.model, dict[str, list[str]]()
     for name, what in scales_and_shifts(subject).items():
         if what != "bias" and subject.parameters[name].requires_grad and rates.get(id(subject.parameters[name])) == 0:
@@ -47,7 +47,7 @@ def _standing(rule: Rule, subject: Subject, rates: dict[int, float]) -> Findings
             yield rule.finding(
                 path,
                 f"the learning rate of {' and '.join(names)} is 0, that of weights around it {around:g}: "
-                f"{'it never moves' if len(names) == 1 else 'they never move'}",
+                f"{'it is' if len(names) == 1 else 'they are'} never updated",
                 {"parameters": len(names), "rate": around},
                 fix="give the group of these parameters a learning rate; after a warm-up, check that every group gets "
                 "its own rate back",
@@ -55,7 +55,7 @@ def _standing(rule: Rule, subject: Subject, rates: dict[int, float]) -> Findings
 
 
 def _frozen_lengths(rule: Rule, subject: Subject, rates: dict[int, float]) -> Findings:
-    """Yield weight normalizations whose directions train and whose lengths, which differ, cannot."""
+    """Yield weight normalizations whose directions are trained but whose lengths, which differ, are not."""
     for site in subject.weight_sites():
         direction = subject.parameters.get(site.source) if site.kind == "weight_norm" else None
         if direction is None or not direction.requires_grad or not rates.get(id(direction)):
@@ -64,7 +64,7 @@ def _frozen_lengths(rule: Rule, subject: Subject, rates: dict[int, float]) -> Fi
             learns = length.requires_grad and bool(rates.get(id(length)))
             flat = length.detach().flatten()
             if learns or flat.numel() < 2 or bool((flat == flat[0]).all()):
-                continue  # all of one length is a choice
+                continue  # equal lengths are taken to be intended
             yield rule.finding(
                 layer_of(site),
                 f"the lengths {name} of this weight normalization are not trained, but its directions are: the layer "
@@ -89,7 +89,7 @@ def _lengths(subject: Subject, site: Site) -> Iterator[tuple[str, Tensor]]:
 
 RULE = Rule(
     code="NS403",
-    title="scale, shift or length that no optimizer moves",
+    title="scale, shift or length that no optimizer updates",
     certainty=Certainty.PROVED,
     why="An optimizer holds the parameters it was built with. A layer that is replaced afterwards (converted, pruned, "
     "wrapped) brings new ones, and groups made by name miss some. A group whose learning rate a schedule left at zero "

@@ -3,13 +3,13 @@
 from normscope.doctor.rule import NET, Certainty, Findings, Rule, Severity, Subject
 
 
-def look(rule: Rule, subject: Subject) -> Findings:
-    """Yield each kind of operation once, at its first place."""
+def check(rule: Rule, subject: Subject) -> Findings:
+    """Yield each kind of operation once, at its first use."""
     unknown = [a.atom for a in subject.program.opaque if not a.atom.known]
     for op in dict.fromkeys(r.op for r in unknown):
         places = [r for r in unknown if r.op == op]
         reason = " ".join(places[0].reason.split())
-        text = f"{op} is not understood ({len(places)} uses), so nothing is certified through it: {reason}"
+        text = f"there is no rule for {op} ({len(places)} uses), so no bound passes through it: {reason}"
         yield rule.finding(places[0].owner, text, {"uses": len(places), "operation": op})
 
 

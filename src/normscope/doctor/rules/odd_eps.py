@@ -7,12 +7,12 @@ from normscope.doctor.modules import role
 from normscope.doctor.rule import Certainty, Findings, Rule, Severity, Subject, place_of
 from normscope.operators.site import Site
 
-#: Fewest siblings, share of them that must agree, and factor that is a difference.
+#: Fewest siblings, share of them that must agree, and smallest ratio that counts as a difference.
 SIBLINGS, SHARE, FACTOR = 3, 0.6, 2.0
 
 
 def odd_ones(sites: list[Site]) -> Iterator[tuple[Site, float]]:
-    """Yield the sites whose eps differs from that of most, with theirs."""
+    """Yield the sites whose eps differs from the most common one, and that one."""
     eps = Counter(s.eps for s in sites)
     usual, times = eps.most_common(1)[0]
     if len(sites) < SIBLINGS or times < SHARE * len(sites) or times == len(sites):
@@ -23,8 +23,8 @@ def odd_ones(sites: list[Site]) -> Iterator[tuple[Site, float]]:
             yield site, usual
 
 
-def look(rule: Rule, subject: Subject) -> Findings:
-    """Yield such normalizers among those at equal places of equal blocks, then single ones among all of a kind."""
+def check(rule: Rule, subject: Subject) -> Findings:
+    """Yield such normalizers among those at equal positions of equal blocks, then among all of a kind."""
     sites = list({place_of(s): s for s in subject.sites()}.values())
     reported: set[str] = set()
     by_role: dict[tuple[str, str], list[Site]] = {}
@@ -46,7 +46,7 @@ def look(rule: Rule, subject: Subject) -> Findings:
 
 RULE = Rule(
     code="NS304",
-    title="one eps unlike the others",
+    title="eps differs from that of similar layers",
     certainty=Certainty.LIKELY,
     why="Layers at the same position of equal blocks have the same eps. One that differs was built on another code "
     "path, or its checkpoint was trained with another value: 1e-5 instead of 1e-6 is enough to change what a language "

@@ -1,4 +1,4 @@
-"""NS607: a weight with the same direction but another length than at an earlier checkpoint."""
+"""NS607: a weight with the same direction as at an earlier checkpoint but a different length."""
 
 import math
 
@@ -7,12 +7,12 @@ from torch import Tensor
 from normscope.doctor.rule import Certainty, Findings, Rule, Subject, layer_of
 from normscope.operators.normalizer import acts_on_weights
 
-#: Cosine of rows that have the same direction, and factor of a length that is another.
+#: Cosine of rows with the same direction, and smallest ratio of lengths that counts as a difference.
 ALONG, OTHER = 1 - 1e-6, 1.05
 
 
 def factors(old: Tensor, new: Tensor) -> Tensor | None:
-    """Return the factor of each row's length if no row was turned, else nothing; rows of zeros are left out.
+    """Return the ratio of the lengths of each row if no row has turned, otherwise ``None``; zero rows are left out.
 
     >>> import torch
     >>> factors(torch.eye(2), torch.diag(torch.tensor([2.0, -3.0]))).tolist()
@@ -27,8 +27,8 @@ def factors(old: Tensor, new: Tensor) -> Tensor | None:
     return lengths[1][kept] / lengths[0][kept] if bool((cosine >= ALONG).all()) else None
 
 
-def look(rule: Rule, subject: Subject) -> Findings:
-    """Yield layers whose weight is as long as another factor makes it."""
+def check(rule: Rule, subject: Subject) -> Findings:
+    """Yield layers whose weight differs from the earlier one only in its length."""
     earlier = subject.earlier
     if not earlier.differs:
         return
@@ -39,7 +39,7 @@ def look(rule: Rule, subject: Subject) -> Findings:
         if new is None or new.shape != old.shape:
             continue
         found = factors(old, new)
-        if found is None:  # transposed convolutions hold their outputs along the second axis
+        if found is None:  # transposed convolutions have their outputs along the second axis
             found = factors(old.transpose(0, 1), new.transpose(0, 1))
         if found is None or float(found.log().abs().max()) <= math.log(OTHER):
             continue
@@ -57,12 +57,12 @@ def look(rule: Rule, subject: Subject) -> Findings:
 
 RULE = Rule(
     code="NS607",
-    title="weight with the same direction and another length",
+    title="weight with the same direction but a different length",
     certainty=Certainty.PROVED,
     why="Training turns a weight; only a factor changes its length and nothing else. Removing spectral or weight "
-    "normalization must leave the normalized weight: the raw one has another length. A lost g, or a normalizer folded "
-    "twice or folded without being removed, looks the same. Nothing is reported if the outputs are unchanged.",
-    effect="the network computes something other than the trained one",
+    "normalization must leave the normalized weight: the raw one has a different length. A lost g, or a normalizer "
+    "folded twice or folded without being removed, looks the same. Nothing is reported if the outputs are unchanged.",
+    effect="the network no longer computes the function it was trained for",
     fix="store the weight the layer computed with: remove_parametrizations(layer, 'weight', leave_parametrized=True), "
     "or fold once",
     example="import copy\n\n"

@@ -3,11 +3,11 @@
 from normscope.doctor.modules import listed_channels
 from normscope.doctor.rule import Certainty, Findings, Rule, Subject
 
-#: Factor to the median row that is too much, and fewest rows that have a median.
+#: Ratio to the median row that is too large, and fewest rows to compare.
 FACTOR, FEWEST = 100.0, 3
 
 
-def look(rule: Rule, subject: Subject) -> Findings:
+def check(rule: Rule, subject: Subject) -> Findings:
     """Yield the layers with such rows."""
     for layer in subject.program.layers:
         op = layer.op

@@ -5,16 +5,16 @@ from torch import Tensor
 
 from normscope.doctor.rule import Certainty, Findings, Rule, Subject, place_of
 
-#: Share of padding that matters, share of leading blanks that speaks against padding, and fewest samples.
+#: Share of padding that matters, share of leading blanks above which it is not padding, and fewest samples.
 SHARE, LEADING, FEWEST = 0.05, 0.02, 8
-#: Normalizers whose statistics run over places.
+#: Normalizers with statistics over positions.
 _OVER_PLACES = ("batch_norm", "instance_norm")
 
 
 def padded_share(x: Tensor) -> float:
-    """Return which share of a batch is padding: a constant tail of sequences of different length.
+    """Return the share of a batch that is padding: a constant tail of sequences of different length.
 
-    Zeros of real numbers along some axis, or a repeated id, that fill the end of most samples and not their beginning.
+    Padding is zeros along some axis, or a repeated token id, at the end of most samples and not at their beginning.
 
     >>> x = torch.ones(8, 4)
     >>> for i in range(8):
@@ -38,14 +38,14 @@ def padded_share(x: Tensor) -> float:
     return best
 
 
-def look(rule: Rule, subject: Subject) -> Findings:
-    """Yield every normalizer over places of padded data."""
+def check(rule: Rule, subject: Subject) -> Findings:
+    """Yield every normalizer with statistics over positions of padded data."""
     batch = subject.batch or []
     inputs = [t for t in batch if t.ndim > 1 and t.shape[0] >= FEWEST and t.shape[-1] > 1]
     share = max((padded_share(t) for t in inputs), default=0.0)
     if share < SHARE:
         return
-    # A program holds one sample, or the whole example; more rows than samples are places of sequences.
+    # More rows than samples in the example are positions of sequences.
     samples = max(t.shape[0] for t in subject.captured.example if t.ndim)
     for site in subject.sites():
         if site.kind in _OVER_PLACES and (len(site.shape) > 2 or site.shape[0] > samples):

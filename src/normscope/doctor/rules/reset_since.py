@@ -10,14 +10,14 @@ from normscope.doctor.rules.new_statistics import are_new
 from normscope.operators.normalizer import acts_on_weights
 from normscope.operators.site import Site
 
-#: Factor of eps that is another eps.
+#: Smallest ratio of two eps that counts as a change.
 OTHER = 1.5
 
 
-def look(rule: Rule, subject: Subject) -> Findings:
-    """Yield normalizers whose scale, shift or statistics are those of a new one again, or whose eps is another."""
+def check(rule: Rule, subject: Subject) -> Findings:
+    """Yield normalizers whose scale, shift or statistics have their initial values again, or whose eps changed."""
     if not subject.earlier.differs:
-        return  # what was folded into a layer beside it is not lost
+        return  # the values were folded into another layer
     old = _by_place([s for s in subject.earlier.sites if not acts_on_weights(s)])
     for place, sites in _by_place(subject.sites()).items():
         for was, site in zip(old.get(place, ()), sites, strict=False):
@@ -32,7 +32,7 @@ def look(rule: Rule, subject: Subject) -> Findings:
 
 
 def _by_place(sites: list[Site]) -> dict[str, list[Site]]:
-    """Return normalizers by their places, in the order of their calls."""
+    """Return normalizers by place, in the order of their calls."""
     found: dict[str, list[Site]] = {}
     for site in sites:
         found.setdefault(place_of(site), []).append(site)
@@ -40,7 +40,7 @@ def _by_place(sites: list[Site]) -> dict[str, list[Site]]:
 
 
 def _lost(was: Site, site: Site) -> Iterator[str]:
-    """Yield what a normalizer lost, in words."""
+    """Yield descriptions of what a normalizer lost."""
     if not _is(was.gamma, 1.0) and _is(site.gamma, 1.0):
         yield "its scale was reset to one"
     if not _is(was.beta, 0.0) and _is(site.beta, 0.0):
@@ -52,7 +52,7 @@ def _lost(was: Site, site: Site) -> Iterator[str]:
 
 
 def _is(value: Tensor | None, first: float) -> bool:
-    """Return whether a scale or shift is that of a new layer, or is not there."""
+    """Return whether a scale or shift has its initial value or does not exist."""
     return value is None or bool((value.detach() == torch.tensor(first, dtype=value.dtype)).all())
 
 
@@ -64,7 +64,7 @@ RULE = Rule(
     "of zero or new statistics where there were others, or another framework's eps. Every shape fits, so there is no "
     "error. Comparing with an earlier checkpoint shows it. Nothing is reported if the outputs are unchanged: then the "
     "values were folded into another layer.",
-    effect="the network computes something other than the trained one",
+    effect="the network no longer computes the function it was trained for",
     fix="copy every parameter, buffer and eps of the normalizer from the earlier checkpoint, and compare outputs",
     example="import copy\n\n"
     "model = nn.Sequential(nn.Linear(8, 8), nn.LayerNorm(8), nn.Linear(8, 2))\n"

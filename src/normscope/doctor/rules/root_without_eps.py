@@ -9,12 +9,12 @@ from normscope.graph.recognise import name_of
 _SAME = ("to", "_to_copy", "clone", "contiguous", "expand", "unsqueeze", "alias", "detach")
 _STABILIZERS = ("add", "clamp", "clamp_min", "maximum")
 _SQUARES = ("pow", "square", "mul")
-#: Least divisor, relative to the middle one and absolute, that is far from zero.
+#: Smallest divisor, relative to the median and absolute, that is far from zero.
 FAR, LEAST = 1e-3, 1e-12
 
 
 def _through(graph: Graph, ref: object) -> Node | None:
-    """Return the node behind a reference, casts and repetitions aside."""
+    """Return the node of a reference, before casts and expansions."""
     while isinstance(ref, Ref):
         node = graph[ref.name]
         if name_of(node) not in _SAME or not node.args:
@@ -27,7 +27,7 @@ def bare_roots(graph: Graph) -> Iterator[tuple[Node, Node, bool]]:
     """Yield quotients by a root of a sum of squares with nothing added inside it.
 
     Yields:
-        The quotient, the root, and whether something is added behind the root. The derivative of a root at zero is
+        The quotient, the root, and whether something is added after the root. The derivative of a root at zero is
         infinite; torch defines those of a norm and a standard deviation to be zero, so there only the quotient counts.
     """
     depends = graph.moving
@@ -46,7 +46,7 @@ def bare_roots(graph: Graph) -> Iterator[tuple[Node, Node, bool]]:
 
 
 def _is_bare(graph: Graph, root: Node) -> bool:
-    """Return whether a node is the root of a mean or sum of squares, or of a variance, as it is."""
+    """Return whether a node is the root of a mean or sum of squares, or of a variance, without eps."""
     if name_of(root) != "sqrt" and not (name_of(root) == "pow" and root.args[1:2] == (0.5,)):
         return False
     inner = _through(graph, root.args[0])
@@ -58,20 +58,20 @@ def _is_bare(graph: Graph, root: Node) -> bool:
     return squares is not None and name_of(squares) in _SQUARES
 
 
-def look(rule: Rule, subject: Subject) -> Findings:
-    """Yield every quotient by such a root that depends on the input."""
+def check(rule: Rule, subject: Subject) -> Findings:
+    """Yield every quotient by such a root."""
     for node, root, added in bare_roots(subject.graph):
-        what = "nothing is added to the divisor: equal entries are divided by zero"
+        what = "nothing is added to the divisor, so equal entries are divided by zero"
         if added:
             what = "eps is added after the root, whose derivative is infinite where entries are equal: gradients are "
             what += "NaN there"
         evidence: dict[str, float | int | str] = {"root": root.name}
-        seen = subject.probe.divisors.get(node.name)
+        seen = subject.observer.divisors.get(node.name)
         far = seen is not None and seen[0] >= max(FAR * seen[1], LEAST)
         if seen is not None:
             evidence["least"] = seen[0]
             what += f"; on this data it divides by {seen[0]:.3g} or more" if far else ""
-        text = f"a quotient by {name_of(root)}: {what}"
+        text = f"division by {name_of(root)}: {what}"
         yield rule.finding(node.owner or node.name, text, evidence, severity=Severity.INFO if far else None)
 
 

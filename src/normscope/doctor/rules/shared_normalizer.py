@@ -8,8 +8,8 @@ from normscope.doctor.rule import Certainty, Findings, Rule, Subject, place_of
 from normscope.operators.site import Site
 
 
-def look(rule: Rule, subject: Subject) -> Findings:
-    """Yield the normalizers that are called between layers which have nothing in common."""
+def check(rule: Rule, subject: Subject) -> Findings:
+    """Yield the normalizers that are called between unrelated layers."""
     graph = subject.graph
     ends = [s.node for s in subject.sites()]
     modules = dict(subject.model.named_modules())
@@ -20,35 +20,35 @@ def look(rule: Rule, subject: Subject) -> Findings:
         if not _has_state(sites, modules.get(place)):
             continue
         made = [set(map(subject.first_path, producers(graph, s.node))) for s in sites]
-        found, side = _strangers(made, by_role=True), "after"
-        if found is None:  # calls after the same layers are those of a block that is called again
+        found, side = _unrelated_layers(made, by_role=True), "after"
+        if found is None:  # calls after the same layers belong to a block that is called again
             readers = {
                 frozenset(m): set(map(subject.first_path, consumers(graph, s.node, ends)))
                 for m, s in zip(made, sites, strict=True)
             }
-            found, side = _strangers(list(readers.values()), by_role=False), "before"
+            found, side = _unrelated_layers(list(readers.values()), by_role=False), "before"
         if found is None:
-            continue  # the layers around are shared too, or stand at equal places of equal blocks
+            continue  # the layers around it are shared, too, or are at equal positions of equal blocks
         first, second = found
         tracks = sites[0].kind == "batch_norm"
-        what = "its running statistics fit neither of them" if tracks else "with one scale for both"
+        what = "its running statistics fit neither of them" if tracks else "both get the same scale"
         text = f"this {sites[0].kind} is called {times} times, {side} {first} and {side} {second}: {what}"
         yield rule.finding(place, text, {"calls": times, "first": first, "second": second})
 
 
 def _has_state(sites: list[Site], module: nn.Module | None) -> bool:
-    """Return whether calls share parameters or statistics: a function has none, and a layer around it has its own."""
+    """Return whether calls share parameters or statistics; a function has none, and a block has those of its layers."""
     if module is not None and any(True for child in module.children() for _ in child.parameters()):
-        scales = [s.gamma for s in sites]  # a block that normalizes at several places
+        scales = [s.gamma for s in sites]  # a block with several normalizers
         return scales[0] is not None and all(s is scales[0] for s in scales)
     own = any(s.gamma is not None or s.running is not None for s in sites)
     return own or (module is not None and is_normalizer(module))
 
 
-def _strangers(around: list[set[str]], *, by_role: bool) -> tuple[str, str] | None:
-    """Return two layers, of two calls whose layers have nothing in common; nothing if there are no such calls.
+def _unrelated_layers(around: list[set[str]], *, by_role: bool) -> tuple[str, str] | None:
+    """Return one layer each of two calls without a common layer, or ``None`` if there are no such calls.
 
-    >>> _strangers([{"a"}, {"a", "b"}, {"c"}], by_role=False)
+    >>> _unrelated_layers([{"a"}, {"a", "b"}, {"c"}], by_role=False)
     ('a', 'c')
     """
     known = [{role(path) for path in paths} if by_role else paths for paths in around]

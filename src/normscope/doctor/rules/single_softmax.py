@@ -7,10 +7,10 @@ from normscope.graph.recognise import name_of
 _SOFTMAX = ("softmax", "_softmax", "log_softmax", "_log_softmax")
 
 
-def look(rule: Rule, subject: Subject) -> Findings:
-    """Yield every softmax whose result is one, or zero for its logarithm, whatever it is given."""
+def check(rule: Rule, subject: Subject) -> Findings:
+    """Yield every softmax whose result is one, or zero for its logarithm, for every input."""
     graph = subject.graph
-    # Where some input is a sequence of length one, attention over it has one entry, for now.
+    # If an input is a sequence of length one, attention over it has one entry for this input only.
     shapes = [n.shape for n in graph if n.op == "input" and n.shape is not None]
     short = any(len(s) in (2, 3) and s[1] == 1 for s in shapes)
     for node in graph:

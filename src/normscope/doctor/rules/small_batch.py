@@ -8,12 +8,12 @@ from normscope.doctor.modules import batch_norms
 from normscope.doctor.rule import Certainty, Findings, Rule, Severity, Subject, place_of
 from normscope.operators.normalizer import couples_samples
 
-#: Samples, and values per channel, below which the statistics of a batch are mostly noise.
+#: With fewer samples, or values per channel, the statistics of a batch are mostly noise.
 SAMPLES = 8
 VALUES = 16
 
 
-def look(rule: Rule, subject: Subject) -> Findings:
+def check(rule: Rule, subject: Subject) -> Findings:
     """Yield the worst BatchNorm for the batch size, and a last batch that cannot be normalized at all."""
     size = subject.batch_size or 0
     synchronized = {path for path, bn in batch_norms(subject.model) if isinstance(bn, nn.SyncBatchNorm)}

@@ -1,15 +1,15 @@
-"""NS602: weight-normalized vectors near zero."""
+"""NS602: vectors near zero that weight normalization divides by their length."""
 
 import torch
 
 from normscope.doctor.rule import Certainty, Findings, Rule, Severity, Subject, layer_of
 from normscope.operators.normalizer import normalizers
 
-#: Length of a vector, relative to the median of its layer, that is near zero.
+#: Length of a vector, relative to the median of its layer, that counts as near zero.
 SMALL = 1e-3
 
 
-def look(rule: Rule, subject: Subject) -> Findings:
+def check(rule: Rule, subject: Subject) -> Findings:
     """Yield a finding for each layer with such vectors."""
     for site in subject.weight_sites():
         stored = subject.captured.tensors.get(site.source)

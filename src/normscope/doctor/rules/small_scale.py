@@ -3,13 +3,13 @@
 from normscope.doctor.rule import Certainty, Findings, Rule, Subject, place_of
 
 _KINDS = ("layer_norm", "rms_norm", "group_norm")
-#: Share of negative scales that is neither none nor all, a scale that is small, and fewest channels.
+#: Share of negative scales that is mixed (neither few nor most), a small scale, and fewest channels.
 MIXED, SMALL, FEWEST = 0.2, 0.02, 8
-#: What 1 + w is where w was set to one.
+#: The value of 1 + w if w was set to one.
 DOUBLED = 2.0
 
 
-def look(rule: Rule, subject: Subject) -> Findings:
+def check(rule: Rule, subject: Subject) -> Findings:
     """Yield the normalizers of single samples whose scales have no common sign, or are all tiny."""
     for site in subject.sites():
         scale = subject.scale_of(site) if site.kind in _KINDS else None

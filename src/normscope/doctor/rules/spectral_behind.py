@@ -6,9 +6,9 @@ from torch import Tensor
 from normscope.doctor.rule import Certainty, Findings, Rule, Subject, layer_of
 from normscope.operators.expression import Expr, LinearOp
 
-#: Norm of a normalized weight from which on the iteration is behind.
+#: Norm of a normalized weight at which the iteration has not converged.
 ABOVE = 1.1
-#: Steps of a power iteration of our own.
+#: Steps of our own power iteration.
 _STEPS = 60
 
 
@@ -37,8 +37,8 @@ def attained_norm(weight: Tensor) -> float:
     return best
 
 
-def look(rule: Rule, subject: Subject) -> Findings:
-    """Yield every spectrally normalized weight that is still longer than one."""
+def check(rule: Rule, subject: Subject) -> Findings:
+    """Yield every spectrally normalized weight with a norm above one."""
     for _, op in spectrally_normalized(subject):
         weight = op.data["weight"]
         norm = attained_norm(weight.transpose(0, 1) if op.data.get("transposed") else weight)

@@ -1,4 +1,4 @@
-"""NS505: spectral normalization of a convolution that does not bound the convolution by one."""
+"""NS505: a spectrally normalized convolution with a norm above one."""
 
 import math
 
@@ -6,11 +6,11 @@ from normscope.doctor.rule import Certainty, Findings, Rule, Severity, Subject
 from normscope.doctor.rules.spectral_behind import spectrally_normalized
 from normscope.operators.normalizers.spectral_norm import convolution_certificate
 
-#: Norm from which on a convolution is reported not to be 1-Lipschitz.
+#: Norm at which a convolution is reported.
 ABOVE = 1.01
 
 
-def look(rule: Rule, subject: Subject) -> Findings:
+def check(rule: Rule, subject: Subject) -> Findings:
     """Yield a finding for each spectrally normalized convolution with an attained norm above one."""
     for layer, op in spectrally_normalized(subject):
         if op.kind != "convolution":

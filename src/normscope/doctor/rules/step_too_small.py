@@ -1,9 +1,9 @@
-"""NS404: scales in half precision that the optimizer's steps cannot move."""
+"""NS404: scales in half precision that are too coarse for the optimizer's steps."""
 
 import torch
 
 from normscope.doctor.modules import is_normalizer
-from normscope.doctor.rule import Certainty, Findings, History, Rule, Subject
+from normscope.doctor.rule import Certainty, Findings, Rule, RunHistory, Subject
 
 #: Steps after which a scale should have moved.
 STEPS = 50
@@ -11,7 +11,7 @@ _BOUNDED = ("Adam", "AdamW", "NAdam", "RAdam", "Adamax", "Lion", "AdamW8bit")
 
 
 def least_step(scale: torch.Tensor) -> float:
-    """Return the least step that changes the typical entry of a tensor: a quarter of its unit, downwards.
+    """Return the smallest step that changes the median entry of a tensor: a quarter of the spacing above it.
 
     >>> least_step(torch.ones(4, dtype=torch.bfloat16))
     0.001953125
@@ -19,8 +19,8 @@ def least_step(scale: torch.Tensor) -> float:
     return float(torch.finfo(scale.dtype).eps) / 4 * float(scale.detach().float().abs().median())
 
 
-def look(rule: Rule, subject: Subject) -> Findings:
-    """Yield normalizers whose scale is too coarse for the rate of an optimizer with steps of bounded size."""
+def check(rule: Rule, subject: Subject) -> Findings:
+    """Yield normalizers whose scale is too coarse for the learning rate of an optimizer with bounded steps."""
     optimizer = subject.optimizer
     if optimizer is None or type(optimizer).__name__ not in _BOUNDED:
         return
@@ -38,22 +38,23 @@ def look(rule: Rule, subject: Subject) -> Findings:
                 path,
                 f"{key} is {name}: near {float(scale.detach().float().abs().median()):.3g} the smallest change is "
                 f"{least_step(scale):.2g}, but a step of {type(optimizer).__name__} is about {rate:g}: it rounds to "
-                "nothing",
+                "zero",
                 {"rate": rate, "least": least_step(scale), "dtype": name},
             )
 
 
-def over_time(rule: Rule, history: History) -> Findings:
-    """Yield the scales that have not moved at all while other parts of the network have."""
-    tracks = list(history.tracks("scale_moved"))
-    trains = any(t.last > 0 for t in tracks) or any(t.last > 0 for t in history.tracks("angle"))
-    for track in tracks:
-        if track.last == 0 and track.steps[-1] - track.steps[0] >= STEPS and trains:
+def check_history(rule: Rule, history: RunHistory) -> Findings:
+    """Yield the scales that have not changed at all while other parts of the network have."""
+    metrics = list(history.metrics("scale_moved"))
+    trains = any(t.last > 0 for t in metrics) or any(t.last > 0 for t in history.metrics("angle"))
+    for metric in metrics:
+        first, passed = metric.steps[0], int(metric.steps[-1] - metric.steps[0])
+        if metric.last == 0 and passed >= STEPS and trains:
             yield rule.finding(
-                track.place,
-                f"its scale is exactly what it was at step {track.steps[0]}, {track.steps[-1] - track.steps[0]} steps "
-                "ago, while others have moved: its steps round to nothing, or it is in no optimizer",
-                {"steps": int(track.steps[-1] - track.steps[0])},
+                metric.place,
+                f"its scale is exactly what it was at step {first}, {passed} steps ago, while others have moved: its "
+                "steps round to zero, or no optimizer has it",
+                {"steps": passed},
                 certainty=Certainty.MEASURED,
                 fix="keep the parameters of normalizers in float32, and check that they are in an optimizer group",
             )

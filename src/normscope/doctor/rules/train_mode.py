@@ -9,11 +9,11 @@ from normscope.doctor.second_run import JOINS
 from normscope.graph.ir import Graph, Node
 from normscope.graph.recognise import name_of
 
-#: Averages, and operations that apply one to samples.
+#: Averages, and operations that apply an average to samples.
 _AVERAGES, _APPLIED = ("mean", "sum", "std", "var", "linalg_vector_norm", "norm"), ("div", "mul", "sub")
 
 
-def look(rule: Rule, subject: Subject) -> Findings:
+def check(rule: Rule, subject: Subject) -> Findings:
     """Yield BatchNorm modules left in train mode, and normalizers over the batch axis in evaluation."""
     left = set()
     whole = subject.model.training
@@ -52,15 +52,16 @@ def look(rule: Rule, subject: Subject) -> Findings:
                 severity=Severity.WARNING,
                 fix="take the mean of each sample: pass the axes, without the first",
             )
-    met = None if subject.again.companions is None else subject.again.companions.culprit()
+    met = None if subject.second_run.coupling is None else subject.second_run.coupling.culprit()
     if met is not None and met.owner not in reported:
+        intended = name_of(met) in JOINS
+        unless = "; if its first axis does not hold samples, this is fine" if intended else ""
         yield rule.finding(
             met.owner or met.name,
-            f"{name_of(met)} couples the samples of a batch, also in evaluation: without the others, a sample has "
-            "another "
-            f"output{'; if its first axis does not hold samples, this is fine' if name_of(met) in JOINS else ''}",
+            f"{name_of(met)} couples the samples of a batch, also in evaluation: without the others, the output of a "
+            f"sample changes{unless}",
             {"operation": name_of(met)},
-            severity=Severity.INFO if name_of(met) in JOINS else Severity.WARNING,
+            severity=Severity.INFO if intended else Severity.WARNING,
             certainty=Certainty.MEASURED,
             fix="let it act on each sample separately (the first axis holds the samples), or use a value stored from "
             "training",
@@ -68,7 +69,7 @@ def look(rule: Rule, subject: Subject) -> Findings:
 
 
 def batch_averages(graph: Graph) -> Iterator[Node]:
-    """Yield the averages over the axis of samples that are then applied to samples, as a factor or a shift.
+    """Yield the averages over the sample axis that are then applied to samples, as a factor or a shift.
 
     >>> import torch
     >>> from torch import nn
@@ -86,7 +87,7 @@ def batch_averages(graph: Graph) -> Iterator[Node]:
         source = node.inputs()[:1]
         if name_of(node) not in _AVERAGES or not set(source) & rows or -1 in (node.shape or ()):
             continue
-        near = reach([node.name], users, without=rows)  # through what acts on the average alone
+        near = reach([node.name], users, without=rows)  # through operations on the average only
         ends = {user for name in near for user in users[name]} & rows
         if any(name_of(graph[end]) in _APPLIED for end in ends):
             yield node

@@ -1,14 +1,14 @@
 """NS102: a normalizer right after a normalizer."""
 
 from normscope.doctor.rule import Certainty, Findings, Rule, Severity, Subject, place_of
-from normscope.doctor.rules.cannot_act import directly, pairs, removable
+from normscope.doctor.rules.cannot_act import is_direct, is_first_removable, pairs
 
 
-def look(rule: Rule, subject: Subject) -> Findings:
-    """Yield a finding for each such pair, at the first of the two, then those beside a way around the second."""
-    for pair in filter(directly, pairs(subject.structure)):
+def check(rule: Rule, subject: Subject) -> Findings:
+    """Yield a finding for each pair, at the first of the two, then for pairs with a path around the second."""
+    for pair in filter(is_direct, pairs(subject.structure)):
         first, second = place_of(pair.first), place_of(pair.second)
-        gone = removable(subject, pair)
+        gone = is_first_removable(subject, pair)
         what = "the second normalizes again"
         if gone:
             what = "with its present scale and shift, removing the first changes nothing (eps aside)"
@@ -18,7 +18,7 @@ def look(rule: Rule, subject: Subject) -> Findings:
             {"second": second, "first_removable": "yes" if gone else "no"},
             certainty=Certainty.PROVED if gone else Certainty.LIKELY,
         )
-    for pair in filter(directly, pairs(subject.structure, confined=False)):
+    for pair in filter(is_direct, pairs(subject.structure, confined=False)):
         first, second = place_of(pair.first), place_of(pair.second)
         if first != second:
             yield rule.finding(

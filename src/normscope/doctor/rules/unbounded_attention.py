@@ -11,7 +11,7 @@ from normscope.operators.nonlinear import Nonlinear
 
 
 def attentions(subject: Subject) -> Iterator[tuple[Nonlinear, tuple[Expr, Expr]]]:
-    """Yield every attention with its queries and keys: fused, or a softmax of a product written out."""
+    """Yield every attention with its queries and keys: fused, or written as a softmax of a product."""
     for atom in subject.program.atoms:
         rule = atom.atom
         if isinstance(rule, Attention) and rule.scale and rule.inputs[1].shape[-2] > 1:
@@ -23,11 +23,11 @@ def attentions(subject: Subject) -> Iterator[tuple[Nonlinear, tuple[Expr, Expr]]
                     break
 
 
-def look(rule: Rule, subject: Subject) -> Findings:
+def check(rule: Rule, subject: Subject) -> Findings:
     """Yield a finding for each attention whose queries and keys have no bound on all inputs."""
     for attention, (q, k) in attentions(subject):
-        # Logits q.k are bounded as soon as the rows of both are.
-        open_ends = [n for n, e in (("queries", q), ("keys", k)) if math.isinf(subject.everywhere.range(e).row)]
+        # The logits q.k are bounded if the rows of both are.
+        open_ends = [n for n, e in (("queries", q), ("keys", k)) if math.isinf(subject.on_all_inputs.range(e).row)]
         if open_ends:
             text = f"the logits of this attention have no bound: nothing normalizes its {' and '.join(open_ends)}"
             yield rule.finding(attention.owner, text, {"unbounded": ", ".join(open_ends)})

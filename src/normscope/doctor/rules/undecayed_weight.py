@@ -6,15 +6,15 @@ from normscope.doctor.rules.decayed_normalizer import decay_of
 
 
 def invariant_weights(subject: Subject) -> dict[str, str]:
-    """Return the weights whose scale the network does not notice while training, by name, and their modules.
+    """Return the weights to whose scale the network is invariant in training, by name, and their modules.
 
     A weight that is used in several places must be invariant in each.
     """
     structure = subject.structure
     good: set[int] = set()
-    for feed in structure.feeds:
-        if feed.layer.id not in good and structure.is_scale_invariant(feed):
-            good.add(feed.layer.id)
+    for normalized in structure.normalized_layers:
+        if normalized.layer.id not in good and structure.is_scale_invariant(normalized):
+            good.add(normalized.layer.id)
     layers = [(e.id, e.op) for e in structure.program.layers if e.op is not None and e.op.weight_name]
     bad = {op.weight_name for key, op in layers if key not in good}
     found: dict[str, str] = {}
@@ -24,19 +24,19 @@ def invariant_weights(subject: Subject) -> dict[str, str]:
     return found
 
 
-def look(rule: Rule, subject: Subject) -> Findings:
-    """Yield one finding with the number of such weights; nothing where a BatchNorm is kept in evaluation mode."""
+def check(rule: Rule, subject: Subject) -> Findings:
+    """Yield one finding with the number of such weights, unless a BatchNorm stays in evaluation mode."""
     if subject.model.training and not all(bn.training for _, bn in batch_norms(subject.model)):
-        return  # it divides by what is stored: the scale of the weight before it counts
+        return  # it divides by stored statistics, so the scale of the weight before it matters
     decay = decay_of(subject)
     free = {n: o for n, o in invariant_weights(subject).items() if decay.get(n) == 0.0}
     if free:
         name, owner = next(iter(free.items()))
-        more = f" and {len(free) - 1} more" if len(free) > 1 else ""
+        which = f"{name} is" if len(free) == 1 else f"{name} and {len(free) - 1} more weights are"
         yield rule.finding(
             owner,
-            f"{name}{more}: scale-invariant and without weight decay, so the norm only grows and the effective step "
-            "lr/||w||^2 only shrinks",
+            f"{which} scale-invariant without weight decay: the norm only grows, and the effective step lr/||w||^2 "
+            "only shrinks",
             {"weights": len(free), "first": name},
         )
 

@@ -1,15 +1,15 @@
-"""NS206: layers of one network that counted different numbers of batches."""
+"""NS206: layers of a network that have counted different numbers of batches."""
 
 from collections import Counter
 
 from normscope.doctor.modules import batch_norms
-from normscope.doctor.rule import Certainty, Findings, History, Rule, Severity, Subject
+from normscope.doctor.rule import Certainty, Findings, Rule, RunHistory, Severity, Subject
 
 
 def between(counts: list[int]) -> list[int]:
-    """Return the places whose count differs from an equal count before and after them.
+    """Return the indices whose count differs from an equal count before and after them.
 
-    A backbone that was trained longer than its head is a first and a second part, and no such place.
+    A backbone that was trained longer than its head has two parts with different counts, and no such index.
 
     >>> between([9, 9, 2, 9]), between([9, 9, 2, 2])
     ([2], [])
@@ -21,8 +21,8 @@ def between(counts: list[int]) -> list[int]:
     return [i for i in range(first, last) if counts[i] != usual]
 
 
-def look(rule: Rule, subject: Subject) -> Findings:
-    """Yield the layers whose number of batches does not fit that of their neighbours."""
+def check(rule: Rule, subject: Subject) -> Findings:
+    """Yield the layers whose number of batches differs from that of their neighbours."""
     called = subject.calls
     counted = [(path, bn.num_batches_tracked) for path, bn in batch_norms(subject.model)]
     found = [(path, int(n)) for path, n in counted if n is not None and called.get(path, 1) == 1]
@@ -31,7 +31,7 @@ def look(rule: Rule, subject: Subject) -> Findings:
     for place in between(counts):
         path, n = found[place]
         if n == 0 or usual == 0:
-            continue  # never used, or never counted: another rule's matter
+            continue  # never used, or never counted: NS205 reports them
         yield rule.finding(
             path,
             f"its statistics come from {n} batches, those before and after it from {usual}: they come from another "
@@ -40,9 +40,9 @@ def look(rule: Rule, subject: Subject) -> Findings:
         )
 
 
-def over_time(rule: Rule, history: History) -> Findings:
-    """Yield the layers that count another number of batches per step than most, and all if they count several."""
-    rates = {t.place: t.last for t in history.tracks("tracked") if t.last > 0}
+def check_history(rule: Rule, history: RunHistory) -> Findings:
+    """Yield the layers with an unusual number of batches per step, and the first if all see several per step."""
+    rates = {t.place: t.last for t in history.metrics("tracked") if t.last > 0}
     if not rates:
         return
     usual, times = Counter(round(rate, 3) for rate in rates.values()).most_common(1)[0]

@@ -1,4 +1,4 @@
-"""NS502: a segment without normalizer whose certified product explodes or vanishes."""
+"""NS502: a segment without normalizers whose certified product explodes or vanishes."""
 
 import math
 from dataclasses import dataclass
@@ -13,31 +13,31 @@ from normscope.operators.nonlinear import Input, Lip
 from normscope.operators.normalization import Division
 from normscope.operators.program import Program
 
-#: Decimal logarithms from which on a product counts as exploding, and below which as vanishing.
+#: Decimal logarithms at which a product counts as exploding, and as vanishing.
 EXPLODES, VANISHES = 6.0, -4.0
-#: Fewer layers are no stretch.
+#: Fewest layers of a segment.
 FEWEST = 2
 
 
-class Stretches(Roughly):
-    """The composition in which every normalizer, like the input, starts anew with the constant one."""
+class SegmentComposition(Roughly):
+    """The composition in which every normalizer, like the input, starts a new segment with the constant one."""
 
     def __init__(self, program: Program, domain: Domain, norms: SegmentNorms) -> None:
         super().__init__(program, domain, norms)
-        self.blocks = 1  # whatever starts a stretch is one input
+        self.blocks = 1  # all starts of a segment count as one input
 
     def lipschitz(self, expr: Expr) -> Lip:
-        """Return the constant with respect to the normalizers (and inputs) right before."""
+        """Return the constant with respect to the nearest normalizers (and inputs) before."""
         if expr.op is None and isinstance(expr.atom, Division | Input):
             return Lip.constant(0.0, 1)
         return super().lipschitz(expr)
 
 
 @dataclass(frozen=True, eq=False)
-class Stretch:
-    """What lies before a normalizer or an output, up to the normalizers before it."""
+class UnnormalizedSegment:
+    """The layers before a normalizer or an output, back to the normalizers before them."""
 
-    end: str  #: what ends it
+    end: str  #: the normalizer or output after it
     log10: float  #: decimal logarithm of its certified constant
     #: its linear layers in order, each with the decimal logarithm of the constant up to it
     layers: tuple[tuple[Expr, float], ...]
@@ -52,8 +52,8 @@ class Stretch:
         )
 
 
-def stretches(subject: Subject, norms: QuickNorms | None = None, fewest: int = 1) -> list[Stretch]:
-    """Return the stretches of a network of some layers at least, each with the certified constant it has by itself."""
+def segments(subject: Subject, norms: QuickNorms | None = None, fewest: int = 1) -> list[UnnormalizedSegment]:
+    """Return the segments of at least ``fewest`` layers, each with its own certified constant."""
     program = subject.training
     layers = {e.id for e in program.layers}
     ends = [(place_of(site), source) for site, source, _ in subject.structure.sites()]
@@ -62,52 +62,50 @@ def stretches(subject: Subject, norms: QuickNorms | None = None, fewest: int = 1
     long = [end for end in long if len(end[2]) >= fewest]
     if not long:
         return []
-    composition = Stretches(program, Domain(), norms or QuickNorms(subject.norms.effort))
+    composition = SegmentComposition(program, Domain(), norms or QuickNorms(subject.norms.effort))
     for atom in program.atoms:
-        composition.lipschitz(atom)  # in order, so that nothing recurses deeply
+        composition.lipschitz(atom)  # in order, which avoids deep recursion
     found = []
     for name, expr, inside in long:
         log = max(composition.lipschitz(expr).certified) / math.log(10)
         if math.isfinite(log):
             parts = tuple((e, max(composition.lipschitz(e).certified) / math.log(10)) for e in inside)
-            found.append(Stretch(name, log, parts))
+            found.append(UnnormalizedSegment(name, log, parts))
     return found
 
 
-def suspects(subject: Subject) -> list[Stretch]:
-    """Return the stretches out of hand: those whose product explodes even if every norm is as small as it may be."""
-    rough = stretches(subject, RoughNorms(subject.norms.effort), FEWEST)
+def suspects(subject: Subject) -> list[UnnormalizedSegment]:
+    """Return the segments that vanish, or explode even if every norm is as small as it can be."""
+    rough = segments(subject, RoughNorms(subject.norms.effort), FEWEST)
     if all(VANISHES < s.log10 < EXPLODES for s in rough):
         return []
     least = {s.end: s.log10 for s in rough}
-    return [
-        s for s in stretches(subject, fewest=FEWEST) if s.log10 <= VANISHES or least.get(s.end, s.log10) >= EXPLODES
-    ]
+    return [s for s in segments(subject, fewest=FEWEST) if s.log10 <= VANISHES or least.get(s.end, s.log10) >= EXPLODES]
 
 
 def _between(expr: Expr) -> list[Expr]:
-    """Return everything below an expression, down to normalizers."""
+    """Return everything an expression depends on, back to normalizers."""
     return reached([expr], lambda e: () if e.op is None and isinstance(e.atom, Division | Input) else operands(e))
 
 
-def look(rule: Rule, subject: Subject) -> Findings:
-    """Yield a finding for each stretch whose constant is out of hand, with the place where a normalizer helps most."""
+def check(rule: Rule, subject: Subject) -> Findings:
+    """Yield a finding for each segment that explodes or vanishes, with the place where a normalizer helps most."""
     reported: set[int] = set()
-    for stretch in suspects(subject):
-        explodes, vanishes = stretch.log10 >= EXPLODES, stretch.log10 <= VANISHES
-        if all(e.id in reported for e, _ in stretch.layers):
+    for segment in suspects(subject):
+        explodes, vanishes = segment.log10 >= EXPLODES, segment.log10 <= VANISHES
+        if all(e.id in reported for e, _ in segment.layers):
             continue
-        reported.update(e.id for e, _ in stretch.layers)
-        layer, left = stretch.best_cut()
+        reported.update(e.id for e, _ in segment.layers)
+        layer, left = segment.best_cut()
         owner = layer.op.owner if layer.op is not None else ""
         what = "explodes" if explodes else "vanishes"
         rest, side = (left, "most") if explodes else (-left, "least")
         yield rule.finding(
             owner,
-            f"the certified product of {len(stretch.layers)} layers before {stretch.end} {what}: "
-            f"{number_text(stretch.log10)} without a normalizer; one after {owner} leaves parts of at {side} "
+            f"the certified product of {len(segment.layers)} layers before {segment.end} {what}: "
+            f"{number_text(segment.log10)} without a normalizer; one after {owner} would leave parts of at {side} "
             f"{number_text(rest)}",
-            {"log10": stretch.log10, "layers": len(stretch.layers), "log10_after": rest, "end": stretch.end},
+            {"log10": segment.log10, "layers": len(segment.layers), "log10_after": rest, "end": segment.end},
             severity=Severity.WARNING if vanishes else Severity.INFO,
         )
 

@@ -5,11 +5,11 @@ from torch import nn
 from normscope.doctor.modules import batch_norms
 from normscope.doctor.rule import Certainty, Findings, Rule, Severity, Subject
 
-#: Samples of one device from which on its statistics are as good as those of all.
+#: With this many samples per device, its statistics are good enough.
 ENOUGH = 16
 
 
-def look(rule: Rule, subject: Subject) -> Findings:
+def check(rule: Rule, subject: Subject) -> Findings:
     """Yield plain BatchNorms of a model that runs on several devices."""
     if not subject.parallel:
         return

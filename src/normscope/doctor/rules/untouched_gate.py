@@ -1,4 +1,4 @@
-"""NS605: a branch scale at its tiny initial value in a trained network."""
+"""NS605: a branch scale that still has its tiny initial value in a trained network."""
 
 from torch import Tensor, nn
 
@@ -6,20 +6,20 @@ from normscope.doctor.modules import is_normalizer
 from normscope.doctor.rule import Certainty, Findings, Rule, Subject
 from normscope.doctor.rules.decayed_normalizer import gates
 
-#: Branch scales start at a number of this size or less, if they start closed.
+#: Largest initial value of a branch scale that starts closed.
 TINY = 1e-3
-#: Standard deviation of a normalizer's shifts that tells of training.
+#: Standard deviation of the shifts of a normalizer that shows that it was trained.
 MOVED = 1e-3
 
 
 def _was_trained(norm: nn.Module) -> bool:
-    """Return whether the shifts of a normalizer differ by more than a few small steps make of them."""
+    """Return whether the shifts of a normalizer differ by more than after a few small steps."""
     shift = getattr(norm, "bias", None)
     return isinstance(shift, Tensor) and shift.numel() > 1 and float(shift.detach().float().std()) > MOVED
 
 
-def look(rule: Rule, subject: Subject) -> Findings:
-    """Yield the branches whose scales are all one tiny number, although shifts of normalizers were trained."""
+def check(rule: Rule, subject: Subject) -> Findings:
+    """Yield the branches whose scales are all the same tiny number, although normalizers were trained."""
     if not any(is_normalizer(m) and _was_trained(m) for m in subject.model.modules()):
         return
     found = {name: subject.parameters[name] for name in gates(subject) if name in subject.parameters}
@@ -27,9 +27,9 @@ def look(rule: Rule, subject: Subject) -> Findings:
         flat = gate.detach().flatten()
         start = float(flat[0])
         if abs(start) > TINY or not bool((flat == flat[0]).all()):
-            continue  # it took a step
+            continue  # it was updated
         if start == 0 and subject.purpose != "inference":
-            continue  # a branch that starts at zero may have been added to a trained network just now
+            continue  # a branch that starts at zero may have just been added to a trained network
         yield rule.finding(
             name.rpartition(".")[0],
             f"{name} is {start:g} in every entry, the initial value of a branch scale, but the normalizers of this "

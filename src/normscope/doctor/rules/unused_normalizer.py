@@ -5,12 +5,12 @@ import re
 from normscope.doctor.modules import is_normalizer
 from normscope.doctor.rule import Certainty, Findings, Rule, Subject
 
-#: Names of scales.
+#: Names of scale parameters.
 _SCALE = re.compile(r"scale|gamma|gain")
 
 
-def look(rule: Rule, subject: Subject) -> Findings:
-    """Yield the normalizers of modules that run, which do not run themselves."""
+def check(rule: Rule, subject: Subject) -> Findings:
+    """Yield the normalizers that are not called although the module they belong to is."""
     yield from _forgotten(rule, subject)
     graph = subject.graph
     owners = {n.owner for n in graph}
@@ -35,7 +35,7 @@ def look(rule: Rule, subject: Subject) -> Findings:
 
 
 def _forgotten(rule: Rule, subject: Subject) -> Findings:
-    """Yield the modules with a normalizer written out, whose own scales no operation reads."""
+    """Yield the modules that normalize by hand and never use their own scale."""
     targets = {n.target for n in subject.graph if n.target}
     modules = dict(subject.model.named_modules())
     for path in dict.fromkeys(site.owner for site in subject.sites() if site.written_out and site.owner in modules):

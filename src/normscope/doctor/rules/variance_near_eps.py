@@ -9,12 +9,12 @@ from normscope.operators.site import Site
 
 #: A variance within this factor of eps is near it.
 NEAR = 2.0
-#: Amplification from which on a person should act.
+#: Amplification that is worth a warning.
 STEEP = 100.0
 
 
-def look(rule: Rule, subject: Subject) -> Findings:
-    """Yield a finding for each normalizer with such channels: of running variances, or of groups seen in the data."""
+def check(rule: Rule, subject: Subject) -> Findings:
+    """Yield a finding for each normalizer with such running variances, or with such groups in the data."""
     for site in subject.sites():
         found = _variances(subject, site)
         if found is None:
@@ -22,7 +22,7 @@ def look(rule: Rule, subject: Subject) -> Findings:
         variance, words, certainty = found
         low = variance <= NEAR * site.eps
         if site.gamma is not None and site.gamma.numel() == variance.numel():
-            low &= site.gamma.detach().double().flatten().to(low.device) != 0  # a closed channel does no harm
+            low &= site.gamma.detach().double().flatten().to(low.device) != 0  # a channel with scale zero does no harm
         if not bool(low.any()):
             continue
         if _most_live(subject, site, variance):
@@ -44,7 +44,7 @@ def look(rule: Rule, subject: Subject) -> Findings:
 
 
 def _most_live(subject: Subject, site: Site, variance: Tensor) -> bool:
-    """Return whether most channels or groups lie below eps: not they are too small, eps is too large for them."""
+    """Return whether most channels or groups lie below eps: then eps is too large, not the variances too small."""
     if site.running is not None:
         middle = float(variance.median())
         return 0 < middle <= NEAR * site.eps
@@ -53,7 +53,7 @@ def _most_live(subject: Subject, site: Site, variance: Tensor) -> bool:
 
 
 def _too_large(rule: Rule, subject: Subject, site: Site, variance: Tensor, certainty: Certainty) -> Finding:
-    """Return the finding of a normalizer whose eps is too large for what it normalizes."""
+    """Return the finding for a normalizer whose eps is too large for its input."""
     seen = subject.seen_before(site)
     if site.running is not None or seen is None:
         what = f"half of the {variance.numel()} running variances are at most {float(variance.median()):.3g}"
@@ -61,7 +61,7 @@ def _too_large(rule: Rule, subject: Subject, site: Site, variance: Tensor, certa
         least = float(variance.min())
         what = f"{seen.below_eps} of {seen.groups} groups have a variance below eps, smallest {least:.3g}"
     steep = float(_gain(site, variance).max())
-    # Before a layer that makes features, small variances come of the data; behind one, they may be those of the start.
+    # Small variances of the input come from the data; those after a layer may be due to initialization.
     made = bool(producers(subject.graph, site.node))
     loud = steep >= STEEP if certainty is Certainty.PROVED else not made
     return rule.finding(
@@ -82,7 +82,7 @@ def _gain(site: Site, variance: Tensor) -> Tensor:
 
 
 def _variances(subject: Subject, site: Site) -> tuple[Tensor, str, Certainty] | None:
-    """Return the variances a normalizer divides by, if known: fixed ones, or the least of each group in the data."""
+    """Return the variances a normalizer divides by, if known: running ones, or the smallest of each group."""
     if site.eps <= 0:
         return None
     if site.running is not None:

@@ -2,7 +2,7 @@
 
 import re
 
-from normscope.doctor.neighbours import ancestors, behind
+from normscope.doctor.neighbours import ancestors, skip_back
 from normscope.doctor.rule import Certainty, Findings, Rule, Subject, place_of
 from normscope.graph.ir import Graph
 from normscope.graph.recognise import name_of
@@ -13,13 +13,13 @@ _AXES = ("batch", "first", "second", "third", "fourth")
 
 
 def _axis(axis: int, shape: tuple[int, ...], samples: int = 1) -> str:
-    """Return an axis in words; the first one holds samples, unless there are none."""
+    """Describe an axis; the first one holds samples, unless ``samples`` is 0."""
     name = "last" if axis == len(shape) - 1 else _AXES[axis + 1 - samples] if axis + 1 < len(_AXES) else str(axis)
     return f"the {name} axis ({shape[axis]} entries)"
 
 
-def look(rule: Rule, subject: Subject) -> Findings:
-    """Yield the normalizers whose groups do not fit the axis along which the layer before makes features."""
+def check(rule: Rule, subject: Subject) -> Findings:
+    """Yield the normalizers whose groups do not match the feature axis of the layer before."""
     yield from _along_kernels(rule, subject)
     yield from _lengths_elsewhere(rule, subject)
     for site in subject.sites():
@@ -34,7 +34,7 @@ def look(rule: Rule, subject: Subject) -> Findings:
         named = re.search(r"(Layer|RMS)_?Norm", kind) and not re.search(r"1d|2d|3d|Group|Instance|Global", kind)
         if not features or len(site.shape) < 3 or (site.written_out and not named):
             continue
-        text = ""  # the axes of other normalizers are a matter of design
+        text = ""  # the axes of other normalizers are a design choice
         if site.written_out or site.kind in ("layer_norm", "rms_norm"):
             text = _layer_norm(site, features)
         elif site.kind in ("batch_norm", "group_norm", "instance_norm"):
@@ -44,7 +44,7 @@ def look(rule: Rule, subject: Subject) -> Findings:
 
 
 def _channels(site: Site, features: frozenset[int]) -> str:
-    """Return what is wrong with a normalizer that takes axis 1 for channels: all, in groups or one by one."""
+    """Return what is wrong with a normalizer that takes axis 1 for channels."""
     if 1 in features or len(features) != 1:
         return ""
     (axis,) = features
@@ -78,7 +78,7 @@ def _layer_norm(site: Site, features: frozenset[int]) -> str:
 
 
 def _over_tokens(rule: Rule, site: Site) -> Findings:
-    """Yield a vector norm over axis 1 of (samples, tokens, features), which F.normalize takes where none is given."""
+    """Yield a vector norm over axis 1 of (samples, tokens, features), the default of F.normalize."""
     spread = site.spread
     if spread is not None and len(site.shape) == len(spread.view) == 3 and tuple(spread.axes) == (1,):
         yield rule.finding(
@@ -91,7 +91,7 @@ def _over_tokens(rule: Rule, site: Site) -> Findings:
 
 
 def _one_side_of_the_plane(rule: Rule, site: Site, features: frozenset[int] | None) -> Findings:
-    """Yield a written-out norm of images over some of their sides, neither over the features nor the whole plane."""
+    """Yield a hand-written norm over one side of images, neither over the features nor over the whole plane."""
     spread, rank = site.spread, len(site.shape)
     if spread is None or not site.written_out or features != frozenset({1}) or rank < 4 or len(spread.view) != rank:
         return
@@ -108,10 +108,10 @@ def _one_side_of_the_plane(rule: Rule, site: Site, features: frozenset[int] | No
 
 
 def _cut_features(rule: Rule, subject: Subject, site: Site) -> Findings:
-    """Yield a BatchNorm after a view that gives parts of a feature's plane channels of their own."""
+    """Yield a BatchNorm after a view that turns parts of a feature's plane into channels."""
     if site.kind != "batch_norm" or len(site.shape) < 3:
         return
-    node = behind(subject.graph, site.source, _VIEWS)
+    node = skip_back(subject.graph, site.source, _VIEWS)
     shape, channels = node.shape or (), site.shape[1]
     if node.name == site.source or subject.features.get(node.name) != frozenset({1}):
         return
@@ -128,7 +128,7 @@ def _cut_features(rule: Rule, subject: Subject, site: Site) -> Findings:
 
 
 def _lengths_elsewhere(rule: Rule, subject: Subject) -> Findings:
-    """Yield weights divided by norms along one axis and multiplied by lengths along another."""
+    """Yield weights that are divided by norms along one axis and multiplied by lengths along another."""
     graph, users = subject.graph, subject.graph.users()
     for site in subject.weight_sites():
         node, rank = graph[site.node], len(site.shape)
@@ -150,13 +150,13 @@ def _lengths_elsewhere(rule: Rule, subject: Subject) -> Findings:
 
 
 def _axes_of(graph: Graph, name: str, rank: int) -> set[int]:
-    """Return the axes of a weight along which a factor of it differs, before it is expanded."""
-    shape = behind(graph, name, ("expand", "expand_as")).shape or ()
+    """Return the axes of a weight along which a factor varies."""
+    shape = skip_back(graph, name, ("expand", "expand_as")).shape or ()
     return {rank - len(shape) + i for i, n in enumerate(shape) if n > 1}
 
 
 def _along_kernels(rule: Rule, subject: Subject) -> Findings:
-    """Yield weights of convolutions that are divided by norms along the kernel alone, not by those of filters."""
+    """Yield weights of convolutions that are divided by norms along the kernel only, not by those of filters."""
     for site in subject.weight_sites():
         if site.kind != "weight_norm" or len(site.shape) < 3:
             continue
@@ -177,7 +177,7 @@ def _along_kernels(rule: Rule, subject: Subject) -> Findings:
 
 
 def _cut_heads(rule: Rule, subject: Subject, site: Site) -> Findings:
-    """Yield a GroupNorm after attention whose groups hold parts of heads."""
+    """Yield a GroupNorm after attention whose groups contain parts of heads."""
     if site.spread is None or len(site.shape) < 2:
         return
     channels, groups = site.shape[1], site.spread.view[1]

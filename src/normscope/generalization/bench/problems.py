@@ -1,8 +1,8 @@
 """Problems whose risk is known exactly, each with a model that is chosen after the sample is seen.
 
-Inputs are uniform on [0, 1] except for the Gaussian mixture. The fixed partition is a grid of ten intervals, for each
-label apart where labels matter. One problem has a partition drawn after the data: a union of tiny intervals around the
-samples, and the rest.
+Inputs are uniform on [0, 1] except for the Gaussian mixture and the disc. The fixed partition is a grid of ten
+intervals, separate for each label where labels matter. One problem has a partition drawn after the data: a union of
+tiny intervals around the samples, and the rest.
 """
 
 import math
@@ -25,8 +25,8 @@ Indices = NDArray[np.int64]
 
 
 @dataclass(frozen=True)
-class Cells:
-    """A partition of the inputs and what is true of a loss on it."""
+class PartitionCells:
+    """A partition of the inputs, with Lipschitz constants of a loss on its cells."""
 
     index: Indices  #: the cell of each sample
     constants: Array  #: Lipschitz constant of the loss on each cell
@@ -47,10 +47,10 @@ class Draw:
     losses: Array  #: of the model on the sample, between 0 and 1
     risk: float  #: expected loss of the model, known exactly
     fresh: Array  #: losses on samples that the model was not chosen with
-    cells: Cells  #: a partition chosen before the sample; labels are pure or of no account in its cells
-    after: Cells  #: a partition that may have been chosen after it; the same as ``cells`` where none was
+    cells: PartitionCells  #: a partition chosen before the sample; labels are pure or of no account in its cells
+    after: PartitionCells  #: a partition that may have been chosen after it; the same as ``cells`` where none was
     dimension: float = float("inf")  #: VC dimension of the models that could have been chosen; infinite if all could
-    #: with which the model can be named by a code fixed before the sample; infinite if it cannot
+    #: length of the model's code, fixed before the sample; infinite if there is none
     bits: float = float("inf")
     #: (mean loss on the sample, divergence from the prior, risk) of a randomized model, if there is one
     posterior: tuple[float, float, float] | None = None
@@ -81,7 +81,7 @@ Problem = Callable[[np.random.Generator], Draw]
 
 
 def memorizer(rng: np.random.Generator) -> Draw:
-    """A model that is right exactly at its samples: no training error, risk one."""
+    """A model that is right only at its samples: training error zero, risk one."""
     x = rng.random(SAMPLES)
     zero, y = np.zeros(SAMPLES), np.zeros(SAMPLES, dtype=np.int64)
     return _draw(x, y, zero, 1.0, np.ones(FRESH), constant=_STEEP)
@@ -93,7 +93,7 @@ def partition_after(rng: np.random.Generator) -> Draw:
     ends = np.sort(x)
     near = np.minimum(np.diff(ends), 2 * _TINY).sum() + min(ends[0], _TINY) + min(1 - ends[-1], _TINY)
     zero, y = np.zeros(SAMPLES), np.zeros(SAMPLES, dtype=np.int64)
-    after = Cells(y, np.zeros(2), np.ones(2))
+    after = PartitionCells(y, np.zeros(2), np.ones(2))
     fresh = rng.random(FRESH)
     at = np.searchsorted(ends, fresh)
     gaps = np.minimum(np.abs(fresh - ends[np.clip(at, 0, SAMPLES - 1)]), np.abs(fresh - ends[np.clip(at - 1, 0, None)]))
@@ -119,17 +119,17 @@ def constant(rng: np.random.Generator) -> Draw:
 
 
 def nearest_neighbour(rng: np.random.Generator) -> Draw:
-    """The label of the nearest sample; a tenth of all labels is turned, so the model learns them by heart."""
+    """The label of the nearest sample; a tenth of all labels is flipped, so the model memorizes noise."""
     noise = 0.1
     x = np.sort(rng.random(SAMPLES))
-    y = _turned(rng, x > 0.5, noise)
+    y = _flipped(rng, x > 0.5, noise)
     ends = np.concatenate([[0.0], (x[1:] + x[:-1]) / 2, [1.0]])
     left = np.clip(0.5 - ends[:-1], 0, np.diff(ends))  # of each sample's interval the part below one half
     wrong = np.where(y == 1, left, np.diff(ends) - left)
     risk = float(noise + (1 - 2 * noise) * wrong.sum())
     u = rng.random(FRESH)
     nearest = y[np.clip(np.searchsorted(ends, u) - 1, 0, SAMPLES - 1)]
-    mistaken = nearest != _turned(rng, u > 0.5, noise)
+    mistaken = nearest != _flipped(rng, u > 0.5, noise)
     draw = _draw(x, y, np.zeros(SAMPLES), risk, mistaken, constant=_STEEP, pure=True)
     errors = _errors_of_thresholds(x, y)
     best = int(np.argmin(errors))
@@ -147,7 +147,7 @@ def gaussian_mixture(rng: np.random.Generator) -> Draw:
     margins = (2 * y - 1) * (x @ w)
     risk = float(ndtr(-(w @ mean) / np.linalg.norm(w)))
     z = rng.standard_normal((FRESH, d)) + mean
-    cells = Cells(y.astype(np.int64), np.full(2, _STEEP), np.full(2, np.inf))
+    cells = PartitionCells(y.astype(np.int64), np.full(2, _STEEP), np.full(2, np.inf))
     fresh = (z @ w <= 0).astype(float)
     return Draw(x, y, (margins <= 0).astype(float), risk, fresh, cells, cells, dimension=d, weights=w, margins=margins)
 
@@ -172,7 +172,7 @@ def thresholds(rng: np.random.Generator) -> Draw:
     """64 thresholds, labels with noise: the best one, and a randomized one whose risk and divergence are sums."""
     noise = 0.1
     x = rng.random(SAMPLES)
-    y = _turned(rng, x > 0.5, noise)
+    y = _flipped(rng, x > 0.5, noise)
     half = SAMPLES // 2
     errors, first, second = (
         _errors_of_thresholds(x[part], y[part]) for part in (slice(None), slice(half), slice(half, None))
@@ -184,7 +184,7 @@ def thresholds(rng: np.random.Generator) -> Draw:
     best = int(np.argmin(errors))
     losses = (x > PLACES[best]) != y
     u = rng.random(FRESH)
-    fresh = (u > PLACES[best]) != _turned(rng, u > 0.5, noise)
+    fresh = (u > PLACES[best]) != _flipped(rng, u > 0.5, noise)
     posterior = (float(q @ errors), max(0.0, divergence), float(q @ risks))
     draw = _draw(x, y, losses, float(risks[best]), fresh, constant=_STEEP, pure=True, bits=6, dimension=1)
     split = (float(q @ second), max(0.0, moved), SAMPLES - half)
@@ -196,20 +196,20 @@ def disc(rng: np.random.Generator) -> Draw:
     noise = 0.1
     size, angle = np.sqrt(rng.random(SAMPLES)), 2 * math.pi * rng.random(SAMPLES)
     x = np.stack([size * np.cos(angle), size * np.sin(angle)], 1)
-    y = _turned(rng, x[:, 0] > 0, noise)
+    y = _flipped(rng, x[:, 0] > 0, noise)
     w = (x * (2 * y - 1)[:, None]).mean(0)
     margins = (2 * y - 1) * (x @ w)
     off = abs(math.atan2(w[1], w[0])) / math.pi
     z = rng.random(FRESH) * 2 * math.pi
     side = np.cos(z) * w[0] + np.sin(z) * w[1] > 0
-    fresh = (_turned(rng, np.cos(z) > 0, noise) != side).astype(float)
-    cells = Cells(y, np.full(2, _STEEP), np.full(2, 2.0))
+    fresh = (_flipped(rng, np.cos(z) > 0, noise) != side).astype(float)
+    cells = PartitionCells(y, np.full(2, _STEEP), np.full(2, 2.0))
     linear = {"dimension": 2, "weights": w, "margins": margins, "radius": 1.0}
     return Draw(x, y, (margins <= 0).astype(float), noise + (1 - 2 * noise) * off, fresh, cells, cells, **linear)
 
 
 def _errors_of_thresholds(x: Array, y: Indices) -> Array:
-    """Return the share of samples that each threshold gets wrong."""
+    """Return the training error of each threshold."""
     order = np.argsort(x)
     ones = np.concatenate([[0], np.cumsum(y[order])])
     below = np.searchsorted(x[order], PLACES)
@@ -230,8 +230,8 @@ PROBLEMS: dict[str, Problem] = {
 }
 
 
-def _turned(rng: np.random.Generator, labels: NDArray[np.bool_], noise: float) -> Indices:
-    """Return labels as numbers, each turned into the other with a probability."""
+def _flipped(rng: np.random.Generator, labels: NDArray[np.bool_], noise: float) -> Indices:
+    """Return labels as integers, each flipped with a given probability."""
     return ((rng.random(len(labels)) < noise) != labels).astype(np.int64)
 
 
@@ -249,11 +249,11 @@ def _draw(
     *,
     constant: float,
     pure: bool = False,
-    after: Cells | None = None,
+    after: PartitionCells | None = None,
     bits: float = math.inf,
     dimension: float = math.inf,
 ) -> Draw:
-    """Put a draw on [0, 1] together; with ``pure`` the cells of the grid are taken for each label apart."""
+    """Assemble a draw on [0, 1]; with ``pure``, each label has its own cells of the grid."""
     index = _place(x) * 2 + y if pure else _place(x)
-    cells = Cells(index, np.full(GRID * (1 + pure), constant), np.full(GRID * (1 + pure), 1 / GRID))
+    cells = PartitionCells(index, np.full(GRID * (1 + pure), constant), np.full(GRID * (1 + pure), 1 / GRID))
     return Draw(x[:, None], y, losses.astype(float), risk, fresh.astype(float), cells, after or cells, dimension, bits)

@@ -1,6 +1,6 @@
-"""Test a bound on every problem many times, and whether it fails more often than it claims.
+"""Test whether a generalization bound fails more often than it claims, on many draws of every problem.
 
-Known by name are our bounds, bounds as they are printed, and two that are false.
+Bounds known by name are ours, some as printed in papers, and two that are false.
 """
 
 import math
@@ -17,7 +17,7 @@ from normscope.core.files import Saved
 from normscope.core.numbers import check_count, check_fraction
 from normscope.core.statement import statement
 from normscope.core.value import Kind, Value
-from normscope.generalization.bench.problems import PROBLEMS, Cells, Draw
+from normscope.generalization.bench.problems import PROBLEMS, Draw, PartitionCells
 from normscope.generalization.compression import by_surrogate, occam
 from normscope.generalization.held_out import clopper_pearson, held_out_local_term
 from normscope.generalization.margin_bounds import (
@@ -32,21 +32,21 @@ from normscope.generalization.printed_bounds import than_phan_bound
 from normscope.generalization.theorem_20 import g_paper, g_tight, g_total_variation
 from normscope.generalization.vc import vc_gap
 
-#: Probability with which a bound that keeps its promise is called broken, over all problems together.
+#: Probability that a valid bound is called broken, over all problems together.
 LEVEL = 1e-3
-#: Samples whose distances from unseen inputs are looked at.
+#: Samples whose distances from unseen inputs are computed.
 LOOKED = 500
-#: A bound on the risk of the model of a draw; NaN where it says nothing about such a model.
+#: A bound on the risk of the model of a draw; NaN where it does not apply.
 Bound = Callable[[Draw, float], float]
 
 
 @dataclass(frozen=True)
-class Contestant:
+class NamedBound:
     """A bound with its name."""
 
-    name: str  #: how it is called
-    bound: Bound  #: what it computes
-    randomized: bool = False  #: whether it speaks about the randomized model of a draw
+    name: str  #: its name
+    bound: Bound  #: the function that computes it
+    randomized: bool = False  #: whether it bounds the risk of the randomized model of a draw
 
 
 def _held_out(draw: Draw, delta: float) -> float:
@@ -55,8 +55,8 @@ def _held_out(draw: Draw, delta: float) -> float:
     return clopper_pearson(int(draw.fresh.sum()), len(draw.fresh), delta).value
 
 
-def _local(cells: Cells) -> float:
-    """Return ``sum_i (m_i/m) min(1, L_i D_i)`` over occupied cells: no loss in [0, 1] moves by more than one."""
+def _local(cells: PartitionCells) -> float:
+    """Return ``sum_i (m_i/m) min(1, L_i D_i)`` over occupied cells: no loss in [0, 1] varies by more than one."""
     counts = cells.counts
     terms = np.minimum(1.0, cells.constants * np.where(cells.constants > 0, cells.diameters, 1.0))
     return float((counts * terms).sum() / counts.sum())
@@ -83,7 +83,7 @@ def _theorem_20_held_out(draw: Draw, delta: float) -> float:
     return draw.train_error + local + g_total_variation(1.0, len(counts), draw.samples, delta / 2).value
 
 
-def _printed(cells: Cells, draw: Draw, delta: float) -> float:
+def _printed(cells: PartitionCells, draw: Draw, delta: float) -> float:
     counts = cells.counts
     return (
         draw.train_error + _local(cells) + g_paper(1.0, int((counts > 0).sum()), len(counts), draw.samples, delta).value
@@ -146,29 +146,29 @@ def _surrogate(draw: Draw, delta: float) -> float:
 
 
 _ALL = (
-    Contestant("held-out", _held_out),
-    Contestant("theorem-20", _theorem_20),
-    Contestant("theorem-20-held-out", _theorem_20_held_out),
-    Contestant("theorem-20-printed", lambda draw, delta: _printed(draw.cells, draw, delta)),
-    Contestant("theorem-20-data-partition", lambda draw, delta: _printed(draw.after, draw, delta)),
-    Contestant("than-phan", _than_phan),
-    Contestant("occam", _occam),
-    Contestant("surrogate", _surrogate),
-    Contestant("vc", _vc),
-    Contestant("golowich", _margin(golowich_bound)),
-    Contestant("row-norms", _margin(row_norm_bound)),
-    Contestant("bartlett", _margin(bartlett_bound)),
-    Contestant("neyshabur", _margin(neyshabur_bound, radius=True)),
-    Contestant("pac-bayes-mcallester", _pac_bayes(_mcallester), randomized=True),
-    Contestant("pac-bayes-kl", _pac_bayes(pac_bayes_kl), randomized=True),
-    Contestant("pac-bayes-quadratic", _pac_bayes(pac_bayes_quadratic), randomized=True),
-    Contestant("pac-bayes-lambda", _pac_bayes(pac_bayes_lambda), randomized=True),
-    Contestant("pac-bayes-split", _split, randomized=True),
+    NamedBound("held-out", _held_out),
+    NamedBound("theorem-20", _theorem_20),
+    NamedBound("theorem-20-held-out", _theorem_20_held_out),
+    NamedBound("theorem-20-printed", lambda draw, delta: _printed(draw.cells, draw, delta)),
+    NamedBound("theorem-20-data-partition", lambda draw, delta: _printed(draw.after, draw, delta)),
+    NamedBound("than-phan", _than_phan),
+    NamedBound("occam", _occam),
+    NamedBound("surrogate", _surrogate),
+    NamedBound("vc", _vc),
+    NamedBound("golowich", _margin(golowich_bound)),
+    NamedBound("row-norms", _margin(row_norm_bound)),
+    NamedBound("bartlett", _margin(bartlett_bound)),
+    NamedBound("neyshabur", _margin(neyshabur_bound, radius=True)),
+    NamedBound("pac-bayes-mcallester", _pac_bayes(_mcallester), randomized=True),
+    NamedBound("pac-bayes-kl", _pac_bayes(pac_bayes_kl), randomized=True),
+    NamedBound("pac-bayes-quadratic", _pac_bayes(pac_bayes_quadratic), randomized=True),
+    NamedBound("pac-bayes-lambda", _pac_bayes(pac_bayes_lambda), randomized=True),
+    NamedBound("pac-bayes-split", _split, randomized=True),
 )
 #: Bounds by name.
-CONTESTANTS = {c.name: c for c in _ALL}
-#: Those that are known to be false.
-FALSE = ("theorem-20-data-partition", "than-phan")
+KNOWN_BOUNDS = {c.name: c for c in _ALL}
+#: Names of those known to be false.
+KNOWN_FALSE = ("theorem-20-data-partition", "than-phan")
 
 
 @dataclass(frozen=True)
@@ -176,12 +176,12 @@ class Trial:
     """A bound on one problem."""
 
     problem: str  #: its name
-    draws: int  #: how often it was tried; none if the bound says nothing about such a model
-    violations: int  #: draws in which it was below the true risk
+    draws: int  #: number of draws; 0 if the bound does not apply to such a model
+    violations: int  #: draws in which the bound was below the true risk
     p_value: float  #: probability of so many violations or more if each happened with probability delta
     bound: float  #: its mean
     risk: float  #: the mean of the true risk
-    broken: bool  #: whether that is too unlikely
+    broken: bool  #: whether the p-value is too small for a valid bound
 
 
 @dataclass(frozen=True, repr=False)
@@ -217,8 +217,8 @@ def try_bound(
     """Test a bound on problems whose risk is known: compare its rate of violations with delta.
 
     Args:
-        bound: a name of :data:`CONTESTANTS`, or a function of a :class:`Draw` and delta that returns an upper bound on
-            ``draw.risk`` (NaN where it says nothing).
+        bound: a name of :data:`KNOWN_BOUNDS`, or a function of a :class:`Draw` and delta that returns an upper bound on
+            ``draw.risk`` (NaN where it does not apply).
         delta: failure probability of the bound.
         draws: of each problem.
         seed: of the draws; the same seed gives the same result.
@@ -226,7 +226,7 @@ def try_bound(
         progress: called with a line of text for each problem.
 
     Raises:
-        InputError: if the bound is unknown, or returns something that is no number.
+        InputError: if the bound is unknown, or does not return a number.
 
     >>> try_bound("held-out", draws=20).broken, try_bound("than-phan", draws=20).broken
     (False, True)
@@ -234,31 +234,31 @@ def try_bound(
     check_fraction(delta, "delta, a probability,")
     check_count(draws, "draws", least=1)
     if isinstance(bound, str):
-        if bound not in CONTESTANTS:
-            raise InputError(f"Unknown bound {bound!r}. Known bounds: {', '.join(CONTESTANTS)}; or FILE.py:function.")
-        contestant = CONTESTANTS[bound]
+        if bound not in KNOWN_BOUNDS:
+            raise InputError(f"Unknown bound {bound!r}. Known bounds: {', '.join(KNOWN_BOUNDS)}; or FILE.py:function.")
+        chosen = KNOWN_BOUNDS[bound]
     else:
-        contestant = Contestant(name or getattr(bound, "__name__", "bound"), bound)
+        chosen = NamedBound(name or getattr(bound, "__name__", "bound"), bound)
     trials = []
     for number, problem in enumerate(PROBLEMS):
         if progress is not None:
-            progress(f"trying {contestant.name}: {problem}")
-        trials.append(_trial(contestant, problem, delta, draws, np.random.default_rng([seed, number])))
-    return BenchResult(contestant.name, delta, seed, tuple(trials))
+            progress(f"trying {chosen.name}: {problem}")
+        trials.append(_trial(chosen, problem, delta, draws, np.random.default_rng([seed, number])))
+    return BenchResult(chosen.name, delta, seed, tuple(trials))
 
 
-def _trial(contestant: Contestant, problem: str, delta: float, draws: int, rng: np.random.Generator) -> Trial:
+def _trial(chosen: NamedBound, problem: str, delta: float, draws: int, rng: np.random.Generator) -> Trial:
     """Try a bound on one problem."""
     bounds, risks = [], []
     for _ in range(draws):
         draw = PROBLEMS[problem](rng)
-        value = contestant.bound(draw, delta)
+        value = chosen.bound(draw, delta)
         if not isinstance(value, int | float | np.floating):
-            raise InputError(f"Expected {contestant.name} to return a number, got {type(value).__name__}.")
+            raise InputError(f"Expected {chosen.name} to return a number, got {type(value).__name__}.")
         if math.isnan(value):
             return Trial(problem, 0, 0, 1.0, math.nan, math.nan, broken=False)
         bounds.append(min(float(value), 1e308))
-        risks.append(draw.posterior[2] if contestant.randomized and draw.posterior is not None else draw.risk)
+        risks.append(draw.posterior[2] if chosen.randomized and draw.posterior is not None else draw.risk)
     low = sum(b < r * (1 - 1e-12) for b, r in zip(bounds, risks, strict=True))
     p_value = float(binomtest(low, draws, delta, alternative="greater").pvalue)
     mean = float(np.mean(bounds))

@@ -1,4 +1,4 @@
-"""Where the parameters of a function are added: biases, shifts, tables, learned positions."""
+"""Find the parameters that a network adds to its tensors: biases, shifts, embedding tables, learned positions."""
 
 from collections import Counter
 from collections.abc import Mapping
@@ -7,12 +7,12 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
-from normscope.geometry.function import Function
+from normscope.geometry.function import ModelFunction
 from normscope.graph.ir import Graph, Node, Ref
 from normscope.graph.recognise import name_of
 from normscope.operators.registry import bind
 
-#: Operations with a bias: its argument and the axis of the result it is added along.
+#: Operations with a bias: the name of the argument, and the axis of the result along which it is added.
 _BIASED = {
     "addmm": ("self", -1),
     **dict.fromkeys(("linear", "layer_norm"), ("bias", -1)),
@@ -21,20 +21,20 @@ _BIASED = {
 }
 #: Operations that read rows of a table, and the argument that is the table.
 _TABLES = {"embedding": "weight", "index": "self", "index_select": "self"}
-#: Operations behind which a bias can still be added.
+#: Operations after which a bias could be added as well.
 _SAME = ("dropout", "clone", "contiguous", "alias")
 
 
 @dataclass(frozen=True)
-class Absorber:
-    """A parameter that is added to the result of a node."""
+class AddedParameter:
+    """A parameter that is added to the result of a node, and so can compensate a constant change of it."""
 
     parameter: str  #: its name
     axis: int | None  #: the axis it is added along; ``None`` if it broadcasts, entry by entry
-    table: bool = False  #: it is a table of rows, to each of which the same is added
+    table: bool = False  #: whether it is a table, to every row of which the same vector is added
 
     def absorbed(self, tangent: Tensor, shape: torch.Size, noise: float = 0.0) -> Tensor | None:
-        """Return what to add to the parameter so that a change vanishes, or ``None`` if it cannot."""
+        """Return what to add to the parameter to cancel a change of the result, or ``None`` if it cannot."""
         added = [1] * (tangent.ndim - len(shape)) + list(shape)  # the shape in which it is added
         if self.axis is not None:
             added = [1] * tangent.ndim
@@ -48,32 +48,32 @@ class Absorber:
 
 
 def takes_up(node: Node) -> bool:
-    """Return whether a layer is linear with a bias: what vanishes behind it here may not vanish at other parameters."""
+    """Return whether a node is a linear layer with a bias: a change that vanishes after it may not vanish elsewhere."""
     return name_of(node) in _BIASED and "norm" not in name_of(node)
 
 
 def equal(a: Tensor, b: Tensor, noise: float) -> bool:
-    """Return whether two changes agree but for rounding."""
+    """Return whether two changes agree up to rounding."""
     a, b = a.detach(), b.detach()
     return float((a - b).abs().max()) <= 1e-9 * float(b.abs().max()) + noise
 
 
 @dataclass(eq=False)
 class Biases:
-    """Where the parameters of a function are added."""
+    """The parameters that a network adds to its tensors, by graph node."""
 
-    own: dict[str, Absorber] = field(default_factory=dict)  #: what can be added to the result of each node
-    #: what can be added to a sum through its other summand
-    beside: dict[str, list[Absorber]] = field(default_factory=dict)
+    own: dict[str, AddedParameter] = field(default_factory=dict)  #: the parameter added to the result of each node
+    #: for each sum, the parameters added through its summands
+    beside: dict[str, list[AddedParameter]] = field(default_factory=dict)
     #: parameters that are added to each other inside one operation
     pairs: list[tuple[str, str]] = field(default_factory=list)
-    #: weights that recurrent layers read their inputs with, and the biases added to that
+    #: for each recurrent layer, its input weights and the biases added to their products
     inside: dict[str, list[tuple[str, str]]] = field(default_factory=dict)
     #: every bias, shift and table, also those that are used several times
-    sources: dict[str, Absorber] = field(default_factory=dict)
+    sources: dict[str, AddedParameter] = field(default_factory=dict)
 
 
-def find_biases(function: Function) -> Biases:
+def find_biases(function: ModelFunction) -> Biases:
     """Return where biases, shifts, tables and learned positions are added."""
     graph, found = function.graph, Biases()
     users = graph.users()
@@ -88,11 +88,11 @@ def find_biases(function: Function) -> Biases:
             argument, axis = _BIASED[name]
             ref = arguments.get(argument)
             if isinstance(ref, Ref) and targets.get(ref.name) in function.names:
-                found.sources[targets[ref.name]] = Absorber(targets[ref.name], axis)
+                found.sources[targets[ref.name]] = AddedParameter(targets[ref.name], axis)
             if isinstance(ref, Ref) and ref.name in single:
-                found.own[node.name] = Absorber(single[ref.name], axis)
+                found.own[node.name] = AddedParameter(single[ref.name], axis)
         elif name in _TABLES and isinstance(ref := arguments[_TABLES[name]], Ref) and ref.name in single:
-            found.own[node.name] = Absorber(single[ref.name], -1, table=True)
+            found.own[node.name] = AddedParameter(single[ref.name], -1, table=True)
             found.sources[single[ref.name]] = found.own[node.name]
         elif name == "add":
             found.beside[node.name] = _summands(node, single, found, users)
@@ -101,7 +101,7 @@ def find_biases(function: Function) -> Biases:
                     continue
                 shape = function.tensors[single[ref.name]].shape
                 if shape and shape.numel() == shape[-1]:  # a vector
-                    found.sources[single[ref.name]] = Absorber(single[ref.name], None)
+                    found.sources[single[ref.name]] = AddedParameter(single[ref.name], None)
         elif name in ("lstm", "gru", "rnn_tanh", "rnn_relu") and arguments.get("has_biases"):
             params = [single.get(ref.name, "") for ref in arguments["params"]]
             ways = 2 if arguments["bidirectional"] else 1
@@ -115,7 +115,7 @@ def find_biases(function: Function) -> Biases:
 
 
 def _passes(node: Node, found: Biases, users: Mapping[str, list[str]], graph: Graph) -> bool:
-    """Return whether a bias can as well be added behind an operation, the only one that reads its sum."""
+    """Return whether a bias could be added after this operation, the only user of the sum, instead of before it."""
     ref = node.args[0] if node.args else None
     if not isinstance(ref, Ref) or ref.name not in found.own or len(users[ref.name]) > 1:
         return False
@@ -123,7 +123,7 @@ def _passes(node: Node, found: Biases, users: Mapping[str, list[str]], graph: Gr
 
 
 def _keeps_last(node: Node, graph: Graph) -> bool:
-    """Return whether an operation changes the order of entries, but leaves the last axis where it is."""
+    """Return whether an operation only rearranges entries and leaves the last axis last."""
     before = graph[node.args[0].name].shape
     if before is None or node.shape is None or before[-1:] != node.shape[-1:]:
         return False
@@ -135,12 +135,14 @@ def _keeps_last(node: Node, graph: Graph) -> bool:
     return name in ("view", "reshape", "_unsafe_view")
 
 
-def _summands(node: Node, single: Mapping[str, str], found: Biases, users: Mapping[str, list[str]]) -> list[Absorber]:
-    """Return what is added in a sum: a parameter, or the bias of a summand that nothing else reads."""
+def _summands(
+    node: Node, single: Mapping[str, str], found: Biases, users: Mapping[str, list[str]]
+) -> list[AddedParameter]:
+    """Return the parameters added in a sum: a summand itself, or the bias of a summand that has no other user."""
     made = []
     for ref in node.args[:2]:
         if isinstance(ref, Ref) and ref.name in single:
-            made.append(Absorber(single[ref.name], None))
+            made.append(AddedParameter(single[ref.name], None))
         elif isinstance(ref, Ref) and ref.name in found.own and len(users[ref.name]) == 1:
             made.append(found.own[ref.name])
     return made

@@ -1,8 +1,8 @@
-r"""Columns: ``W -> W + v (1/gamma)^T`` behind a LayerNorm, whose normalized values sum to zero.
+r"""Column shifts ``W -> W + v (1/gamma)^T`` of a weight after a LayerNorm, whose normalized values sum to zero.
 
-What reaches the outputs of ``W`` is the constant ``v sum(beta/gamma)``, which a bias takes up. A convolution has one
+What reaches the outputs of ``W`` is the constant ``v sum(beta/gamma)``, which a bias compensates. A convolution has one
 such vector for each place of its kernel; where zeros are put around the image the place must not be seen to be outside.
-Where no bias takes up the shift of the LayerNorm, columns of all that reads it do.
+Where no bias compensates the shift of the LayerNorm, the columns of all weights that read it do.
 """
 
 from __future__ import annotations
@@ -14,18 +14,19 @@ import torch
 from torch import Tensor
 
 from normscope.geometry.candidates.biases import Biases
-from normscope.geometry.candidates.gains import Gains, Path
-from normscope.geometry.candidates.shifts import Line, Shift, alike, all_but_one, certified, free_entries
-from normscope.geometry.function import Function
-from normscope.geometry.groups import Family, Group, Point
-from normscope.geometry.labelling import called
-from normscope.geometry.labels import Labels, Product
+from normscope.geometry.candidates.gains import GainPath, Gains
+from normscope.geometry.candidates.shifts import BiasShifts, FlatLine, alike, all_but_one, certified, free_entries
+from normscope.geometry.channels.labels import ChannelLabels, ChannelWeight
+from normscope.geometry.channels.network import called
+from normscope.geometry.flow import Point
+from normscope.geometry.function import ModelFunction
+from normscope.geometry.groups import SymmetryFamily, SymmetryGroup
 from normscope.graph.ir import Node
 from normscope.operators.registry import bind
 
 
 @dataclass(frozen=True, eq=False)
-class Columns(Shift):
+class ColumnShifts(BiasShifts):
     """``W + v (1/gamma)^T``; ``path`` holds the gains, the basis is one of the outputs and places of the kernel."""
 
     kind = "column"
@@ -50,15 +51,15 @@ class Columns(Shift):
 
 
 def column_groups(
-    function: Function, labels: Labels, biases: Biases, rows: Mapping[str, int], seed: int
-) -> list[Group]:
-    """Return the verified columns: every weight that reads nothing but a LayerNorm."""
+    function: ModelFunction, labels: ChannelLabels, biases: Biases, rows: Mapping[str, int], seed: int
+) -> list[SymmetryGroup]:
+    """Return the verified column shifts of all weights that read only a LayerNorm."""
     gains = Gains(labels)
-    centred: dict[tuple[int, ...], tuple[Path, str]] = {}
+    centred: dict[tuple[int, ...], tuple[GainPath, str]] = {}
     for line, beta in labels.centred:
         centred |= {path.channels: (path, beta) for path in gains.paths(line)}
     uses = [product.parameter for product in labels.products]
-    found: list[Line] = []
+    found: list[FlatLine] = []
     for product in labels.products:
         path, beta = centred.get(labels.channels(product.inputs[0]), (None, ""))
         if path is None or not product.full or uses.count(product.parameter) > 1:
@@ -67,13 +68,13 @@ def column_groups(
         shared = rows.get(product.parameter, 0)  # what is common to a group of rows is among the rows already
         outputs = all_but_one(len(index), shared) if shared else torch.arange(len(index))
         whole = (outputs[:, None] * index.shape[2] + torch.arange(index.shape[2])).reshape(-1)
-        family = Columns(function, biases, product.parameter, whole, path=path, index=index, beta=beta)
+        family = ColumnShifts(function, biases, product.parameter, whole, path=path, index=index, beta=beta)
         found += _lines(family, _bases(function, product, outputs), alike(labels, product.outputs[outputs]), seed)
     return certified(function, found)
 
 
-def _lines(family: Columns, narrower: Iterator[Tensor], alike: Sequence[Tensor], seed: int) -> list[Line]:
-    """Return the part of a family that passes: all of it, or the first of some narrower bases that holds anything."""
+def _lines(family: ColumnShifts, narrower: Iterator[Tensor], alike: Sequence[Tensor], seed: int) -> list[FlatLine]:
+    """Return the flat part of a family: all of it, or that of the first narrower basis with any flat direction."""
     words = f"{family.source} plus v (1/gamma)^T: the output of the LayerNorm before it sums to zero"
     found = family.tried(seed, words)
     for basis in narrower:
@@ -89,8 +90,8 @@ def _lines(family: Columns, narrower: Iterator[Tensor], alike: Sequence[Tensor],
     return [] if found is None else [found]
 
 
-def _bases(function: Function, product: Product, outputs: Tensor) -> Iterator[Tensor]:
-    """Return what may be moved where not everything may: places that no border shows, then those without a sum."""
+def _bases(function: ModelFunction, product: ChannelWeight, outputs: Tensor) -> Iterator[Tensor]:
+    """Yield narrower bases: combinations of kernel positions that zero padding does not reveal."""
     node = function.graph[product.node]
     if "conv" not in node.op:
         yield outputs
@@ -103,8 +104,8 @@ def _bases(function: Function, product: Product, outputs: Tensor) -> Iterator[Te
             yield torch.kron(torch.eye(len(product.index), dtype=torch.float64)[outputs], free.contiguous())
 
 
-def _seen(function: Function, node: Node, kernel: torch.Size) -> Tensor:
-    """Return for each place of a kernel in which positions of the result it reads the image: one row per place."""
+def _seen(function: ModelFunction, node: Node, kernel: torch.Size) -> Tensor:
+    """Return for each kernel position (row) at which output positions it reads the image and not the padding."""
     given = bind(node.op, list(node.args), dict(node.kwargs))
     read = function.graph[given["input"].name].shape
     assert read is not None
@@ -120,7 +121,7 @@ def _seen(function: Function, node: Node, kernel: torch.Size) -> Tensor:
 
 
 @dataclass(frozen=True, eq=False)
-class Offsets(Family):
+class LayerNormShifts(SymmetryFamily):
     r"""``beta + d`` for the shift of a LayerNorm, and ``W - W d (1/gamma)^T/sum((beta + d)/gamma)`` for what reads it.
 
     The matrix that multiplies every ``W`` leaves normalized values, which sum to zero, and takes ``beta + d`` back to
@@ -128,7 +129,7 @@ class Offsets(Family):
     """
 
     beta: str  #: the shift
-    path: Path  #: the scale of the LayerNorm
+    path: GainPath  #: the scale of the LayerNorm
     #: every weight that reads it, and its flat positions: outputs, inputs, places of the kernel
     readers: tuple[tuple[str, Tensor], ...]
     index: Tensor  #: the entries of the shift that are moved
@@ -138,7 +139,7 @@ class Offsets(Family):
         """Return the number of coefficients."""
         return len(self.index)
 
-    def subset(self, keep: Tensor) -> Offsets:
+    def subset(self, keep: Tensor) -> LayerNormShifts:
         """Return some of the entries."""
         return replace(self, index=self.index[keep])
 
@@ -156,11 +157,11 @@ class Offsets(Family):
         return found
 
 
-def offset_groups(function: Function, labels: Labels, shifts: list[Group]) -> list[Group]:
-    """Return the candidates: the shift of every LayerNorm that weights alone read, as far as no bias takes it up."""
+def offset_groups(function: ModelFunction, labels: ChannelLabels, shifts: list[SymmetryGroup]) -> list[SymmetryGroup]:
+    """Return the candidates: the shift of every LayerNorm read only by weights, as far as no bias compensates it."""
     gains = Gains(labels)
     uses = [product.parameter for product in labels.products]
-    found: list[Group] = []
+    found: list[SymmetryGroup] = []
     for line, beta in labels.centred:
         if not beta:
             continue
@@ -172,18 +173,18 @@ def offset_groups(function: Function, labels: Labels, shifts: list[Group]) -> li
             continue
         if abs(total) > 1e-3 * float(function.tensors[beta].abs().max()):  # else the step is too long for any orbit
             where = tuple((p.parameter, p.index.reshape(*p.index.shape[:2], -1)) for p in readers)
-            family = Offsets(beta, path, where, entries)
+            family = LayerNormShifts(beta, path, where, entries)
             words = f"{beta} plus any vector, absorbed by columns of {', '.join(name for name, _ in where)}"
-            found.append(Group("column", (beta, *(name for name, _ in where)), family.size, words, family))
+            found.append(SymmetryGroup("column", (beta, *(name for name, _ in where)), family.size, words, family))
     return found
 
 
-def _left(width: int, known: list[Family | None]) -> Tensor:
-    """Return the entries of a shift that complete those that are known to be free."""
+def _left(width: int, known: list[SymmetryFamily | None]) -> Tensor:
+    """Return the entries of a shift that are not already known to be free."""
     free = torch.zeros(width, dtype=torch.bool)
     for family in known:
-        if isinstance(family, Shift) and family.basis.ndim == 1:
+        if isinstance(family, BiasShifts) and family.basis.ndim == 1:
             free[family.basis] = True
-        elif isinstance(family, Shift):
+        elif isinstance(family, BiasShifts):
             free[family.basis.abs().argmax(1)] = True
     return torch.arange(width)[~free]

@@ -1,4 +1,4 @@
-"""What channels are multiplied by on their way: gains such as a layer scale, one behind the other."""
+"""Follow channels through gains, parameters that multiply each channel by a number (layer scale, BatchNorm weights)."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -6,15 +6,15 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
-from normscope.geometry.groups import Point
-from normscope.geometry.labels import Gain, Labels
+from normscope.geometry.channels.labels import ChannelGain, ChannelLabels
+from normscope.geometry.flow import Point
 
 
 @dataclass(frozen=True, eq=False)
-class Path:
-    """Channels behind some gains."""
+class GainPath:
+    """Channels after multiplication by a sequence of gains."""
 
-    channels: tuple[int, ...]  #: which channels they are there
+    channels: tuple[int, ...]  #: the channels after the gains
     #: the parameters they were multiplied by, and the flat position in each for every channel
     gains: tuple[tuple[str, Tensor], ...] = ()
     #: what else they were multiplied by: the inverse deviation of a BatchNorm with fixed statistics
@@ -30,13 +30,13 @@ class Path:
 
 
 class Gains:
-    """The gains of a network and the channels before and behind them.
+    """The gains of a network with the channels before and after each.
 
     What multiplies all channels by one number, as normalizers do, is followed only where ``links`` says so, and then
     BatchNorms with fixed statistics are not.
     """
 
-    def __init__(self, labels: Labels, *, links: bool = False) -> None:
+    def __init__(self, labels: ChannelLabels, *, links: bool = False) -> None:
         self._labels = labels
         self._entries = {entry.parameter: entry.labels for entry in labels.entries}
         self._steps: list[tuple[str, dict[int, tuple[int, int]], Tensor | float]] = [
@@ -44,15 +44,16 @@ class Gains:
         ]
         if links:
             pairs = [(a, b) for a, b in labels.links if a.shape[-1:] == b.shape[-1:]]
-            self._steps[:0] = [("", self._of_gain(Gain("", torch.zeros_like(a), a, b)), 1.0) for a, b in pairs]
+            self._steps[:0] = [("", self._of_gain(ChannelGain("", torch.zeros_like(a), a, b)), 1.0) for a, b in pairs]
             return
         self._steps += [
-            (f.gamma, self._pairs(f.inputs, torch.arange(len(f.inputs)), f.outputs), f.inverse) for f in labels.frozen
+            (f.gamma, self._pairs(f.inputs, torch.arange(len(f.inputs)), f.outputs), f.inverse)
+            for f in labels.fixed_batch_norms
         ]
 
-    def paths(self, start: Tensor) -> list[Path]:
-        """Return where channels come through gains alone: where they start, and behind each gain."""
-        first = Path(self._labels.channels(start))
+    def paths(self, start: Tensor) -> list[GainPath]:
+        """Return every path of channels through gains only: the trivial one first, then one for each gain reached."""
+        first = GainPath(self._labels.channels(start))
         found = {first.channels: first}
         waiting = [first]
         while waiting:
@@ -65,17 +66,17 @@ class Gains:
                 if after not in found:
                     more = constant[index] if isinstance(constant, Tensor) else constant
                     gains = (*path.gains, (parameter, index)) if parameter else path.gains
-                    found[after] = Path(after, gains, path.constant * more, self._labels.offsets)
+                    found[after] = GainPath(after, gains, path.constant * more, self._labels.offsets)
                     waiting.append(found[after])
         return list(found.values())
 
-    def behind(self, parameter: str) -> list[Path]:
-        """Return the paths behind a vector that is added to channels, one number for each."""
+    def behind(self, parameter: str) -> list[GainPath]:
+        """Return the nontrivial paths of the channels to which a vector is added."""
         start = self._entries.get(parameter)
         return [] if start is None else self.paths(start.reshape(-1))[1:]
 
-    def _of_gain(self, gain: Gain) -> dict[int, tuple[int, int]]:
-        """Return the step through a gain, axes along which nothing varies cut to the length one."""
+    def _of_gain(self, gain: ChannelGain) -> dict[int, tuple[int, int]]:
+        """Return the step through a gain, with constant axes cut to length one."""
         parts = torch.broadcast_tensors(gain.inputs, gain.index, gain.outputs)
         for dim in range(parts[0].ndim):
             if all(bool((part == part.narrow(dim, 0, 1)).all()) for part in parts):
@@ -83,7 +84,7 @@ class Gains:
         return self._pairs(*parts)
 
     def _pairs(self, before: Tensor, index: Tensor, after: Tensor) -> dict[int, tuple[int, int]]:
-        """Return the position in the gain and the channel behind it for each channel; nothing if that is not one."""
+        """Map each channel to its position in the gain and the channel after it; empty if that is not unique."""
         rows = torch.unique(torch.stack([t.reshape(-1) for t in (before, index, after)]), dim=1)
         channels, places = self._labels.channels, rows[1].tolist()
         found = {b: (i, a) for b, i, a in zip(channels(rows[0]), places, channels(rows[2]), strict=True)}

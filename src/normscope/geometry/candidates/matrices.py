@@ -1,4 +1,4 @@
-r"""Matrix symmetries: ``x -> A x`` on a set of channels, writers multiplied by ``A`` and readers by ``A^-1``.
+r"""Matrix symmetries: ``x -> A x`` on a set of channels; weights that write them get ``A``, weights that read ``A^-1``.
 
 ``GL(d_h)`` of values and outputs and of queries and keys of each head, ``GL`` between two linear layers, rotations of a
 residual stream that only RMSNorms read (of its centred part for LayerNorm), also behind gains, where the readers are
@@ -17,9 +17,10 @@ import torch
 from torch import Tensor
 
 from normscope.geometry.candidates.gains import Gains
-from normscope.geometry.function import Function
-from normscope.geometry.groups import Family, Group, Point, velocity
-from normscope.geometry.labels import FIXED, Entry, Frozen, Labels, Product
+from normscope.geometry.channels.labels import FIXED, ChannelLabels, ChannelWeight, EntrywiseParameter, FixedBatchNorm
+from normscope.geometry.flow import Point
+from normscope.geometry.function import ModelFunction
+from normscope.geometry.groups import SymmetryFamily, SymmetryGroup, velocity
 
 Algebra = Literal["full", "skew", "centred"]
 #: What the matrices of each algebra act on beside heads.
@@ -29,30 +30,30 @@ STREAMS: dict[Algebra, str] = {
     "centred": "the centred residual stream that only LayerNorms read",
 }
 #: A parameter, where it holds the channels of a frame in its rows, and where in its columns: queries may share values.
-Site = tuple[Product | Entry, Tensor | None, tuple[Tensor, ...]]
+Site = tuple[ChannelWeight | EntrywiseParameter, Tensor | None, tuple[Tensor, ...]]
 
 
 @dataclass(frozen=True, eq=False)
-class Frame:
-    """Channels on which a matrix acts."""
+class ChannelFrame:
+    """A list of channels on which a matrix acts."""
 
     labels: tuple[int, ...]  #: the channels, each by the representative of its label, in order
-    gains: tuple[tuple[str, Tensor], ...] = ()  #: parameters that multiplied them since (name and flat positions)
+    gains: tuple[tuple[str, Tensor], ...] = ()  #: gains by which they were multiplied (name and flat positions)
     dual: bool = False  #: ``A^-T`` acts instead of ``A``
 
     @functools.cached_property
     def place(self) -> dict[int, int]:
-        """Return where each channel stands."""
+        """Return the position of each channel."""
         return {label: i for i, label in enumerate(self.labels)}
 
 
 @dataclass(frozen=True, eq=False)
-class Mixing(Family):
-    """One matrix algebra acting on all frames of one space."""
+class MatrixFamily(SymmetryFamily):
+    """The matrices of one algebra, acting on all frames of one space of channels."""
 
-    labels: Labels  #: the labelled network
-    frames: tuple[Frame, ...]  #: where it acts
-    algebra: Algebra  #: all matrices, skew ones, or skew ones that leave constants alone
+    labels: ChannelLabels  #: the labelled network
+    frames: tuple[ChannelFrame, ...]  #: where it acts
+    algebra: Algebra  #: all matrices, skew-symmetric ones, or skew-symmetric ones that map constant vectors to zero
     parameters: tuple[str, ...] = ()  #: what it moves
 
     @property
@@ -102,40 +103,42 @@ class Mixing(Family):
         return found
 
     def written(self, point: Point) -> Tensor:
-        """Return what is written into the space, one row per channel: by tables and first layers, if there are some."""
+        """Return the weights that write the channels, one row per channel: tables and first layers, or else all."""
         parts = []
-        first = any(isinstance(s, Product) and r is not None and _is_first(s) for s, r, _ in self.sites[0])
+        first = any(isinstance(s, ChannelWeight) and r is not None and _is_first(s) for s, r, _ in self.sites[0])
         for site, rows, _ in self.sites[0]:
-            if isinstance(site, Entry) and rows is not None:
+            if isinstance(site, EntrywiseParameter) and rows is not None:
                 parts.append(point[site.parameter].reshape(-1, site.labels.shape[-1])[:, rows].mT)
-            elif isinstance(site, Product) and rows is not None and (_is_first(site) or not first):
+            elif isinstance(site, ChannelWeight) and rows is not None and (_is_first(site) or not first):
                 parts.append(point[site.parameter].reshape(-1)[site.index][rows].flatten(1))
         return torch.cat(parts, 1)
 
     def through(self, point: Point) -> Tensor:
-        """Return the product of all that reads the space and all that is written into it, which no matrix changes."""
+        """Return the product of the weights that read and write the channels, which no matrix changes."""
         first = self.sites[0]
         written = [
-            point[s.parameter].reshape(-1)[s.index][r] for s, r, _ in first if isinstance(s, Product) and r is not None
+            point[s.parameter].reshape(-1)[s.index][r]
+            for s, r, _ in first
+            if isinstance(s, ChannelWeight) and r is not None
         ]
         read = [
             point[s.parameter].reshape(-1)[s.index][:, columns]
             for s, _, several in first
-            if isinstance(s, Product)
+            if isinstance(s, ChannelWeight)
             for columns in several
         ]
         return torch.cat([w.flatten(1) for w in written], 1).mT @ torch.cat(
             [r.transpose(0, 1).flatten(1) for r in read], 1
         )
 
-    def _changes(self, frame: Frame, left: Tensor, right: Tensor, point: Point) -> dict[str, Tensor]:
-        """Return what a matrix on a frame, given with its inverse, makes of the parameters."""
+    def _changes(self, frame: ChannelFrame, left: Tensor, right: Tensor, point: Point) -> dict[str, Tensor]:
+        """Return the parameters changed by a matrix on a frame, given with its inverse."""
         found: dict[str, Tensor] = {}
         for frozen in self.entering(frame):
             found |= self._behind_statistics(frozen, frame, left, right, {**point, **found})
         for site, rows, columns in self.sites[self.frames.index(frame)]:
             name, value = site.parameter, point[site.parameter]
-            if isinstance(site, Entry):
+            if isinstance(site, EntrywiseParameter):
                 assert rows is not None
                 found[name] = value.index_copy(-1, rows, torch.einsum("ab,...b->...a", left, value[..., rows]))
             elif name not in found:
@@ -149,14 +152,14 @@ class Mixing(Family):
                 found[name] = flat.reshape(value.shape)
         return found
 
-    def entering(self, frame: Frame) -> list[Frozen]:
+    def entering(self, frame: ChannelFrame) -> list[FixedBatchNorm]:
         """Return the BatchNorms with fixed statistics that write into a frame."""
-        return [f for f in self.labels.frozen if self.places(f.outputs, frame.place) is not None]
+        return [f for f in self.labels.fixed_batch_norms if self.places(f.outputs, frame.place) is not None]
 
     def _behind_statistics(
-        self, frozen: Frozen, frame: Frame, left: Tensor, right: Tensor, point: Point
+        self, frozen: FixedBatchNorm, frame: ChannelFrame, left: Tensor, right: Tensor, point: Point
     ) -> dict[str, Tensor]:
-        """Return what a matrix on the outputs of a BatchNorm makes of its shift and of the weights before it."""
+        """Return the shift and the weights before a BatchNorm after a matrix acted on its outputs."""
         order = self.places(frozen.outputs, frame.place)
         assert order is not None
         gain = (point[frozen.gamma] * frozen.inverse)[order]
@@ -175,7 +178,7 @@ class Mixing(Family):
         for frame in self.frames:
             here: list[Site] = []
             for site in self.labels.holding(frame.labels[0]):
-                if isinstance(site, Product):
+                if isinstance(site, ChannelWeight):
                     rows, columns = self.places(site.outputs, frame.place), self._repeats(site.inputs[0], frame.place)
                     if rows is not None or columns:
                         here.append((site, rows, columns))
@@ -195,12 +198,12 @@ class Mixing(Family):
             found += [site.parameter for site, _, _ in sites]
         return tuple(dict.fromkeys(found))
 
-    def before(self, frozen: Frozen, frame: Frame) -> Mixing:
+    def before(self, frozen: FixedBatchNorm, frame: ChannelFrame) -> MatrixFamily:
         """Return the matrices on what a BatchNorm with fixed statistics reads, channels in the order of a frame."""
         order = self.places(frozen.outputs, frame.place)
         assert order is not None
-        writers = Frame(self.labels.channels(frozen.inputs[order]))
-        return replace(self, frames=(writers,), labels=replace(self.labels, frozen=[]))
+        writers = ChannelFrame(self.labels.channels(frozen.inputs[order]))
+        return replace(self, frames=(writers,), labels=replace(self.labels, fixed_batch_norms=[]))
 
     def _repeats(self, labels: Tensor, place: dict[int, int]) -> tuple[Tensor, ...]:
         """Return where the channels of a frame are, once for each time that all of them are read."""
@@ -217,8 +220,8 @@ class Mixing(Family):
         return found[0] if len(found) == 1 else None
 
 
-def _is_first(product: Product) -> bool:
-    """Return whether a weight reads what no symmetry changes."""
+def _is_first(product: ChannelWeight) -> bool:
+    """Return whether a weight reads only inputs of the network or constants."""
     return bool((product.inputs == FIXED).all())
 
 
@@ -232,68 +235,70 @@ def centred_basis(d: int) -> Tensor:
     return q[:, 1:]
 
 
-def matrix_groups(function: Function, labels: Labels) -> list[Group]:
+def matrix_groups(function: ModelFunction, labels: ChannelLabels) -> list[SymmetryGroup]:
     """Return the candidates for matrices, larger algebras of a space before smaller ones."""
-    bent = {labels.same.find(label) for label in labels.bent if label >= 0}
-    found: list[Group] = []
+    unmixable = {labels.same.find(label) for label in labels.unmixable if label >= 0}
+    found: list[SymmetryGroup] = []
     heads: set[int] = set()
     for rows in labels.averaged:
         for frame in map(labels.channels, rows):
             heads.update(frame)
-            if _usable(frame, bent):
-                found += _group(Mixing(labels, (Frame(frame),), "full"), "the values and outputs of one head")
+            if _usable(frame, unmixable):
+                found += _group(
+                    MatrixFamily(labels, (ChannelFrame(frame),), "full"), "the values and outputs of one head"
+                )
     for queries, keys in labels.attention:
         heads.update(labels.channels(torch.cat([queries, keys]).reshape(-1)))
-        found += _queries_and_keys(labels, queries, keys, bent)
-    return found + _streams(labels, bent, heads)
+        found += _queries_and_keys(labels, queries, keys, unmixable)
+    return found + _streams(labels, unmixable, heads)
 
 
-def _usable(frame: tuple[int, ...], bent: set[int]) -> bool:
-    """Return whether a matrix may act on channels: at least two, all different, none treated by itself."""
-    return len(set(frame)) == len(frame) > 0 and 0 not in frame and not bent.intersection(frame)
+def _usable(frame: tuple[int, ...], unmixable: set[int]) -> bool:
+    """Return whether a matrix may act on channels: distinct, not fixed, none of them unmixable."""
+    return len(set(frame)) == len(frame) > 0 and 0 not in frame and not unmixable.intersection(frame)
 
 
-def _queries_and_keys(labels: Labels, queries: Tensor, keys: Tensor, bent: set[int]) -> list[Group]:
-    """Return the candidates of the heads of one attention; heads that share keys move together."""
+def _queries_and_keys(labels: ChannelLabels, queries: Tensor, keys: Tensor, unmixable: set[int]) -> list[SymmetryGroup]:
+    """Return the candidates for the heads of one attention layer; heads that share keys move together."""
     shared: dict[tuple[int, ...], list[tuple[int, ...]]] = {}
     for q, k in zip(queries, keys, strict=True):
         shared.setdefault(labels.channels(k), []).append(labels.channels(q))
-    found: list[Group] = []
+    found: list[SymmetryGroup] = []
     for key, several in shared.items():
-        frames = (Frame(key, dual=True), *(Frame(q) for q in dict.fromkeys(several)))
-        if all(_usable(frame.labels, bent) for frame in frames):
-            found += _group(Mixing(labels, frames, "full"), "the queries and keys of one head")
+        frames = (ChannelFrame(key, dual=True), *(ChannelFrame(q) for q in dict.fromkeys(several)))
+        if all(_usable(frame.labels, unmixable) for frame in frames):
+            found += _group(MatrixFamily(labels, frames, "full"), "the queries and keys of one head")
             continue
         found += _turns(labels, [key, *dict.fromkeys(several)])
-        still = [i for i in range(len(key)) if not any(frame.labels[i] in bent for frame in frames)]
+        still = [i for i in range(len(key)) if not any(frame.labels[i] in unmixable for frame in frames)]
         part = tuple(replace(frame, labels=tuple(frame.labels[i] for i in still)) for frame in frames)
-        if len(still) > 1 and all(_usable(frame.labels, bent) for frame in part):
+        if len(still) > 1 and all(_usable(frame.labels, unmixable) for frame in part):
             words = "the queries and keys of one head that rotary positions do not affect"
-            found += _group(Mixing(labels, part, "full"), words)
+            found += _group(MatrixFamily(labels, part, "full"), words)
     return found
 
 
-def _turns(labels: Labels, heads: list[tuple[int, ...]]) -> list[Group]:
-    """Return the turns of pairs of channels that rotary positions mix."""
+def _turns(labels: ChannelLabels, heads: list[tuple[int, ...]]) -> list[SymmetryGroup]:
+    """Return the rotations of pairs of channels that rotary position embeddings mix."""
     rows: dict[int, list[int]] = {}
     for product in labels.products:
         for label in product.outputs.tolist():
             rows.setdefault(labels.same.find(label), []).append(label)
-    found: list[Group] = []
+    found: list[SymmetryGroup] = []
     for column in range(len(heads[0])):
         pairs = [rows.get(head[column], []) for head in heads]
         if heads[0].index(heads[0][column]) == column and all(len(pair) == 2 for pair in pairs):
-            family = Turn(labels, tuple((a, b) for a, b in pairs))
+            family = RotaryTurn(labels, tuple((a, b) for a, b in pairs))
             words = "queries and keys of one head turned by one angle in a plane that rotary positions turn"
-            found.append(Group("linear", family.parameters, 1, words, family))
+            found.append(SymmetryGroup("linear", family.parameters, 1, words, family))
     return found
 
 
 @dataclass(frozen=True, eq=False)
-class Turn(Family):
-    """A turn of pairs of rows, the same angle for all."""
+class RotaryTurn(SymmetryFamily):
+    """A rotation of pairs of rows by one angle."""
 
-    labels: Labels  #: the labelled network
+    labels: ChannelLabels  #: the labelled network
     pairs: tuple[tuple[int, int], ...]  #: the two labels of each pair
 
     @property
@@ -335,37 +340,39 @@ class Turn(Family):
         return found
 
 
-def _streams(labels: Labels, bent: set[int], heads: set[int]) -> list[Group]:
-    """Return the candidates of whole spaces: everything between full weights."""
+def _streams(labels: ChannelLabels, unmixable: set[int], heads: set[int]) -> list[SymmetryGroup]:
+    """Return the candidates for all channels between dense layers, such as residual streams."""
     find, gains = labels.same.find, Gains(labels, links=True)
     squared = {find(label) for label in labels.squared if label >= 0}
     summed = {find(label) for label in labels.summed if label >= 0}
-    found: list[Group] = []
+    found: list[SymmetryGroup] = []
     seen: set[frozenset[int]] = set()
     sparse = {find(label) for p in labels.products if not p.full for label in p.outputs.tolist()}
     written = [p.outputs for p in labels.products if p.full]
-    written += [f.outputs for f in labels.frozen if sparse.isdisjoint(find(label) for label in f.inputs.tolist())]
+    written += [
+        f.outputs for f in labels.fixed_batch_norms if sparse.isdisjoint(find(label) for label in f.inputs.tolist())
+    ]
     for outputs in written:
         start = labels.channels(outputs)
         key = frozenset(start)
-        if key in seen or key & heads or not _usable(start, bent):
+        if key in seen or key & heads or not _usable(start, unmixable):
             continue
         seen.add(key)
-        frames = tuple(Frame(path.channels, path.gains) for path in gains.paths(outputs))
-        if any(not _usable(frame.labels, bent) for frame in frames):
+        frames = tuple(ChannelFrame(path.channels, path.gains) for path in gains.paths(outputs))
+        if any(not _usable(frame.labels, unmixable) for frame in frames):
             continue
         reached = {label for frame in frames for label in frame.labels}
         algebra: Algebra = "centred" if reached & summed else "skew" if reached & squared else "full"
-        found += _group(Mixing(labels, frames, algebra), STREAMS[algebra])
+        found += _group(MatrixFamily(labels, frames, algebra), STREAMS[algebra])
     return found
 
 
-def _group(family: Mixing, words: str) -> list[Group]:
-    """Return one candidate, if it moves something and readers can undo it."""
+def _group(family: MatrixFamily, words: str) -> list[SymmetryGroup]:
+    """Return one candidate, or nothing if it moves no parameter."""
     moved = family.moved()
     if family.size <= 0 or not moved:
         return []
     family = replace(family, parameters=moved)
     name = {"full": f"GL({family.width})", "skew": f"SO({family.width})", "centred": f"SO({family.width - 1})"}
     kind = "linear" if family.algebra == "full" else "rotation"
-    return [Group(kind, family.parameters, family.size, f"{name[family.algebra]} on {words}", family)]
+    return [SymmetryGroup(kind, family.parameters, family.size, f"{name[family.algebra]} on {words}", family)]

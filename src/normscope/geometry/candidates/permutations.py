@@ -1,4 +1,4 @@
-"""Permutations of units and of heads: discrete symmetries, which move whole rows, columns and entries."""
+"""Permutations of units and attention heads: discrete symmetries that move whole rows, columns and entries."""
 
 import math
 from collections import defaultdict
@@ -9,19 +9,20 @@ import torch
 from torch import Tensor
 
 from normscope.core.errors import listed
-from normscope.geometry.function import Function
-from normscope.geometry.groups import Certificate, Group, Point
-from normscope.geometry.labels import Labels
+from normscope.geometry.channels.labels import ChannelLabels
+from normscope.geometry.flow import Point
+from normscope.geometry.function import ModelFunction
+from normscope.geometry.groups import Certificate, SymmetryGroup
 
 #: For each parameter and axis, the class of labels at each place.
 Places = dict[str, list[tuple[int, Tensor]]]
-#: The largest relative change of outputs that comes of adding in another order, in float64.
+#: Largest relative change of the outputs due to a different order of summation, in float64.
 REORDERED = 1e-10
 
 
 @dataclass(frozen=True, eq=False)
-class Space:
-    """Units that may be exchanged."""
+class ExchangeableUnits:
+    """Units or heads that a permutation may exchange."""
 
     #: each unit as the classes of labels that move together: one for a neuron or channel, all of a head's for a head
     units: tuple[tuple[int, ...], ...]
@@ -41,7 +42,7 @@ def permuted(places: Places, point: Point, moved: Mapping[int, int]) -> dict[str
 
 
 def _order(classes: Tensor, moved: Mapping[int, int]) -> Tensor | None:
-    """Return the order of the places of one axis after exchanging classes, or ``None`` if nothing moves."""
+    """Return the permutation of one axis after exchanging classes, or ``None`` if nothing moves."""
     row = classes.tolist()
     if not any(c in moved for c in row):
         return None
@@ -53,8 +54,8 @@ def _order(classes: Tensor, moved: Mapping[int, int]) -> Tensor | None:
     return None if -1 in order else torch.tensor(order)
 
 
-def places_of(function: Function, labels: Labels) -> Places:
-    """Return where each class of kin labels stands in parameters and in the statistics of BatchNorms."""
+def places_of(function: ModelFunction, labels: ChannelLabels) -> Places:
+    """Return the positions of each class of kin labels in parameters and BatchNorm statistics."""
     kin = torch.tensor([labels.kin.find(i) for i in range(labels.size)])
     axes: Places = {}
     for product in labels.products:
@@ -71,16 +72,16 @@ def places_of(function: Function, labels: Labels) -> Places:
         if product.inputs.shape[0] == 1:
             found.append((two, kin[product.inputs[0].clamp_min(0)]))
         axes[product.parameter] = found
-    for lifted, gain in labels.lifted:
-        reads = [(1, kin[lifted.inputs[0].clamp_min(0)])] if lifted.inputs.shape[0] == 1 else []
-        axes[lifted.parameter] = [(0, kin[lifted.outputs]), *reads]
-        axes[gain] = [(0, kin[lifted.outputs])]
+    for normalized, gain in labels.weight_normalized:
+        reads = [(1, kin[normalized.inputs[0].clamp_min(0)])] if normalized.inputs.shape[0] == 1 else []
+        axes[normalized.parameter] = [(0, kin[normalized.outputs]), *reads]
+        axes[gain] = [(0, kin[normalized.outputs])]
     for entry in labels.entries:
         if entry.parameter not in axes and entry.labels.ndim:
             first = entry.labels.ndim > 2 and entry.labels.shape[0] > 1
             line = entry.labels.flatten(1)[:, 0] if first else entry.line
             axes[entry.parameter] = [(0 if first else entry.labels.ndim - 1, kin[line.clamp_min(0)])]
-    for frozen in labels.frozen:
+    for frozen in labels.fixed_batch_norms:
         for name in (frozen.gamma, frozen.beta):
             axes.setdefault(name, [(0, kin[frozen.outputs])])
     for mean, variance, inputs in labels.statistics:
@@ -89,8 +90,8 @@ def places_of(function: Function, labels: Labels) -> Places:
     return axes
 
 
-def spaces_of(labels: Labels, places: Places) -> list[Space]:
-    """Return candidates: classes that stand in the same places of the network, and heads."""
+def spaces_of(labels: ChannelLabels, places: Places) -> list[ExchangeableUnits]:
+    """Return the candidates: classes that occur along the same axes of the same parameters, and heads."""
     heads = _heads(labels)
     inside = {c for unit in heads for c in unit}
     where: dict[int, set[tuple[str, int]]] = defaultdict(set)
@@ -107,11 +108,11 @@ def spaces_of(labels: Labels, places: Places) -> list[Space]:
             alike[frozenset(place for c in unit for place in where[c])].append(unit)
         for key, group in alike.items():
             names = tuple(sorted({name for name, _ in key}))
-            spaces.append(Space(tuple(group if are_heads else sorted(group)), names, are_heads))
+            spaces.append(ExchangeableUnits(tuple(group if are_heads else sorted(group)), names, are_heads))
     return [space for space in spaces if len(space.units) > 1 and space.parameters]
 
 
-def _heads(labels: Labels) -> list[tuple[int, ...]]:
+def _heads(labels: ChannelLabels) -> list[tuple[int, ...]]:
     """Return the classes of each head: queries and keys, and the values that are averaged with them, in order."""
     found: list[tuple[int, ...]] = []
     find = labels.kin.find
@@ -125,17 +126,17 @@ def _heads(labels: Labels) -> list[tuple[int, ...]]:
     return found
 
 
-def permutation(space: Space, order: Sequence[int]) -> dict[int, int]:
+def permutation(space: ExchangeableUnits, order: Sequence[int]) -> dict[int, int]:
     """Return which class comes to stand where, for an order of the units."""
     return {a: b for i, j in enumerate(order) for a, b in zip(space.units[i], space.units[j], strict=True) if a != b}
 
 
-def permutation_groups(function: Function, labels: Labels, seed: int = 0) -> list[Group]:
+def permutation_groups(function: ModelFunction, labels: ChannelLabels, seed: int = 0) -> list[SymmetryGroup]:
     """Return the verified permutations."""
     places = places_of(function, labels)
     point: Point = {**function.tensors}
     generator = torch.Generator().manual_seed(seed)
-    found: list[Group] = []
+    found: list[SymmetryGroup] = []
     for space in spaces_of(labels, places):
         order = torch.randperm(len(space.units), generator=generator).tolist()
         order = order if order != sorted(order) else order[::-1]
@@ -146,11 +147,11 @@ def permutation_groups(function: Function, labels: Labels, seed: int = 0) -> lis
     return found
 
 
-def _group(space: Space, change: float) -> Group:
+def _group(space: ExchangeableUnits, change: float) -> SymmetryGroup:
     """Return the group of one space."""
     count = len(space.units)
     what = "heads" if space.heads else "units"
     digits = round(math.lgamma(count + 1) / math.log(10), 1)
     words = f"{count} {what} may be exchanged: {listed(space.parameters, 4)}"
     details = {"units": count, "order_log10": digits}
-    return Group("permutation", space.parameters, 0, words, None, Certificate(0.0, change), details)
+    return SymmetryGroup("permutation", space.parameters, 0, words, None, Certificate(0.0, change), details)

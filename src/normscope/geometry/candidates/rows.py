@@ -1,4 +1,4 @@
-r"""Rows: ``W -> W + u v^T`` for any ``v``, where a normalizer or softmax takes the direction ``u`` of its input away.
+r"""Row shifts ``W -> W + u v^T`` for any ``v``, where a normalizer or softmax removes the direction ``u`` of its input.
 
 LayerNorm removes the mean over its features, so ``u = 1``, or the inverse of a gain in between, such as a layer scale;
 GroupNorm and norms of heads remove the mean of each group; cross-entropy does not see a shift common to all classes.
@@ -12,23 +12,24 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
-from normscope.geometry.candidates.gains import Gains, Path
-from normscope.geometry.function import Function
-from normscope.geometry.groups import Group, Point, Straight, velocity
-from normscope.geometry.labels import Labels
+from normscope.geometry.candidates.gains import GainPath, Gains
+from normscope.geometry.channels.labels import ChannelLabels
+from normscope.geometry.flow import Point
+from normscope.geometry.function import ModelFunction
+from normscope.geometry.groups import StraightFamily, SymmetryGroup, velocity
 from normscope.graph.recognise import name_of
 from normscope.operators.registry import bind
 
 
 @dataclass(frozen=True, eq=False)
-class Rows(Straight):
-    """One vector for each group of a parameter's axis, added to all of its entries along that axis."""
+class RowShifts(StraightFamily):
+    """The same vector added to all rows of a weight, or to all rows of each group."""
 
     parameter: str  #: its name
     shape: torch.Size  #: of the parameter
     axis: int  #: the axis along which the same is added
     groups: int = 1  #: how many groups the axis has
-    path: Path | None = None  #: the gains between it and what takes the mean away; what is added is divided by them
+    path: GainPath | None = None  #: gains before the mean is removed, by which the shift is divided
 
     @property
     def size(self) -> int:
@@ -54,7 +55,7 @@ class Rows(Straight):
 
 
 @dataclass(frozen=True, eq=False)
-class NormedRows(Rows):
+class NormalizedRowShifts(RowShifts):
     """The same for a weight ``w = g v/||v||``: v changes by ``||v||/g`` times what is added, g with the length of v."""
 
     gain: str = ""  #: the name of g
@@ -82,8 +83,8 @@ class NormedRows(Rows):
 
 
 @dataclass(frozen=True, eq=False)
-class Constants(Straight):
-    """One number for each place of the first axis, added to all entries there, with a sign for each parameter."""
+class WeightVectorShifts(StraightFamily):
+    """One constant for each weight vector, added to all of its entries, with a sign for each parameter."""
 
     signs: dict[str, float]  #: the sign for each parameter
     shape: torch.Size  #: of the parameters
@@ -99,7 +100,7 @@ class Constants(Straight):
         """Return the number of coefficients."""
         return len(self.index)
 
-    def subset(self, keep: Tensor) -> Constants:
+    def subset(self, keep: Tensor) -> WeightVectorShifts:
         """Return some of the places."""
         return replace(self, index=self.index[keep])
 
@@ -110,15 +111,15 @@ class Constants(Straight):
         return {name: sign * made for name, sign in self.signs.items()}
 
 
-def row_groups(function: Function, labels: Labels) -> list[Group]:
-    """Return the candidates: every weight that writes into something of which a mean is taken away."""
+def row_groups(function: ModelFunction, labels: ChannelLabels) -> list[SymmetryGroup]:
+    """Return the candidates: every weight whose outputs have a mean that is removed later."""
     seen = {labels.kin.find(label) for label in labels.summed if label >= 0}
     last = labels.outputs if function.loss == "cross_entropy" else set()
     sizes, gains = group_sizes(function), Gains(labels)
-    found: list[Group] = []
+    found: list[SymmetryGroup] = []
     done: set[str] = set()
-    gain_of = {lifted.parameter: gain for lifted, gain in labels.lifted}
-    for product in [*labels.products, *(lifted for lifted, _ in labels.lifted)]:
+    gain_of = {normalized.parameter: gain for normalized, gain in labels.weight_normalized}
+    for product in [*labels.products, *(normalized for normalized, _ in labels.weight_normalized)]:
         outputs = product.outputs.tolist()
         means = any(labels.kin.find(label) in seen for label in outputs)
         if product.parameter in done or not (means or any(label in last for label in outputs)):
@@ -135,9 +136,9 @@ def row_groups(function: Function, labels: Labels) -> list[Group]:
         if any(labels.kin.find(label) in seen for label in torch.unique(entry.labels).tolist()):
             found += _candidates(entry.parameter, shape, len(shape) - 1, sizes)
         if shape[0] > 1:
-            vectors = Constants({entry.parameter: 1.0}, shape, torch.arange(shape[0]))
+            vectors = WeightVectorShifts({entry.parameter: 1.0}, shape, torch.arange(shape[0]))
             words = f"a constant added to each weight vector of {entry.parameter}, removed by weight standardization"
-            found.append(Group("row", (entry.parameter,), vectors.size, words, vectors))
+            found.append(SymmetryGroup("row", (entry.parameter,), vectors.size, words, vectors))
     return found
 
 
@@ -149,27 +150,31 @@ def _axis(index: Tensor, shape: torch.Size) -> int | None:
 
 
 def _candidates(
-    name: str, shape: torch.Size, axis: int, sizes: set[int], path: Path | None = None, gain: str = ""
-) -> list[Group]:
+    name: str, shape: torch.Size, axis: int, sizes: set[int], path: GainPath | None = None, gain: str = ""
+) -> list[SymmetryGroup]:
     """Return the candidates of one parameter: one vector for all, or one for each group."""
     found = []
     for count in group_counts(sizes, shape[axis]):
-        family = NormedRows(name, shape, axis, count, path, gain) if gain else Rows(name, shape, axis, count, path)
+        family = (
+            NormalizedRowShifts(name, shape, axis, count, path, gain)
+            if gain
+            else RowShifts(name, shape, axis, count, path)
+        )
         each = "all rows" if count == 1 else f"all rows of each of {count} groups"
         by = "" if path is None else f", divided by {', '.join(gain for gain, _ in path.gains)},"
         words = f"the same{by} added to {each} of {name}, removed by the normalizer or softmax after it"
         names = (name, gain) if gain else (name,)
-        found.append(Group("row", names, family.size, words, family, details={"groups": count}))
+        found.append(SymmetryGroup("row", names, family.size, words, family, details={"groups": count}))
     return found
 
 
 def group_counts(sizes: set[int], width: int) -> list[int]:
-    """Return into how many groups of some sizes channels may fall, most first; always into one."""
+    """Return the possible numbers of groups of these sizes, largest first; always including one."""
     return sorted({1} | {width // size for size in sizes if width % size == 0 and size > 1}, reverse=True)
 
 
-def group_sizes(function: Function) -> set[int]:
-    """Return how many channels the groups of GroupNorms and LayerNorms have."""
+def group_sizes(function: ModelFunction) -> set[int]:
+    """Return the numbers of channels per group of all GroupNorms and LayerNorms."""
     sizes: set[int] = set()
     for node in function.graph:
         name = name_of(node)

@@ -16,15 +16,16 @@ import torch
 from torch import Tensor
 
 from normscope.core.errors import listed
-from normscope.geometry.groups import Family, Group, Point
-from normscope.geometry.labels import Labels, Product, unique
+from normscope.geometry.channels.labels import ChannelLabels, ChannelWeight, unique
+from normscope.geometry.flow import Point
+from normscope.geometry.groups import SymmetryFamily, SymmetryGroup
 
 
 @dataclass(frozen=True, eq=False)
-class Scales(Family):
-    """Solutions of the system of scales."""
+class ChannelScales(SymmetryFamily):
+    """Diagonal symmetries: solutions of the equations between the scales of channel labels."""
 
-    labels: Labels  #: the labelled network
+    labels: ChannelLabels  #: the labelled network
     classes: np.ndarray  #: the class of every label
     basis: tuple[dict[int, float], ...]  #: one solution per coefficient: the scale of each class
     parameters: tuple[str, ...]  #: the names of what they move
@@ -35,12 +36,12 @@ class Scales(Family):
         """Return the number of solutions."""
         return len(self.basis)
 
-    def subset(self, keep: Tensor) -> Scales:
+    def subset(self, keep: Tensor) -> ChannelScales:
         """Return some of the solutions."""
         return replace(self, basis=tuple(self.basis[i] for i in keep.tolist()))
 
     def offset(self, name: str) -> float:
-        """Return what is added to a parameter before anything is scaled."""
+        """Return the constant added to a parameter before it is scaled."""
         return self.labels.offsets.get(name, 0.0)
 
     def of_labels(self, coefficients: Tensor) -> Tensor:
@@ -63,7 +64,7 @@ class Scales(Family):
             before = found.get(name, torch.zeros(self.shapes[name], dtype=torch.float64)).reshape(-1)
             made = before.index_add(0, index.reshape(-1), sign * scale[labels.clamp_min(0)].reshape(-1))
             found[name] = made.reshape(self.shapes[name])
-        for frozen in self.labels.frozen:
+        for frozen in self.labels.fixed_batch_norms:
             if frozen.gamma in wanted or frozen.beta in wanted:
                 found[frozen.gamma] = scale[frozen.outputs] - scale[frozen.inputs.clamp_min(0)]
                 found[frozen.beta] = scale[frozen.outputs]
@@ -76,28 +77,28 @@ class Scales(Family):
             name: (point[name] + self.offset(name)) * e.exp() - self.offset(name)
             for name, e in self._exponents(scale).items()
         }
-        for frozen in self.labels.frozen:
+        for frozen in self.labels.fixed_batch_norms:
             if frozen.beta in found:
                 x, y = scale[frozen.inputs.clamp_min(0)], scale[frozen.outputs]
                 extra = y.exp() * point[frozen.gamma] * torch.expm1(-x) * frozen.offset
                 found[frozen.beta] = found[frozen.beta] + extra
-        for lifted, gain in self.labels.lifted:
+        for normalized, gain in self.labels.weight_normalized:
             if gain in self.parameters:  # g' = g ||v'||/||v||
-                v, factors = point[lifted.parameter], _product(lifted, scale).exp()
+                v, factors = point[normalized.parameter], _product(normalized, scale).exp()
                 ratio = (v * factors).flatten(1).norm(dim=1) / v.flatten(1).norm(dim=1)
                 found[gain] = point[gain] * ratio.reshape(point[gain].shape)
         return found
 
 
-def _product(product: Product, scale: Tensor) -> Tensor:
-    """Return the exponents of a weight by the scales of what it gives and reads."""
+def _product(product: ChannelWeight, scale: Tensor) -> Tensor:
+    """Return the exponents of a weight: the scales of its outputs minus those of its inputs."""
     return torch.stack([sign * scale[labels.clamp_min(0)] for _, _, labels, sign in product.terms()]).sum(0)
 
 
 def scale_groups(
-    labels: Labels, shapes: dict[str, torch.Size], *, without: frozenset[int] = frozenset()
-) -> list[Group]:
-    """Return the diagonal candidates but for some labels, those that move the same parameters in one group."""
+    labels: ChannelLabels, shapes: dict[str, torch.Size], *, without: frozenset[int] = frozenset()
+) -> list[SymmetryGroup]:
+    """Return the diagonal candidates except those of some labels; those that move the same parameters are one group."""
     classes, basis = labels.solve()
     where = _parameters_by_class(labels, shapes, classes)
     skipped = {int(classes[label]) for label in without}
@@ -111,12 +112,14 @@ def scale_groups(
     order = {name: i for i, name in enumerate(shapes)}
     groups = []
     for parameters, members in found.items():
-        family = Scales(labels, classes, tuple(members), tuple(sorted(parameters, key=order.__getitem__)), shapes)
+        family = ChannelScales(
+            labels, classes, tuple(members), tuple(sorted(parameters, key=order.__getitem__)), shapes
+        )
         groups.append(_group(family))
     return [group for group in groups if group is not None]
 
 
-def _parameters_by_class(labels: Labels, names: Container[str], roots: np.ndarray) -> dict[int, set[str]]:
+def _parameters_by_class(labels: ChannelLabels, names: Container[str], roots: np.ndarray) -> dict[int, set[str]]:
     """Return which parameters each class of labels moves."""
     where: dict[int, set[str]] = defaultdict(set)
 
@@ -127,22 +130,22 @@ def _parameters_by_class(labels: Labels, names: Container[str], roots: np.ndarra
 
     for name, _, found, _ in labels.terms(names):
         note(name, found)
-    for frozen in labels.frozen:
+    for frozen in labels.fixed_batch_norms:
         for name in (frozen.gamma, frozen.beta):
             note(name, frozen.outputs)
             note(name, frozen.inputs)
-    for lifted, gain in labels.lifted:
-        note(gain, lifted.outputs)
-        note(gain, lifted.inputs)
+    for normalized, gain in labels.weight_normalized:
+        note(gain, normalized.outputs)
+        note(gain, normalized.inputs)
     return where
 
 
-def _group(family: Scales) -> Group | None:
+def _group(family: ChannelScales) -> SymmetryGroup | None:
     """Return a group of scales with its statement, or ``None`` if nothing moves."""
     each = torch.ones(family.size, dtype=torch.float64)
     exponents = family.exponents(each)
-    for lifted, gain in family.labels.lifted:
-        exponents |= {gain: _product(lifted, family.of_labels(each))} if gain in family.parameters else {}
+    for normalized, gain in family.labels.weight_normalized:
+        exponents |= {gain: _product(normalized, family.of_labels(each))} if gain in family.parameters else {}
     moved = {name: e for name, e in exponents.items() if bool((e != 0).any())}
     if not moved:
         return None
@@ -154,4 +157,4 @@ def _group(family: Scales) -> Group | None:
         kind, words = "rescaling", f"{many}: {listed(up, 4)} times c, {listed(down, 4)} divided by c"
     else:
         kind, words = "scale", f"{many}: {listed(up or down, 4)} times c, undone by the normalizer after it"
-    return Group(kind, family.parameters, family.size, words, family)
+    return SymmetryGroup(kind, family.parameters, family.size, words, family)

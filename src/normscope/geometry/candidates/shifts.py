@@ -1,7 +1,7 @@
-r"""Shifts: a constant added to a channel that a normalizer, another bias or softmax takes away again.
+r"""Bias shifts: a constant added to a channel that a normalizer or softmax removes, or another bias compensates.
 
-Each bias is moved in a forward-mode run of the network; where the change reaches another bias as a constant per channel
-that bias takes it up. What arrives at the outputs decides.
+Each bias is moved in a forward-mode run of the network; where the change reaches another bias as a constant per
+channel, that bias cancels it. The shift is a symmetry if nothing arrives at the outputs.
 """
 
 from __future__ import annotations
@@ -17,25 +17,26 @@ import torch.autograd.forward_ad as forward
 from torch import Tensor
 
 from normscope.geometry.candidates.biases import Biases, equal, takes_up
-from normscope.geometry.candidates.gains import Path
+from normscope.geometry.candidates.gains import GainPath
 from normscope.geometry.certificate import FLAT, TOLERANCE, across, coefficients_of
-from normscope.geometry.function import Function
-from normscope.geometry.groups import Certificate, Group, Point, Straight
-from normscope.geometry.labels import Labels, unique
+from normscope.geometry.channels.labels import ChannelLabels, unique
+from normscope.geometry.flow import Point
+from normscope.geometry.function import ModelFunction
+from normscope.geometry.groups import Certificate, StraightFamily, SymmetryGroup
 from normscope.graph.ir import Node
 from normscope.graph.recognise import name_of
 
 
 class _MovesError(Exception):
-    """A shift moves the outputs."""
+    """A shift changes the outputs."""
 
 
 class _EndedError(Exception):
-    """All changes that a shift makes are taken up."""
+    """All changes caused by a shift are compensated."""
 
 
 def _changes(value: Any) -> bool:
-    """Return whether a value is a tensor that changes."""
+    """Return whether a value is a tensor with a tangent."""
     return isinstance(value, Tensor) and forward.unpack_dual(value).tangent is not None
 
 
@@ -52,32 +53,32 @@ def _averaged(tangent: Tensor, of_values: Tensor | None) -> Tensor:
 
 
 @dataclass(frozen=True, eq=False)
-class Shift(Straight):
-    """Constants added to one parameter and taken up by others."""
+class BiasShifts(StraightFamily):
+    """Constants added to one parameter and compensated by others."""
 
     kind = "shift"
 
-    function: Function  #: the model
+    function: ModelFunction  #: the model
     biases: Biases  #: where parameters are added
     source: str  #: the parameter that is moved
     #: what each coefficient adds to it: indices of single entries, or a matrix with one row per coefficient
     basis: Tensor
-    beside: bool = False  #: whether the other summand of a sum may take the change up
+    beside: bool = False  #: whether the other summand of a sum may compensate
     closed: frozenset[str] = frozenset()  #: parameters that must not
-    path: Path | None = None  #: gains by which what is added is divided
-    read: frozenset[str] = frozenset()  #: parameters that the change passes on its way to where it is taken up
+    path: GainPath | None = None  #: gains by which what is added is divided
+    read: frozenset[str] = frozenset()  #: parameters that the change passes before it is compensated
 
     @property
     def size(self) -> int:
         """Return the number of coefficients."""
         return len(self.basis)
 
-    def subset(self, keep: Tensor) -> Shift:
+    def subset(self, keep: Tensor) -> BiasShifts:
         """Return some of the coefficients."""
         return replace(self, basis=self.basis[keep])
 
     def start(self, point: Point, coefficients: Tensor) -> Tensor:
-        """Return what is added to the source."""
+        """Return the change of the source parameter."""
         shape = self.function.tensors[self.source].shape
         line = self.combined(coefficients, shape.numel())
         if self.path is not None:
@@ -155,7 +156,7 @@ class Shift(Straight):
         *,
         ends: bool = False,
     ) -> list[Any]:
-        """Return the outputs and how they change; biases take up changes on the way.
+        """Return the outputs and their tangents; biases compensate changes on the way.
 
         Args:
             here: the parameters.
@@ -209,7 +210,7 @@ class Shift(Straight):
             return [forward.unpack_dual(t) for t in self.function.outputs(moved, visit, everywhere=False)]
 
     def _taken_inside(self, node: Node, values: Mapping[str, Any], direction: dict[str, Tensor], noise: float) -> bool:
-        """Let the biases of a recurrent layer take up what changes its inputs; tell whether they do."""
+        """Let the biases of a recurrent layer compensate a change of its inputs; return whether they do."""
         several = self.biases.inside.get(node.name, [])
         if not several or any(bias in direction or bias in self.closed for _, bias in several):
             return False
@@ -249,12 +250,12 @@ class Shift(Straight):
             return self._differentiable(point, coefficients)
         return self.push(coefficients, point)[0]
 
-    def tried(self, seed: int = 0, words: str = "") -> Line | None:
-        """Return a random direction with how far it moves the outputs, or ``None`` if they do not stay as they are.
+    def tried(self, seed: int = 0, words: str = "") -> FlatLine | None:
+        """Return a random direction of the family if the outputs do not change along it, else ``None``.
 
         Args:
             seed: of the coefficients.
-            words: what the line says.
+            words: the statement of the symmetry.
         """
         drawn = coefficients_of(self, seed)
         size = across(self.function, {self.source: self.start(self.function.point, drawn)})
@@ -266,18 +267,18 @@ class Shift(Straight):
         if not along <= FLAT * size:
             return None
         family = replace(self, read=frozenset(self._read(changed)))
-        return Line(family, direction, along / size if size else 0.0, words)
+        return FlatLine(family, direction, along / size if size else 0.0, words)
 
 
-def free_entries(shift: Shift, alike: Sequence[Tensor], seed: int = 0) -> Tensor:
-    """Return the entries that may be shifted one by one: those sets of entries used alike that pass."""
+def free_entries(shift: BiasShifts, alike: Sequence[Tensor], seed: int = 0) -> Tensor:
+    """Return the entries that may be shifted one by one, tested in sets of entries that are used alike."""
     kept = [shift.basis[keep] for keep in alike if len(alike) > 1 and shift.subset(keep).tried(seed)]
     return torch.cat([shift.basis[:0], *kept])
 
 
-def alike(labels: Labels, channels: Tensor) -> list[Tensor]:
-    """Return the positions in a list of channels that are used alike, set by set."""
-    marked = [*(labels.bent, labels.squared, labels.summed, labels.zero), *map(unique, labels.averaged)]
+def alike(labels: ChannelLabels, channels: Tensor) -> list[Tensor]:
+    """Group positions in a list of channels by how the channels are used."""
+    marked = [*(labels.unmixable, labels.squared, labels.summed, labels.unscalable), *map(unique, labels.averaged)]
     marked += [unique(t) for both in labels.attention for t in both]
     roots = [{labels.same.find(label) for label in marks if label >= 0} for marks in marked]
     found: dict[tuple[Any, ...], list[int]] = {}
@@ -288,7 +289,7 @@ def alike(labels: Labels, channels: Tensor) -> list[Tensor]:
 
 
 def all_but_one(width: int, groups: int = 1) -> Tensor:
-    """Return the entries of each group without its last, which a vector common to the group makes up for.
+    """Return all entries but the last of each group, for shifts modulo those common to a group.
 
     >>> all_but_one(6, 2).tolist()
     [0, 1, 3, 4]
@@ -302,17 +303,17 @@ def ones(width: int, groups: int = 1) -> Tensor:
 
 
 @dataclass(frozen=True, eq=False)
-class Line:
-    """A shift whose derivative vanishes, and the straight line along one direction of it."""
+class FlatLine:
+    """A family of shifts along which the outputs have no derivative, with one of its directions."""
 
-    shift: Shift  #: the family
+    shift: BiasShifts  #: the family
     direction: dict[str, Tensor]  #: one direction of it
     derivative: float  #: how far the outputs move along it, relative to a random change of the source
-    words: str  #: what it says
+    words: str  #: the statement of the symmetry
 
 
-def certified(function: Function, lines: Sequence[Line]) -> list[Group]:
-    """Return the groups of those lines along which the outputs stay as they are; all are moved along at once."""
+def certified(function: ModelFunction, lines: Sequence[FlatLine]) -> list[SymmetryGroup]:
+    """Return the groups of those lines along which the outputs do not change, testing all lines at once first."""
     if not lines:
         return []
     moved = function.point
@@ -322,7 +323,7 @@ def certified(function: Function, lines: Sequence[Line]) -> list[Group]:
     if orbit <= TOLERANCE:
         proofs = [Certificate(line.derivative, orbit) for line in lines]
         return [
-            Group(line.shift.kind, tuple(line.direction), line.shift.size, line.words, line.shift, proof)
+            SymmetryGroup(line.shift.kind, tuple(line.direction), line.shift.size, line.words, line.shift, proof)
             for line, proof in zip(lines, proofs, strict=True)
         ]
     half = len(lines) // 2

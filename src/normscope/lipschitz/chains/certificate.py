@@ -1,4 +1,4 @@
-"""Certificates of regions: found by search, proved by a factorisation, kept for every domain that asks."""
+"""Certified constants of regions: multipliers are found by a search and proved by a Cholesky factorisation."""
 
 import math
 import time
@@ -7,15 +7,15 @@ from collections.abc import Callable, Sequence
 import torch
 from torch import Tensor
 
+from normscope.lipschitz.chains.chain_form import ChainForm
 from normscope.lipschitz.chains.dense import dense_form, fits
-from normscope.lipschitz.chains.elimination import Eliminated, eliminate, repaired
-from normscope.lipschitz.chains.form import Form
+from normscope.lipschitz.chains.elimination import Eliminated, eliminate, eliminate_with_repair
 from normscope.lipschitz.chains.newton import newton
 from normscope.lipschitz.chains.proof import prove
 from normscope.lipschitz.chains.region import Region
-from normscope.lipschitz.chains.relative import descend
+from normscope.lipschitz.chains.relative_search import descend
+from normscope.lipschitz.chains.scaled_chain import ScaledChain, scaled_chain
 from normscope.lipschitz.chains.search import reduced, search
-from normscope.lipschitz.chains.start import Start, start
 from normscope.lipschitz.chains.torus import TorusRegion, torus_region
 
 #: Work done in a second, in multiplications, for choosing a number of steps; a clock only ends what takes far longer.
@@ -84,7 +84,7 @@ def certify_torus(
     late = _deadline(seconds)
     few = torus.form(chosen, weights)
     once = work_of(few) / SPEED * len(frequencies) / len(chosen)  # seconds for one look at all frequencies
-    first = start(few) if 2 * once <= LONGEST_PROOF * seconds else None
+    first = scaled_chain(few) if 2 * once <= LONGEST_PROOF * seconds else None
     if first is None:
         return None
     everywhere = first.measured(torus.form(frequencies, weights)).converted(torch.complex64)
@@ -111,17 +111,17 @@ def certify_torus(
 
 
 def _deadline(seconds: float) -> Callable[[], bool]:
-    """Return what tells whether a search has taken far longer than planned."""
+    """Return a function that tells whether a search has taken much longer than planned."""
     end = time.process_time() + PATIENCE * seconds + 1.0
     return lambda: time.process_time() > end
 
 
 def _proved_on_torus(
-    torus: TorusRegion, first: Start, weights: tuple[float, ...], multipliers: list[Tensor], balance: Tensor
+    torus: TorusRegion, first: ScaledChain, weights: tuple[float, ...], multipliers: list[Tensor], balance: Tensor
 ) -> list[float] | None:
     """Return logarithms of the constants that multipliers, raised where need be, prove at all frequencies."""
     frequencies = torus.frequencies()
-    rest = repaired(first.measured(torus.form(frequencies, weights)), multipliers)
+    rest = eliminate_with_repair(first.measured(torus.form(frequencies, weights)), multipliers)
     constants = _constants(rest, balance)
     if rest is None or constants is None:
         return None
@@ -142,16 +142,16 @@ def _constants(rest: Eliminated | None, balance: Tensor) -> list[float] | None:
     return [math.sqrt(float(squares.max())) * math.exp(float(b)) for b in balance]
 
 
-def certify_form(form: Form, *, seconds: float) -> list[float] | None:
+def certify_form(form: ChainForm, *, seconds: float) -> list[float] | None:
     """Return logarithms of proved constants of a form, one per source.
 
-    >>> from normscope.lipschitz.chains.form import chain
+    >>> from normscope.lipschitz.chains.chain_form import chain
     >>> net = chain([torch.eye(2), torch.tensor([[1.0, -1.0]])])
     >>> (log,) = certify_form(net, seconds=1.0)
     >>> 1.41421356 < math.exp(log) < 1.4143
     True
     """
-    first = start(form)
+    first = scaled_chain(form)
     if first is None:
         return None
     small = reduced(first.form)
@@ -174,17 +174,17 @@ def certify_form(form: Form, *, seconds: float) -> list[float] | None:
     return None
 
 
-def planned_steps(form: Form, seconds: float) -> int:
+def planned_steps(form: ChainForm, seconds: float) -> int:
     """Return how many evaluations of a form fit into a time, at a fixed speed: the same on every machine.
 
-    >>> from normscope.lipschitz.chains.form import chain
+    >>> from normscope.lipschitz.chains.chain_form import chain
     >>> planned_steps(chain([torch.eye(2), torch.eye(2)]), 1.0)
     400
     """
     return max(1, min(MOST_STEPS, int(seconds * SPEED / work_of(form))))
 
 
-def work_of(form: Form) -> float:
+def work_of(form: ChainForm) -> float:
     """Return about how many multiplications one evaluation of a form takes."""
     work = 5e6 * len(form.units)  # what every step costs whatever its size
     sizes = form.sizes

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from normscope.linalg.matrix_rounding import gamma
 from normscope.lipschitz.assembly_error import absolute
-from normscope.lipschitz.chains.form import Block, Form, Unit
+from normscope.lipschitz.chains.chain_form import ActivationUnit, ChainForm, MatrixWithError
 from normscope.lipschitz.chains.region import Region
 from normscope.operators.convolution import apply_convolution
 from normscope.operators.expression import Expr, LinearOp, between
@@ -36,7 +36,7 @@ def fits(region: Region) -> bool:
     return all(atoms[key] * rows <= LARGEST_MATRIX for expr, rows in readers for key in expr.atoms if key in atoms)
 
 
-def dense_form(region: Region, weights: tuple[float, ...]) -> Form | None:
+def dense_form(region: Region, weights: tuple[float, ...]) -> ChainForm | None:
     """Return a region as dense matrices, or ``None`` if the rounding of one cannot be told.
 
     Args:
@@ -50,12 +50,12 @@ def dense_form(region: Region, weights: tuple[float, ...]) -> Form | None:
         inputs = _blocks(atom.atom.inputs[0], atoms, numbers)
         if inputs is None or atom.atom.inputs[0].numel != atom.numel:
             return None
-        units.append(Unit(inputs, *atom.atom.sector))
+        units.append(ActivationUnit(inputs, *atom.atom.sector))
     target = _blocks(region.target, atoms, numbers)
-    return None if target is None else Form(tuple(s.numel for s in region.sources), tuple(units), target, weights)
+    return None if target is None else ChainForm(tuple(s.numel for s in region.sources), tuple(units), target, weights)
 
 
-def _blocks(expr: Expr, atoms: Mapping[int, Expr], numbers: Mapping[int, int]) -> dict[int, Block] | None:
+def _blocks(expr: Expr, atoms: Mapping[int, Expr], numbers: Mapping[int, int]) -> dict[int, MatrixWithError] | None:
     """Return the matrices of a tensor over the atoms it depends on."""
     found = {}
     for key in sorted(expr.atoms):
@@ -67,18 +67,18 @@ def _blocks(expr: Expr, atoms: Mapping[int, Expr], numbers: Mapping[int, int]) -
     return found
 
 
-def linear_block(atom: Expr, expr: Expr) -> Block | None:
+def linear_block(atom: Expr, expr: Expr) -> MatrixWithError | None:
     """Return the matrix of the linear map from one atom, all others zero, and a bound of its error."""
     order = [e for e in between(atom, expr) if atom.id in e.atoms and e.id != atom.id]
     if not order:
-        return Block(torch.eye(expr.numel, dtype=torch.float64).unsqueeze(0))
+        return MatrixWithError(torch.eye(expr.numel, dtype=torch.float64).unsqueeze(0))
     value = _applied(order, atom, expr, lambda op, e: op.apply).matrix()
     if not bool(value.isfinite().all()):
         return None
     mixing = [e for e in order if _mixes(e)]
     roundings = sum(_roundings(e, alone=len(mixing) <= 1) for e in order)
     if not roundings:
-        return Block(value.unsqueeze(0))
+        return MatrixWithError(value.unsqueeze(0))
     if len(mixing) <= 1:
         size = value.abs()
     else:
@@ -86,7 +86,7 @@ def linear_block(atom: Expr, expr: Expr) -> Block | None:
         if any(m is None for m in magnitudes.values()):
             return None
         size = _applied(order, atom, expr, lambda op, e: magnitudes[e.id] or op.apply).matrix()
-    return Block(value.unsqueeze(0), size * (1.01 * gamma(roundings)))
+    return MatrixWithError(value.unsqueeze(0), size * (1.01 * gamma(roundings)))
 
 
 def _applied(

@@ -17,9 +17,10 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from normscope.lipschitz.chains.form import Form, Unit
+from normscope.lipschitz.chains.chain_form import ActivationUnit, ChainForm
 
-Blocks = dict[tuple[int, int], Tensor]
+#: The blocks of a matrix on and below its diagonal, by the numbers of row and column.
+BlockMatrix = dict[tuple[int, int], Tensor]
 #: Half of how far twice the multipliers must lie above the form.
 ROOM = 0.505
 
@@ -28,7 +29,7 @@ ROOM = 0.505
 class Eliminated:
     r"""What remains of a form, and how it came about."""
 
-    form: Form  #: the form
+    form: ChainForm  #: the form
     sources: Tensor  #: the quadratic form in all sources, one matrix per block
     multipliers: list[Tensor]  #: of every unit
     factors: list[Tensor]  #: for every unit the Cholesky factor C of :math:`2 \Lambda - Q_{kk}`
@@ -87,43 +88,43 @@ class Eliminated:
         return found
 
 
-def eliminate(form: Form, multipliers: Sequence[Tensor] | Callable[[int, Tensor], Tensor]) -> Eliminated | None:
+def eliminate(form: ChainForm, multipliers: Sequence[Tensor] | Callable[[int, Tensor], Tensor]) -> Eliminated | None:
     """Return what remains of a form in its sources, or ``None`` if the multipliers are too small to bound it.
 
     Args:
         form: the part of the network.
         multipliers: of every unit, or what chooses those of a unit, given its place and its block of the form.
 
-    >>> from normscope.lipschitz.chains.form import chain
+    >>> from normscope.lipschitz.chains.chain_form import chain
     >>> net = chain([torch.eye(2), 3 * torch.eye(2)])
     >>> found = eliminate(net, [torch.full((2,), 9.0).double()])
     >>> found.sources[0].tolist()  # the square of three, which is attained
     [[9.0, 0.0], [0.0, 9.0]]
     """
-    blocks, real = first_blocks(form), form.dtype.to_real()
+    blocks, real = target_blocks(form), form.dtype.to_real()
     steps: list[tuple[Tensor, Tensor, dict[int, Tensor]]] = []
     for place in range(len(form.units) - 1, -1, -1):
         number = place + form.first
         multiplier = multipliers(place, blocks[number, number]) if callable(multipliers) else multipliers[place]
-        found = without(blocks, number, form.units[place], multiplier.to(real))
+        found = eliminate_unit(blocks, number, form.units[place], multiplier.to(real))
         if found is None:
             return None
         blocks = found[0]
         steps.append((multiplier, *found[1:]))
     given, factors, rows = (list(part) for part in zip(*steps[::-1], strict=True)) if steps else ([], [], [])
-    return Eliminated(form, joined(form, blocks), given, factors, rows)
+    return Eliminated(form, sources_matrix(form, blocks), given, factors, rows)
 
 
-def repaired(form: Form, multipliers: Sequence[Tensor]) -> Eliminated | None:
+def eliminate_with_repair(form: ChainForm, multipliers: Sequence[Tensor]) -> Eliminated | None:
     """Return what remains of a form with multipliers raised just as far as it needs them.
 
     Args:
         form: the part of the network, also at frequencies at which the multipliers were not searched.
         multipliers: of every unit.
 
-    >>> from normscope.lipschitz.chains.form import chain
+    >>> from normscope.lipschitz.chains.chain_form import chain
     >>> net = chain([torch.eye(2), 3 * torch.eye(2)])
-    >>> rest = repaired(net, [torch.ones(2).double()])
+    >>> rest = eliminate_with_repair(net, [torch.ones(2).double()])
     >>> bool(2 * rest.multipliers[0][0] > 9.0), bool(rest.squares(torch.zeros(1)) >= 9.0)
     (True, True)
     """
@@ -136,15 +137,15 @@ def repaired(form: Form, multipliers: Sequence[Tensor]) -> Eliminated | None:
     return eliminate(form, raised)
 
 
-def first_blocks(form: Form) -> Blocks:
+def target_blocks(form: ChainForm) -> BlockMatrix:
     """Return the quadratic form ``|T h|^2``, block by block, those on and below the diagonal."""
     items = form.target.items()
     return {(i, j): a.value.mH @ b.value for i, a in items for j, b in items if i >= j}
 
 
-def without(
-    blocks: Blocks, number: int, unit: Unit, multiplier: Tensor
-) -> tuple[Blocks, Tensor, dict[int, Tensor]] | None:
+def eliminate_unit(
+    blocks: BlockMatrix, number: int, unit: ActivationUnit, multiplier: Tensor
+) -> tuple[BlockMatrix, Tensor, dict[int, Tensor]] | None:
     """Return a quadratic form maximised over one unit, the factor used and the rows it solved for."""
     own = -blocks[number, number]
     own.diagonal(dim1=1, dim2=2).add_(2 * multiplier)
@@ -169,12 +170,12 @@ def without(
     return rest, factor, solved
 
 
-def _add(blocks: Blocks, key: tuple[int, int], block: Tensor) -> None:
+def _add(blocks: BlockMatrix, key: tuple[int, int], block: Tensor) -> None:
     """Add to a block, which may not be there yet."""
     blocks[key] = blocks[key] + block if key in blocks else block
 
 
-def joined(form: Form, blocks: Blocks) -> Tensor:
+def sources_matrix(form: ChainForm, blocks: BlockMatrix) -> Tensor:
     """Return a quadratic form in all sources as one matrix."""
     if form.first == 1:
         return blocks[0, 0]

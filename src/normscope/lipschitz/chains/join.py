@@ -1,12 +1,12 @@
-"""Chains joined to the rest of a network: which tensors they end at, and what they say about them."""
+"""Chain certificates within a network: the tensors at which chains end, and their Lipschitz constants."""
 
 import math
 from collections.abc import Callable, Sequence
 
 from normscope.lipschitz.chains.certificate import SPEED, certify
 from normscope.lipschitz.chains.dense import dense_form, fits
-from normscope.lipschitz.chains.floor import STARTS, pattern_floor
 from normscope.lipschitz.chains.max_pool import is_maximum, without_maxima
+from normscope.lipschitz.chains.pattern_floor import STARTS, pattern_floor
 from normscope.lipschitz.chains.region import Region, region_below
 from normscope.lipschitz.chains.search import reduced
 from normscope.operators.expression import Expr

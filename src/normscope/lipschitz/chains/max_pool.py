@@ -9,13 +9,13 @@ from collections.abc import Mapping, Sequence
 import torch
 from torch import Tensor
 
-from normscope.operators.arithmetic import Maximum
 from normscope.operators.expression import Expr, LinearOp, atom_expr, linear, reached
+from normscope.operators.maximum import Maximum
 from normscope.operators.nonlinear import Stretch
 from normscope.operators.pooling import MaxPool
 
 
-class Restricted(Stretch):
+class SectorFunction(Stretch):
     """An entrywise function of which nothing counts but its slopes.
 
     Args:
@@ -48,11 +48,11 @@ def without_maxima(target: Expr, atoms: Mapping[int, Expr]) -> tuple[Expr, dict[
         elif same:
             new[expr.id] = expr
         elif expr.op is None:
-            new[expr.id] = atom_expr(Restricted(inputs[0], expr.atom.sector), expr.shape)
+            new[expr.id] = atom_expr(SectorFunction(inputs[0], expr.atom.sector), expr.shape)
         else:
             new[expr.id] = linear(expr.op, inputs, expr.shape)
     made = reached([new[target.id]], _followed)
-    return new[target.id], {**atoms, **{e.id: e for e in made if isinstance(e.atom, Restricted)}}
+    return new[target.id], {**atoms, **{e.id: e for e in made if isinstance(e.atom, SectorFunction)}}
 
 
 def is_maximum(expr: Expr) -> bool:
@@ -121,4 +121,4 @@ def _negative(x: Expr) -> Expr:
 
 def _relu(x: Expr) -> Expr:
     """Return the positive part of a tensor."""
-    return atom_expr(Restricted(x), x.shape)
+    return atom_expr(SectorFunction(x), x.shape)

@@ -21,8 +21,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from normscope.lipschitz.chains.form import Block, Form
-from normscope.lipschitz.chains.search import Found
+from normscope.lipschitz.chains.chain_form import ChainForm, MatrixWithError
+from normscope.lipschitz.chains.search import FoundMultipliers
 
 #: Largest side of the matrix: beyond it a search by gradients is quicker.
 LARGEST = 128
@@ -34,14 +34,14 @@ CAREFUL, BOLD = 0.4, 0.08
 BACK, SHORTER = 0.95, 0.85
 
 
-def newton(form: Form, multipliers: list[Tensor]) -> Found | None:
+def newton(form: ChainForm, multipliers: list[Tensor]) -> FoundMultipliers | None:
     """Return about the best multipliers of a small form, or ``None`` if it is not small or they were not found.
 
     Args:
         form: the part of the network, in its own units.
         multipliers: to begin with.
 
-    >>> from normscope.lipschitz.chains.form import chain
+    >>> from normscope.lipschitz.chains.chain_form import chain
     >>> net = chain([torch.eye(2), torch.tensor([[1.0, -1.0]])])
     >>> found = newton(net, [torch.full((2,), 3.0).double()])
     >>> round(math.exp(found.log), 3)  # the root of two, which is attained
@@ -49,14 +49,14 @@ def newton(form: Form, multipliers: list[Tensor]) -> Found | None:
     """
     if sum(form.sizes) > LARGEST or form.blocks != 1 or form.dtype.is_complex:
         return None
-    program = _Program.of(form)
+    program = _SemidefiniteProgram.of(form)
     v = program.start(torch.cat([m.double() for m in multipliers]))
     if v is None:
         return None
     count, steps = form.first, 0
     inverse = torch.cholesky_inverse(torch.linalg.cholesky(program.matrix(v)))
     size = float(program.cost.sum() / inverse.diagonal()[: len(program.source)].sum())
-    dual, mu, length = Dual(size * inverse, size / v[count:]), size, 0.0
+    dual, mu, length = DualPoint(size * inverse, size / v[count:]), size, 0.0
     while mu * program.side > ENOUGH * float(program.cost @ v[:count]):
         found = program.step(v, dual, mu * (CAREFUL if length < 0.5 else BOLD))
         steps += 1
@@ -66,11 +66,11 @@ def newton(form: Form, multipliers: list[Tensor]) -> Found | None:
         mu = float((dual.X * program.matrix(v)).sum() + dual.y @ v[count:]) / program.side
     total = math.log(float(program.cost @ v[:count])) / 2
     parts = list(v[count:].split([unit.size for unit in form.units]))
-    return Found(parts, v[:count].log() / 2 - total, total, steps)
+    return FoundMultipliers(parts, v[:count].log() / 2 - total, total, steps)
 
 
 @dataclass(frozen=True, eq=False)
-class _Program:
+class _SemidefiniteProgram:
     """The semidefinite program of a form in the squares and the multipliers."""
 
     base: Tensor  #: the matrix without them
@@ -81,12 +81,12 @@ class _Program:
     cost: Tensor  #: how much each square counts
 
     @classmethod
-    def of(cls, form: Form) -> _Program:
+    def of(cls, form: ChainForm) -> _SemidefiniteProgram:
         """Return the program of a form of one block."""
         ends = [0, *torch.tensor(form.sizes).cumsum(0).tolist()]
         places = list(itertools.pairwise(ends))
 
-        def stacked(blocks: dict[int, Block], rows: int) -> Tensor:
+        def stacked(blocks: dict[int, MatrixWithError], rows: int) -> Tensor:
             found = torch.zeros(rows, ends[-1], dtype=torch.float64)
             for j, block in blocks.items():
                 found[:, places[j][0] : places[j][1]] = block.value[0]
@@ -125,7 +125,7 @@ class _Program:
                 return v
         return None
 
-    def step(self, v: Tensor, dual: Dual, aim: float) -> tuple[Tensor, Dual, float] | None:
+    def step(self, v: Tensor, dual: DualPoint, aim: float) -> tuple[Tensor, DualPoint, float] | None:
         """Return both sides one Newton step further towards a complementarity, and the shorter of the two steps."""
         count, m, inputs = len(self.cost), len(self.p), len(self.source)
         S = self.matrix(v)
@@ -157,12 +157,12 @@ class _Program:
         dy = aim / v[count:] - dual.y * (1 + moved[count:] / v[count:])
         primal = min(_longest(S, change), _longest_entries(v[count:], moved[count:]))
         back = min(_longest(dual.X, dX), _longest_entries(dual.y, dy))
-        return v + primal * moved, Dual(dual.X + back * dX, dual.y + back * dy), min(primal, back)
+        return v + primal * moved, DualPoint(dual.X + back * dX, dual.y + back * dy), min(primal, back)
 
 
 @dataclass(frozen=True, eq=False)
-class Dual:
-    """The other side: a matrix and numbers that are not negative."""
+class DualPoint:
+    """A point of the dual program: a positive definite matrix and nonnegative numbers."""
 
     X: Tensor  #: a positive definite matrix
     y: Tensor  #: one number for each multiplier

@@ -1,4 +1,4 @@
-r"""The proof of a chain: one matrix is positive definite, shown by a factorisation with all rounding accounted for.
+r"""Proof of a chain bound: a matrix is positive definite, by a Cholesky factorisation with all rounding bounded.
 
 For any multipliers :math:`\lambda \ge 0`, however found, and any numbers :math:`c_i`,
 
@@ -18,15 +18,15 @@ from torch import Tensor
 from normscope.core.statement import statement
 from normscope.linalg.cholesky import cholesky_margin
 from normscope.linalg.matrix_rounding import gamma, root_above
-from normscope.lipschitz.chains.form import Block, Form
+from normscope.lipschitz.chains.chain_form import ChainForm, MatrixWithError
+from normscope.lipschitz.chains.elimination import BlockMatrix
 
-Blocks = dict[tuple[int, int], Tensor]
 #: Relative amounts by which the squares are raised until the factorisation succeeds.
 RAISES = (1e-9, 1e-8, 1e-7, 1e-6, 1e-5, 1e-4, 1e-3, 1e-2)
 
 
 @statement("normscope", "Proposition CHAIN-1", holds="slopes between a and b; float64 with every rounding bounded")
-def prove(form: Form, multipliers: list[Tensor], constants: list[float]) -> list[float] | None:
+def prove(form: ChainForm, multipliers: list[Tensor], constants: list[float]) -> list[float] | None:
     r"""Return proved constants :math:`c_i` with :math:`|T h|^2 \le \sum_i c_i^2 |x_i|^2`, or ``None``.
 
     Args:
@@ -34,7 +34,7 @@ def prove(form: Form, multipliers: list[Tensor], constants: list[float]) -> list
         multipliers: of every unit, not negative.
         constants: what is to be proved; they are raised a little until the proof succeeds.
 
-    >>> from normscope.lipschitz.chains.form import chain
+    >>> from normscope.lipschitz.chains.chain_form import chain
     >>> net = chain([torch.eye(2), torch.tensor([[1.0, -1.0]])])
     >>> (proved,) = prove(net, [torch.full((2,), 2.0).double()], [math.sqrt(2.0)])
     >>> 0.0 <= proved - math.sqrt(2.0) < 1e-7
@@ -44,7 +44,7 @@ def prove(form: Form, multipliers: list[Tensor], constants: list[float]) -> list
     """
     if any(bool((m < 0).any()) or not bool(m.isfinite().all()) for m in multipliers):
         return None
-    assembled = Assembled.of(form, [m.double() for m in multipliers])
+    assembled = ProofMatrix.of(form, [m.double() for m in multipliers])
     for raised in RAISES:
         squares = [c * c * (1.0 + raised) for c in constants]
         if all(math.isfinite(s) and s > 0.0 for s in squares) and assembled.is_definite(squares):
@@ -53,18 +53,18 @@ def prove(form: Form, multipliers: list[Tensor], constants: list[float]) -> list
 
 
 @dataclass(frozen=True, eq=False)
-class Assembled:
+class ProofMatrix:
     """The matrix M without its squares, block by block."""
 
-    form: Form  #: the part of the network
-    blocks: Blocks  #: the blocks on and below the diagonal
-    errors: Blocks  #: a bound of the error of every entry, the same for all frequencies
+    form: ChainForm  #: the part of the network
+    blocks: BlockMatrix  #: the blocks on and below the diagonal
+    errors: BlockMatrix  #: a bound of the error of every entry, the same for all frequencies
 
     @classmethod
-    def of(cls, form: Form, multipliers: list[Tensor]) -> Assembled:
+    def of(cls, form: ChainForm, multipliers: list[Tensor]) -> ProofMatrix:
         """Assemble the matrix and the bound of its error."""
-        blocks: Blocks = {}
-        errors: Blocks = {}
+        blocks: BlockMatrix = {}
+        errors: BlockMatrix = {}
         _add_products(blocks, errors, form.target, None, -1.0)
         for k, (unit, factor) in enumerate(zip(form.units, multipliers, strict=True)):
             number = k + form.first
@@ -142,17 +142,17 @@ class Assembled:
         return True
 
 
-def _magnitude(block: Block) -> Tensor:
+def _magnitude(block: MatrixWithError) -> Tensor:
     """Return the largest magnitude of every entry over the frequencies."""
     return block.value.abs().amax(0).double()
 
 
-def _error(block: Block) -> Tensor:
+def _error(block: MatrixWithError) -> Tensor:
     """Return the error of every entry."""
     return torch.zeros(block.value.shape[1:], dtype=torch.float64) if block.error is None else block.error
 
 
-def _add(blocks: Blocks, errors: Blocks, key: tuple[int, int], value: Tensor, error: Tensor) -> None:
+def _add(blocks: BlockMatrix, errors: BlockMatrix, key: tuple[int, int], value: Tensor, error: Tensor) -> None:
     """Add a block and its error; one more rounding of the sum is covered by the errors of both."""
     if key in blocks:
         value, error = blocks[key] + value, errors[key] + error + gamma(4) * value.abs().amax(0)
@@ -160,7 +160,7 @@ def _add(blocks: Blocks, errors: Blocks, key: tuple[int, int], value: Tensor, er
 
 
 def _add_products(
-    blocks: Blocks, errors: Blocks, maps: Mapping[int, Block], factor: Tensor | None, sign: float
+    blocks: BlockMatrix, errors: BlockMatrix, maps: Mapping[int, MatrixWithError], factor: Tensor | None, sign: float
 ) -> None:
     r"""Add :math:`s A_i^H \operatorname{diag}(f) A_j` for all pairs, with the errors of factors and product."""
     for i, a in maps.items():

@@ -1,4 +1,4 @@
-"""Which part of a network a chain may run over: all entrywise functions of bounded slope below a tensor."""
+"""The part of a network below a tensor that a chain covers: linear maps and entrywise functions of bounded slope."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass

@@ -11,8 +11,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from normscope.lipschitz.chains.chain_form import ActivationUnit, ChainForm, MatrixWithError
 from normscope.lipschitz.chains.elimination import Eliminated, eliminate
-from normscope.lipschitz.chains.form import Block, Form, Unit
 
 #: Powers of the smoothed eigenvalue, stage by stage, and the share of all steps each gets.
 POWERS = ((32.0, 0.7), (256.0, 0.3))
@@ -25,8 +25,8 @@ LONGEST = 2.0
 
 
 @dataclass(frozen=True, eq=False)
-class Found:
-    """Multipliers of a form."""
+class FoundMultipliers:
+    """The result of a search."""
 
     multipliers: list[Tensor]  #: of every unit
     balance: Tensor  #: logarithms of the constant allowed for each source, up to a common factor
@@ -34,14 +34,14 @@ class Found:
     steps: int  #: evaluations made
 
 
-class Objective:
+class SmoothedObjective:
     """The smoothed constant of a form as a function of all logarithms: multipliers, then the balance of the sources.
 
     Args:
         form: the part of the network, in its own units.
     """
 
-    def __init__(self, form: Form) -> None:
+    def __init__(self, form: ChainForm) -> None:
         self.form = form
         self.sizes = [unit.size for unit in form.units]
         self.weights = torch.tensor(form.weights, dtype=torch.float64)
@@ -65,7 +65,7 @@ class Objective:
 
 
 @dataclass(frozen=True, eq=False)
-class Smoothed:
+class SmoothedConstant:
     """The constant that remains, smoothed, and twice the derivatives of its logarithm."""
 
     log: float  #: logarithm of the constant
@@ -74,7 +74,7 @@ class Smoothed:
     by_balance: Tensor  #: by the balance of the sources
 
 
-def smoothed(rest: Eliminated, balance: Tensor, weights: Tensor, power: float) -> Smoothed | None:
+def smoothed(rest: Eliminated, balance: Tensor, weights: Tensor, power: float) -> SmoothedConstant | None:
     """Return the smoothed constant of what remains of a form, or ``None`` if that is no number."""
     units = rest.units(balance)
     real = units.dtype
@@ -93,16 +93,16 @@ def smoothed(rest: Eliminated, balance: Tensor, weights: Tensor, power: float) -
     sizes = 2 * (balance + weights.log())
     by_balance = -2 * torch.stack([part.sum() for part in masses.split(list(rest.form.sources))])
     log = (math.log(top) + float(sizes.logsumexp(0))) / 2
-    return Smoothed(log, log + math.log(total) / (2 * power), by_multiplier, by_balance + 2 * sizes.softmax(0))
+    return SmoothedConstant(log, log + math.log(total) / (2 * power), by_multiplier, by_balance + 2 * sizes.softmax(0))
 
 
 def search(
-    form: Form,
+    form: ChainForm,
     multipliers: list[Tensor],
     *,
     steps: int,
     out_of_time: Callable[[], bool] = lambda: False,
-) -> Found | None:
+) -> FoundMultipliers | None:
     """Return the best multipliers that a number of evaluations finds, or ``None`` if the first ones bound nothing.
 
     Args:
@@ -111,13 +111,13 @@ def search(
         steps: evaluations of the constant and its gradient.
         out_of_time: asked before every evaluation.
 
-    >>> from normscope.lipschitz.chains.form import chain
+    >>> from normscope.lipschitz.chains.chain_form import chain
     >>> net = chain([torch.eye(2), torch.tensor([[1.0, -1.0]])])
     >>> found = search(net, [torch.full((2,), 3.0).double()], steps=40)
     >>> round(math.exp(found.log), 3)  # the root of two, which is attained
     1.414
     """
-    objective = Objective(form)
+    objective = SmoothedObjective(form)
     x = torch.cat([*(m.double().log() for m in multipliers), -torch.tensor(form.weights, dtype=torch.float64).log()])
     first = objective(x, 1.0)
     if first is None:
@@ -133,11 +133,11 @@ def search(
         done += share
         x = _descend(objective, x, power, round(done * steps), note, out_of_time)
     logs, balance = objective.split(at)
-    return Found([part.exp() for part in logs], balance, best, objective.evaluations)
+    return FoundMultipliers([part.exp() for part in logs], balance, best, objective.evaluations)
 
 
 def _descend(
-    objective: Objective,
+    objective: SmoothedObjective,
     x: Tensor,
     power: float,
     until: int,
@@ -199,12 +199,12 @@ def _direction(gradient: Tensor, pairs: list[tuple[Tensor, Tensor]]) -> Tensor:
     return step
 
 
-def reduced(form: Form) -> Form:
+def reduced(form: ChainForm) -> ChainForm:
     """Return a form with the same constant whose sources are no larger than what reads them: for a search.
 
     Of a source with n entries only the span of the rows of all matrices that read it matters.
 
-    >>> from normscope.lipschitz.chains.form import chain
+    >>> from normscope.lipschitz.chains.chain_form import chain
     >>> reduced(chain([torch.rand(3, 50), torch.ones(1, 3)])).sources
     (3,)
     """
@@ -219,7 +219,7 @@ def reduced(form: Form) -> Form:
         triangle = torch.linalg.qr(stacked.mH, mode="r")[1].mH
         heights = [blocks[number].value.shape[1] for blocks in readers]
         for blocks, part in zip(readers, triangle.split(heights, 1), strict=True):
-            blocks[number] = Block(part)
+            blocks[number] = MatrixWithError(part)
         sources[number] = stacked.shape[1]
-    made = tuple(Unit(b, u.low, u.high) for b, u in zip(units, form.units, strict=True))
-    return Form(tuple(sources), made, target, form.weights)
+    made = tuple(ActivationUnit(b, u.low, u.high) for b, u in zip(units, form.units, strict=True))
+    return ChainForm(tuple(sources), made, target, form.weights)

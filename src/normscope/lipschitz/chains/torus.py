@@ -15,8 +15,8 @@ import torch
 from torch import Tensor
 
 from normscope.core.statement import statement
+from normscope.lipschitz.chains.chain_form import ActivationUnit, ChainForm, MatrixWithError
 from normscope.lipschitz.chains.dense import linear_block
-from normscope.lipschitz.chains.form import Block, Form, Unit
 from normscope.lipschitz.chains.region import Region
 from normscope.lipschitz.chains.stencil import Stencil, is_image, stencils
 
@@ -43,14 +43,14 @@ class TorusRegion:
         grid = itertools.product(range(m), repeat=2)
         return [(a, b) for a, b in grid if (a, b) <= ((-a) % m, (-b) % m)]
 
-    def form(self, frequencies: Sequence[tuple[int, int]], weights: tuple[float, ...]) -> Form:
+    def form(self, frequencies: Sequence[tuple[int, int]], weights: tuple[float, ...]) -> ChainForm:
         """Return the form at some frequencies."""
         first = len(self.region.sources)
         atoms = (*self.region.sources, *self.region.units)
         units = []
         for k, read in enumerate(self.units):
             inputs = {j: self._symbol(s, self.phases[k + first], frequencies) for j, s in read.items()}
-            units.append(Unit(inputs, *self.region.units[k].atom.sector))
+            units.append(ActivationUnit(inputs, *self.region.units[k].atom.sector))
         target = {}
         for j, (matrix, each) in self.readout.items():
             count = self.phases[j] ** 2
@@ -58,11 +58,11 @@ class TorusRegion:
             wide = matrix.repeat_interleave(count, 1) * self.cells
             value[torch.tensor([frequency == (0, 0) for frequency in frequencies])] = wide.to(torch.complex128)
             error = each.repeat_interleave(count, 1) * self.cells
-            target[j] = Block(value, error + 2.0**-50 * wide.abs())
+            target[j] = MatrixWithError(value, error + 2.0**-50 * wide.abs())
         sizes = tuple(a.shape[1] * self.phases[i] ** 2 for i, a in enumerate(atoms[:first]))
-        return Form(sizes, tuple(units), target, weights)
+        return ChainForm(sizes, tuple(units), target, weights)
 
-    def _symbol(self, stencil: Stencil, outer: int, frequencies: Sequence[tuple[int, int]]) -> Block:
+    def _symbol(self, stencil: Stencil, outer: int, frequencies: Sequence[tuple[int, int]]) -> MatrixWithError:
         """Return the matrices of a stencil between the phases of its ends, ``outer`` phases at its end."""
         inner = outer * stencil.stride[0]
         rows, columns = next(iter(stencil.taps.values())).shape
@@ -78,7 +78,7 @@ class TorusRegion:
                 size[:, a, b, :, ra, rb] += tap.abs()
         side = (rows * outer * outer, columns * inner * inner)
         error = size.reshape(side) * (SYMBOL_ERROR + stencil.roundings * 2.0**-52)
-        return Block(value.reshape(len(frequencies), *side), error)
+        return MatrixWithError(value.reshape(len(frequencies), *side), error)
 
 
 @statement("normscope", "Torus chains", holds="stencils with zero padding, slopes around zero, a readout of the sum")

@@ -1,1 +1,1 @@
-"""Certified constants on a ball around a point: ranges, then multipliers, rounding enclosed."""
+"""Certified Lipschitz constants on a ball around a point; :mod:`.ball` chooses among the methods."""

@@ -1,4 +1,4 @@
-"""A network with its channels balanced, so that bounds do not depend on how they were scaled."""
+"""Rescale the channels of a network so that bounds do not depend on how they were scaled."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from normscope.graph.interpreter import as_floating
 from normscope.graph.ir import SOURCES, Graph, Node, Ref, references
 from normscope.graph.recognise import name_of
 from normscope.linalg.matrix_rounding import UNIT_ROUNDOFF
-from normscope.lipschitz.local.point import Nominal
+from normscope.lipschitz.local.values_at_point import ValueAtPoint
 from normscope.operators.expression import Expr, operands, reached
 from normscope.operators.program import Program, build_program
 
@@ -63,7 +63,7 @@ def with_balanced_channels(captured: Captured) -> Captured:
 
 
 @dataclass(eq=False)
-class Balanced(Program):
+class BalancedProgram(Program):
     """A network with its channels balanced as they are, not by powers of two: its weights are rounded.
 
     No norm of it, and no margin for rounding, depends on how its channels were scaled. Its values are those of the
@@ -78,14 +78,14 @@ class Balanced(Program):
     original: Program = field(default_factory=Program)
     read: list[tuple[Expr, int, Tensor]] = field(default_factory=list)
 
-    def rescaled(self, values: Mapping[int, Nominal]) -> dict[int, Nominal]:
+    def rescaled(self, values: Mapping[int, ValueAtPoint]) -> dict[int, ValueAtPoint]:
         """Return values of the original as they are here, by the ids of expressions here."""
         found = {}
         for expr, key, scale in self.read:
             at, most = values[expr.id], float(scale.max()) * (1 + 1e-12)
             value = at.value * scale
             rounding = 1.01 * UNIT_ROUNDOFF * float(value.norm())
-            found[key] = Nominal(value, most * at.error + rounding, most * at.fresh + rounding)
+            found[key] = ValueAtPoint(value, most * at.error + rounding, most * at.fresh + rounding)
         return found
 
 
@@ -112,11 +112,11 @@ def balanced_program(captured: Captured, inputs: Sequence[Any]) -> Program:
     pairs = list(zip(*every, strict=True))
     wanted = {e.id for _, e in made.outputs} | {i.id for _, e in pairs if e.op is None for i in operands(e)}
     read = [(a, b.id, channels.of(made.nodes.get(b.id, ""), b.shape, scales)) for a, b in pairs if b.id in wanted]
-    return Balanced(**vars(made), original=original, read=read)
+    return BalancedProgram(**vars(made), original=original, read=read)
 
 
 def _kind(expr: Expr) -> tuple[Any, ...]:
-    """Return what an expression and its copy with other weights have in common."""
+    """Return properties of an expression that do not depend on its weights."""
     return expr.shape, type(expr.atom), None if expr.op is None else expr.op.kind, len(operands(expr))
 
 

@@ -10,27 +10,27 @@ import torch
 from torch import Tensor
 
 from normscope.core.statement import statement
-from normscope.lipschitz.local.balanced_channels import Balanced
-from normscope.lipschitz.local.enclosed import Enclosed, RoundingError
+from normscope.lipschitz.local.balanced_channels import BalancedProgram
+from normscope.lipschitz.local.bounded_rounding import BoundedRoundingPropagation, RoundingError
+from normscope.lipschitz.local.double_double import is_deep, is_piecewise_linear
 from normscope.lipschitz.local.feedback import gain
-from normscope.lipschitz.local.moving import UnboundedError
-from normscope.lipschitz.local.point import Nominal
-from normscope.lipschitz.local.probed import Probed
-from normscope.lipschitz.local.sketched import Sketched
+from normscope.lipschitz.local.jacobian_variation import JacobianVariation
+from normscope.lipschitz.local.probed_rounding import ProbedPropagation
+from normscope.lipschitz.local.sketched_tangents import SketchedPropagation
 from normscope.lipschitz.local.slopes import scalar_of
 from normscope.lipschitz.local.steps import Steps
-from normscope.lipschitz.local.telescope import Telescope
-from normscope.lipschitz.local.twofold import is_deep, is_piecewise_linear
-from normscope.lipschitz.local.walk import Walk
+from normscope.lipschitz.local.tangent_propagation import TangentPropagation
+from normscope.lipschitz.local.tangents import UnboundedError
+from normscope.lipschitz.local.values_at_point import ValueAtPoint
 from normscope.operators.attention import Attention
 from normscope.operators.expression import Expr
 from normscope.operators.matrix import MatrixProduct
 from normscope.operators.nonlinear import Input
 from normscope.operators.program import Program
 
-#: Multipliers that are tried, and how many of them even where the work is used up.
+#: Largest number of multipliers to try, and the number tried even where the work is used up.
 TRIES, LEAST_TRIES = 40, 6
-#: Most entries of products, softmax and normalizers that are written as functions of single entries.
+#: Largest number of entries of products, softmax and normalizers that are expanded into entrywise functions.
 MOST_EXPANDED = 400
 
 
@@ -100,7 +100,7 @@ def on_balls(
         InputError: if a radius is negative, infinite or not a number, or the point is not finite.
     """
     balls: list[Ball] = []
-    ways = _Ways(program, steps, point, tries, work, sketched=sketched)
+    ways = _Methods(program, steps, point, tries, work, sketched=sketched)
     for radius in radii:
         start = time.process_time()
         if balls and balls[-1].why:
@@ -111,8 +111,8 @@ def on_balls(
     return balls
 
 
-class _Ways:
-    """The ways to a constant around one point; values at the point are shared between radii.
+class _Methods:
+    """The methods for a constant around one point; values at the point are shared between radii.
 
     Args:
         program: the network.
@@ -134,13 +134,13 @@ class _Ways:
         sketched: bool = False,
     ) -> None:
         self.given, self.tries, self.work = (program, steps, point), tries, work
-        self.make: type[Walk] = Walk
-        self.nominal: dict[type, dict[int, Nominal]] = {}
+        self.make: type[TangentPropagation] = TangentPropagation
+        self.nominal: dict[type, dict[int, ValueAtPoint]] = {}
         if is_piecewise_linear(program):
-            walk = Walk(program, steps, point, 0.0)
-            self.nominal[Walk] = walk.values()
-            if is_deep(program, self.nominal[Walk]):
-                self.make = Sketched if sketched else Enclosed
+            walk = TangentPropagation(program, steps, point, 0.0)
+            self.nominal[TangentPropagation] = walk.values()
+            if is_deep(program, self.nominal[TangentPropagation]):
+                self.make = SketchedPropagation if sketched else BoundedRoundingPropagation
                 if steps.probing:
                     self._probe()
         others = [a for a in program.atoms if not isinstance(a.atom, Input) and scalar_of(a.atom) is None]
@@ -148,7 +148,7 @@ class _Ways:
         self.multiplied = sum(_expanded_entries(a) for a in others) <= MOST_EXPANDED
 
     def best(self, radius: float) -> Ball:
-        """Return the smallest constant, by multipliers and by how much Jacobians vary; the latter where others fail."""
+        """Return the smallest constant by multipliers and, where needed, by the variation of Jacobians."""
         found: list[Ball] = []
         if self.multiplied:
             found.append(self._by_multipliers(radius))
@@ -161,17 +161,17 @@ class _Ways:
             return self._walked(self.make, radius)
         except RoundingError:
             self._probe()
-            return self._walked(Probed, radius)
+            return self._walked(ProbedPropagation, radius)
 
     def _probe(self) -> None:
-        """Let rounding be probed from now on: in the network whose weights were not rounded."""
+        """Verify rounding by probes from now on, in the original network, whose weights were not rounded."""
         program, steps, point = self.given
         steps.probing = True
-        if isinstance(program, Balanced):
+        if isinstance(program, BalancedProgram):
             self.given = (program.original, steps, point)
-        self.make = Probed
+        self.make = ProbedPropagation
 
-    def _walked(self, make: type[Walk], radius: float) -> Ball:
+    def _walked(self, make: type[TangentPropagation], radius: float) -> Ball:
         walk = make(*self.given, radius, nominal=self.nominal.get(make), work=self.work)
         units, bound, why = 0, math.inf, ""
         try:
@@ -189,12 +189,12 @@ class _Ways:
         return Ball(radius, bound, units, _margin(walk), why, delta=walk.delta)
 
     def _by_variation(self, radius: float) -> Ball:
-        walk = Telescope(*self.given, radius, nominal=self.nominal.get(Telescope), work=self.work)
+        walk = JacobianVariation(*self.given, radius, nominal=self.nominal.get(JacobianVariation), work=self.work)
         try:
             bound, why = walk.constant(), ""
         except UnboundedError as error:
             return Ball(radius, math.inf, why=str(error))
-        self.nominal[Telescope] = walk.nominal
+        self.nominal[JacobianVariation] = walk.nominal
         return Ball(radius, bound, walk.count, _margin(walk, walk.off), why)
 
 
@@ -209,7 +209,7 @@ def on_ball(program: Program, steps: Steps, point: Sequence[Tensor], radius: flo
     return on_balls(program, steps, point, [radius], **settings)[0]
 
 
-def _margin(walk: Walk, error: float | None = None) -> float | None:
+def _margin(walk: TangentPropagation, error: float | None = None) -> float | None:
     """Return the certified margin of the decision at the centre, if the network has one row of outputs.
 
     Args:

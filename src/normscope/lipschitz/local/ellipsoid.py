@@ -1,4 +1,4 @@
-"""Ranges on a ball: an ellipsoid that holds the input and the remainders of all nonlinear units seen so far."""
+"""Ranges on a ball: an ellipsoid that contains the input and the remainders of all units so far."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ FILL = 0.3
 SMALL, POWER = 300, 20
 
 
-def padded(rows: Tensor, columns: int) -> Tensor:
+def padded_columns(rows: Tensor, columns: int) -> Tensor:
     """Return rows with zeros up to a number of columns."""
     missing = columns - rows.shape[1]
     return rows if not missing else torch.cat([rows, rows.new_zeros(len(rows), missing)], 1)
 
 
 @dataclass(frozen=True, eq=False)
-class Centred:
+class CentredRows:
     """Rows over (x, w), relative to the middles of the sectors.
 
     Attributes:
@@ -42,9 +42,9 @@ class Centred:
     error: float
     across: Tensor
 
-    def kept(self, chosen: Tensor) -> Centred:
+    def kept(self, chosen: Tensor) -> CentredRows:
         """Return some of the rows."""
-        return Centred(self.rows[chosen], self.error, self.across[:, chosen])
+        return CentredRows(self.rows[chosen], self.error, self.across[:, chosen])
 
 
 @statement("normscope", "LOCAL-1", holds="every remainder in its secant sector; rounding included")
@@ -71,14 +71,17 @@ class Ellipsoid:
         self.blocks: list[tuple[int, int]] = []  # of entries that do not feed one another, but all later ones
         self._errors: list[float] = []  # of the rows of each block and of those before it
         self._size = 0.0  # Frobenius norm of the rows
-        self._raised, self._carried = _Sums(), _Sums()  # of the rows times the middles, on either side
+        self._raised, self._carried = (
+            _SpectralNormBound(),
+            _SpectralNormBound(),
+        )  # of the rows times the middles, on either side
         self.error = self.raw_error = 0.0  # Frobenius norm of the error of the rows, and of the raw ones
         self.weighted = 0.0  # Frobenius norm of the raw rows times the middles of the sectors
 
     def __len__(self) -> int:
         return len(self.t)
 
-    def centred(self, raw: Tensor, error: float = 0.0) -> Centred:
+    def centred(self, raw: Tensor, error: float = 0.0) -> CentredRows:
         """Return rows over (x, e) as rows over (x, w).
 
         Args:
@@ -87,19 +90,19 @@ class Ellipsoid:
         """
         return self._centred(*self._taken(raw, error))
 
-    def _centred(self, raw: Tensor, error: float) -> Centred:
+    def _centred(self, raw: Tensor, error: float) -> CentredRows:
         r"""Return centred rows.
 
         With N and M the raw and centred rows of all units, :math:`M = (1 - N_w c)^{-1} N`, so an error E of N makes
         one of at most :math:`(1 + \|M_w c\|)(1 + \|c M\|) \|E\|` in M.
         """
         if not len(self):
-            return Centred(raw, error, self._across(raw))
+            return CentredRows(raw, error, self._across(raw))
         weighted = raw[:, self.inputs :] * self.centre
         found = raw.clone()
         for i, j in self.blocks:  # the rows of a block are zero from its own entries on
             found[:, : self.inputs + i] += weighted[:, i:j] @ self.rows[i:j, : self.inputs + i]
-        return Centred(found, self._centred_error(weighted, error), self._across(found))
+        return CentredRows(found, self._centred_error(weighted, error), self._across(found))
 
     def _centred_error(self, weighted: Tensor, error: float) -> float:
         """Return the error of centred rows, from the raw ones times the middles of the sectors and from their error."""
@@ -109,13 +112,13 @@ class Ellipsoid:
 
     def _taken(self, raw: Tensor, error: float) -> tuple[Tensor, float]:
         """Return rows and their error with units of a first layer as inputs."""
-        raw = padded(raw, self.inputs + len(self))
+        raw = padded_columns(raw, self.inputs + len(self))
         if self.first is None:
             return raw, error
         found = self.first.applied(raw)
         return found, self.first.error_of(raw, found, error)
 
-    def radii(self, given: Centred, solved: Tensor | None = None) -> Tensor:
+    def radii(self, given: CentredRows, solved: Tensor | None = None) -> Tensor:
         r"""Return bounds of :math:`a \cdot (x, w)` for rows a; what :meth:`_solved` returns may be given."""
         return _above(self._squares(given, solved), given.error * self._stretch())
 
@@ -162,7 +165,7 @@ class Ellipsoid:
             found[:i] += self.rows[i:j, self.inputs : self.inputs + i].T @ q[i:j]
         return found
 
-    def _squares(self, given: Centred, solved: Tensor | None = None) -> Tensor:
+    def _squares(self, given: CentredRows, solved: Tensor | None = None) -> Tensor:
         """Return the quadratic form at each row; what :meth:`_solved` returns may be given."""
         rows = given.rows
         plain = rows[:, : self.inputs].square().sum(1)
@@ -171,7 +174,7 @@ class Ellipsoid:
         solved = self._solved(given) if solved is None else solved
         return plain + rows[:, self.inputs :].square() @ self.t + solved.square().sum(0)
 
-    def _solved(self, given: Centred) -> Tensor:
+    def _solved(self, given: CentredRows) -> Tensor:
         """Return the columns whose squares are the part of the quadratic form with the inverse of R."""
         return torch.linalg.solve_triangular(self.factor, self._through(given.rows, given.across), upper=False)
 
@@ -181,7 +184,7 @@ class Ellipsoid:
         centre: Tensor,
         radius: Tensor,
         error: float,
-        centred: Centred | None = None,
+        centred: CentredRows | None = None,
         *,
         asked: Tensor | None = None,
     ) -> None:
@@ -232,10 +235,10 @@ class Ellipsoid:
         self._carried.add((centre[:, None] * rows).abs_())
 
     def _took_in(self, raw: Tensor, centre: Tensor, radius: Tensor, error: float, asked: Tensor) -> bool:
-        """Take a large first layer into the input, and tell whether that was done."""
+        """Absorb a large first layer into the input, and return whether that was done."""
         if self.first is not None or len(self) or not is_large(len(raw), self.inputs):
             return False
-        asked = padded(asked, self.inputs + len(raw))
+        asked = padded_columns(asked, self.inputs + len(raw))
         along = asked[:, : self.inputs].norm(dim=1, keepdim=True)  # what counts is the change relative to it
         asked = torch.where(along > 0, asked / along, 0.0)
         guess = first_guess(raw, radius, asked, centre)
@@ -247,7 +250,7 @@ class Ellipsoid:
         return True
 
     def room_needed(self) -> float:
-        """Return what rounding may have taken of the room that was left for it: more than one is too much."""
+        """Return the rounding error relative to the margin reserved for it: the ellipsoid is valid up to one."""
         if not len(self):
             return 0.0
         m = self.radius[:, None] * self.rows
@@ -260,7 +263,7 @@ class Ellipsoid:
         return (2.1 * moved + rounding) / ROOM
 
     def refactored(self, t: Tensor) -> bool:
-        """Take other shares if the form stays definite, and tell whether it does."""
+        """Replace the shares if the form stays definite, and return whether it does."""
         after = self.rows[:, self.inputs :]
         R = self.gram.clone()
         for place, (i, j) in enumerate(self.blocks):
@@ -279,7 +282,7 @@ class Ellipsoid:
         self.t, self.factor = t, factor
         return True
 
-    def tuned(self, given: Centred, rounds: int) -> Tensor:
+    def tuned(self, given: CentredRows, rounds: int) -> Tensor:
         """Return bounds as :meth:`radii` does, the smallest over some rounds of better shares for these rows."""
         rows, across = given.rows, given.across
         if not len(self) or not len(rows):
@@ -331,7 +334,7 @@ def _stacked(columns: int, above: Tensor, below: Tensor) -> Tensor:
 
 
 def largest(matrix: Tensor) -> float:
-    """Return about the largest eigenvalue of a matrix that is not negative; nothing is proved by it."""
+    """Estimate the largest eigenvalue of a positive semidefinite matrix; the estimate is not certified."""
     if len(matrix) <= SMALL:
         return float(torch.linalg.eigvalsh(matrix)[-1])
     v = matrix.abs().sum(1)
@@ -340,7 +343,7 @@ def largest(matrix: Tensor) -> float:
     return 1.1 * float(v.norm())
 
 
-class _Sums:
+class _SpectralNormBound:
     """Sums of the absolute entries of a matrix to which rows are added, and a bound on its spectral norm."""
 
     def __init__(self) -> None:

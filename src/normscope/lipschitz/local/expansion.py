@@ -1,4 +1,4 @@
-"""Nonlinear operations written as linear maps and functions of single entries, for which everything else is proved."""
+"""Nonlinear operations expanded into linear maps and entrywise functions, for which the bounds are proved."""
 
 import functools
 import math
@@ -8,12 +8,13 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from normscope.lipschitz.local.moving import Algebra, Moving, UnboundedError
-from normscope.lipschitz.local.slopes import Monotone, Scalar, scalar_of
-from normscope.lipschitz.local.steps import Step
-from normscope.operators.arithmetic import Maximum, Product, Quotient, Square
+from normscope.lipschitz.local.slopes import MonotoneSlope, ScalarFunction, scalar_of
+from normscope.lipschitz.local.steps import OperationBounds
+from normscope.lipschitz.local.tangents import SQUARE, TangentAlgebra, TensorWithTangents, UnboundedError
+from normscope.operators.arithmetic import Product, Quotient, Square
 from normscope.operators.attention import Attention, LogSoftmax, Softmax
 from normscope.operators.matrix import MatrixProduct
+from normscope.operators.maximum import Maximum
 from normscope.operators.nonlinear import Nonlinear
 from normscope.operators.normalization import Division
 from normscope.operators.normalizers.local_response_norm import LocalResponseDivision
@@ -22,15 +23,15 @@ from normscope.operators.scalar.activations import curve_of
 
 #: Most products of entries that a product of matrices is written as.
 LARGEST_PRODUCT = 2_000
-_RELU = Scalar(torch.relu, curve_of("relu"))
-_EXP = Monotone(torch.exp)
-_LOG = Monotone(torch.log, 0.0)
-_INVERSE = Monotone(torch.reciprocal, 0.0)
-_COPY = Step(1.0, 1.0, 0)
+_RELU = ScalarFunction(torch.relu, curve_of("relu"))
+_EXP = MonotoneSlope(torch.exp)
+_LOG = MonotoneSlope(torch.log, 0.0)
+_INVERSE = MonotoneSlope(torch.reciprocal, 0.0)
+_COPY = OperationBounds(1.0, 1.0, 0)
 
 
-def expanded(rule: Nonlinear, inputs: Sequence[Moving], algebra: Algebra) -> Moving:
-    """Return a nonlinear operation on moving tensors.
+def expanded(rule: Nonlinear, inputs: Sequence[TensorWithTangents], algebra: TangentAlgebra) -> TensorWithTangents:
+    """Apply a nonlinear operation to tensors with tangents.
 
     Args:
         rule: the operation.
@@ -45,34 +46,34 @@ def expanded(rule: Nonlinear, inputs: Sequence[Moving], algebra: Algebra) -> Mov
         return algebra.scalar(inputs[0], scalar)
     found = _RULES.get(type(rule))
     if found is None:
-        raise UnboundedError(f"{named(rule)} has no local rule")
+        raise UnboundedError(f"{operation_label(rule)} has no local rule")
     return found(rule, inputs, algebra)
 
 
-def named(rule: Nonlinear) -> str:
+def operation_label(rule: Nonlinear) -> str:
     """Return an operation and where it is."""
     return f"{rule.op} in {rule.owner}" if rule.owner else rule.op or type(rule).__name__
 
 
-def _square(rule: Square, inputs: Sequence[Moving], algebra: Algebra) -> Moving:
-    return algebra.scalar(inputs[0], Monotone(torch.square))
+def _square(rule: Square, inputs: Sequence[TensorWithTangents], algebra: TangentAlgebra) -> TensorWithTangents:
+    return algebra.scalar(inputs[0], SQUARE)
 
 
-def _product(rule: Product, inputs: Sequence[Moving], algebra: Algebra) -> Moving:
+def _product(rule: Product, inputs: Sequence[TensorWithTangents], algebra: TangentAlgebra) -> TensorWithTangents:
     return algebra.product(*inputs)
 
 
-def _quotient(rule: Quotient, inputs: Sequence[Moving], algebra: Algebra) -> Moving:
+def _quotient(rule: Quotient, inputs: Sequence[TensorWithTangents], algebra: TangentAlgebra) -> TensorWithTangents:
     """``f / g`` as ``f (1 / g)`` where g has one sign."""
     if len(inputs) == 1:
-        raise UnboundedError(f"{named(rule)} has no local rule: its numerator is a constant")
+        raise UnboundedError(f"{operation_label(rule)} has no local rule: its numerator is a constant")
     below, above = inputs
     sign = -1.0 if bool((below.at.value < 0).all()) else 1.0
     inverse = algebra.scalar(algebra.times(below, sign), _INVERSE)
     return algebra.times(algebra.product(above, inverse), sign)
 
 
-def _maximum(rule: Maximum, inputs: Sequence[Moving], algebra: Algebra) -> Moving:
+def _maximum(rule: Maximum, inputs: Sequence[TensorWithTangents], algebra: TangentAlgebra) -> TensorWithTangents:
     """``max(f, g) = f + relu(g - f)``, ``min(f, g) = f - relu(f - g)``."""
     f, g = inputs
     if rule.largest:
@@ -80,10 +81,10 @@ def _maximum(rule: Maximum, inputs: Sequence[Moving], algebra: Algebra) -> Movin
     return algebra.plus(f, algebra.scalar(algebra.plus(f, g, -1.0), _RELU), -1.0)
 
 
-def _max_pool(rule: MaxPool, inputs: Sequence[Moving], algebra: Algebra) -> Moving:
+def _max_pool(rule: MaxPool, inputs: Sequence[TensorWithTangents], algebra: TangentAlgebra) -> TensorWithTangents:
     """The largest of the taps of each window, one after the other."""
     if rule.taps is None:
-        raise UnboundedError(f"{named(rule)} has no local rule")
+        raise UnboundedError(f"{operation_label(rule)} has no local rule")
     parts = [algebra.mapped(inputs[0], functools.partial(_taken, places=p), _window(rule)) for p in rule.taps]
     while len(parts) > 1:  # in pairs, so that errors stay small
         joined = [
@@ -98,33 +99,33 @@ def _taken(z: Tensor, places: Tensor) -> Tensor:
     return z.flatten()[places]
 
 
-def _window(rule: MaxPool) -> Step:
+def _window(rule: MaxPool) -> OperationBounds:
     size = math.sqrt(rule.overlap) * (1 + 1e-12)
-    return Step(size, size, 0)
+    return OperationBounds(size, size, 0)
 
 
-def _division(rule: Division, inputs: Sequence[Moving], algebra: Algebra) -> Moving:
+def _division(rule: Division, inputs: Sequence[TensorWithTangents], algebra: TangentAlgebra) -> TensorWithTangents:
     """``x (k m + eps)^(-1/2)`` with m the mean square of each group, times the gain."""
     spread, x = rule.spread, inputs[0]
     whole = algebra.division(x, spread)
     if whole is not None:
         return _scaled(rule, whole, algebra)
     if spread.where != "inside" or (spread.eps == 0.0 and bool((spread.of(x.at.value) == 0).any())):
-        raise UnboundedError(f"{named(rule)} has no local rule")
+        raise UnboundedError(f"{operation_label(rule)} has no local rule")
     n, k, eps, shape = spread.size, spread.factor, spread.eps, tuple(x.at.value.shape)
     root = (1 + 1e-12) / math.sqrt(n)
     means = algebra.mapped(
-        algebra.scalar(x, Monotone(torch.square)),
+        algebra.scalar(x, SQUARE),
         lambda z: z.reshape(spread.view).mean(spread.axes, keepdim=True),
-        Step(root, root, n + 2),
+        OperationBounds(root, root, n + 2),
     )
-    inverse = algebra.scalar(means, Monotone(lambda v: (k * v + eps).rsqrt(), -eps / k * (1 - 1e-12)))
+    inverse = algebra.scalar(means, MonotoneSlope(lambda v: (k * v + eps).rsqrt(), -eps / k * (1 - 1e-12)))
     wide = math.sqrt(n) * (1 + 1e-12)
-    full = algebra.mapped(inverse, lambda z: z.expand(spread.view).reshape(shape), Step(wide, wide, 0))
+    full = algebra.mapped(inverse, lambda z: z.expand(spread.view).reshape(shape), OperationBounds(wide, wide, 0))
     return _scaled(rule, algebra.product(x, full), algebra)
 
 
-def _scaled(rule: Division, result: Moving, algebra: Algebra) -> Moving:
+def _scaled(rule: Division, result: TensorWithTangents, algebra: TangentAlgebra) -> TensorWithTangents:
     """Return a divided tensor times the gain of each group."""
     if rule.gain is None:
         return result
@@ -132,22 +133,26 @@ def _scaled(rule: Division, result: Moving, algebra: Algebra) -> Moving:
     gain = rule.gain.expand([1 if i in spread.axes else v for i, v in enumerate(spread.view)])
     scale = gain.expand(spread.view).reshape(shape)
     most = float(scale.abs().max()) * (1 + 1e-12)
-    return algebra.mapped(result, lambda z: z * scale, Step(most, most, 2))
+    return algebra.mapped(result, lambda z: z * scale, OperationBounds(most, most, 2))
 
 
-def _local_response(rule: LocalResponseDivision, inputs: Sequence[Moving], algebra: Algebra) -> Moving:
+def _local_response(
+    rule: LocalResponseDivision, inputs: Sequence[TensorWithTangents], algebra: TangentAlgebra
+) -> TensorWithTangents:
     """``x (k + alpha m)^-beta`` with m the mean square of each window."""
     numbers, x = rule.numbers, inputs[0]
     means = algebra.mapped(
-        algebra.scalar(x, Monotone(torch.square)), numbers.window_means, Step(1 + 1e-12, 1 + 1e-12, numbers.size + 2)
+        algebra.scalar(x, SQUARE),
+        numbers.window_means,
+        OperationBounds(1 + 1e-12, 1 + 1e-12, numbers.size + 2),
     )
-    power = Monotone(
+    power = MonotoneSlope(
         lambda v: (numbers.k + numbers.alpha * v) ** -numbers.beta, -numbers.k / (2 * max(numbers.alpha, 1e-300))
     )
     return algebra.product(x, algebra.scalar(means, power))
 
 
-def _distribution(x: Moving, axis: int, keep: Tensor | None, algebra: Algebra) -> Moving:
+def _distribution(x: TensorWithTangents, axis: int, keep: Tensor | None, algebra: TangentAlgebra) -> TensorWithTangents:
     """Return the softmax along an axis; what is not kept is zero."""
     whole = algebra.distribution(x, axis, keep)
     if whole is not None:
@@ -159,28 +164,34 @@ def _distribution(x: Moving, axis: int, keep: Tensor | None, algebra: Algebra) -
     if keep is not None:
         raised = algebra.mapped(raised, lambda z: z * keep, _COPY)
     root = math.sqrt(length) * (1 + 1e-12)
-    total = algebra.mapped(raised, lambda z: z.sum(axis - len(shape), keepdim=True), Step(root, root, length))
+    total = algebra.mapped(
+        raised, lambda z: z.sum(axis - len(shape), keepdim=True), OperationBounds(root, root, length)
+    )
     inverse = algebra.scalar(total, _INVERSE)
-    return algebra.product(raised, algebra.mapped(inverse, lambda z: z.expand(shape), Step(root, root, 0)))
+    return algebra.product(raised, algebra.mapped(inverse, lambda z: z.expand(shape), OperationBounds(root, root, 0)))
 
 
-def _softmax(rule: Softmax, inputs: Sequence[Moving], algebra: Algebra) -> Moving:
+def _softmax(rule: Softmax, inputs: Sequence[TensorWithTangents], algebra: TangentAlgebra) -> TensorWithTangents:
     return _distribution(inputs[0], rule.axis, None, algebra)
 
 
-def _log_softmax(rule: LogSoftmax, inputs: Sequence[Moving], algebra: Algebra) -> Moving:
+def _log_softmax(rule: LogSoftmax, inputs: Sequence[TensorWithTangents], algebra: TangentAlgebra) -> TensorWithTangents:
     """``x - log(sum(exp(x)))``."""
     x, axis = inputs[0], rule.axis
     shape, length = tuple(x.at.value.shape), x.at.value.shape[axis]
     moved = algebra.shifted(x, -x.at.value.amax(axis, keepdim=True))
     root = math.sqrt(length) * (1 + 1e-12)
     back = axis - len(shape)
-    total = algebra.mapped(algebra.scalar(moved, _EXP), lambda z: z.sum(back, keepdim=True), Step(root, root, length))
+    total = algebra.mapped(
+        algebra.scalar(moved, _EXP), lambda z: z.sum(back, keepdim=True), OperationBounds(root, root, length)
+    )
     logs = algebra.scalar(total, _LOG)
-    return algebra.plus(moved, algebra.mapped(logs, lambda z: z.expand(shape), Step(root, root, 0)), -1.0)
+    return algebra.plus(moved, algebra.mapped(logs, lambda z: z.expand(shape), OperationBounds(root, root, 0)), -1.0)
 
 
-def _matrices(left: Moving, right: Moving, algebra: Algebra, label: str) -> Moving:
+def _matrices(
+    left: TensorWithTangents, right: TensorWithTangents, algebra: TangentAlgebra, label: str
+) -> TensorWithTangents:
     """Return ``A B`` as products of entries, summed."""
     whole = algebra.matrix_product(left, right)
     if whole is not None:
@@ -193,39 +204,41 @@ def _matrices(left: Moving, right: Moving, algebra: Algebra, label: str) -> Movi
     batch = tuple(left.at.value.shape[:-2])
     shape = (*batch, rows, inner, columns)
     many, often = math.sqrt(columns) * (1 + 1e-12), math.sqrt(rows) * (1 + 1e-12)
-    f = algebra.mapped(left, lambda z: z.unsqueeze(-1).expand(shape), Step(many, many, 0))
-    g = algebra.mapped(right, lambda z: z.unsqueeze(-3).expand(shape), Step(often, often, 0))
+    f = algebra.mapped(left, lambda z: z.unsqueeze(-1).expand(shape), OperationBounds(many, many, 0))
+    g = algebra.mapped(right, lambda z: z.unsqueeze(-3).expand(shape), OperationBounds(often, often, 0))
     root = math.sqrt(inner) * (1 + 1e-12)
-    return algebra.mapped(algebra.product(f, g), lambda z: z.sum(-2), Step(root, root, inner))
+    return algebra.mapped(algebra.product(f, g), lambda z: z.sum(-2), OperationBounds(root, root, inner))
 
 
-def _matrix_product(rule: MatrixProduct, inputs: Sequence[Moving], algebra: Algebra) -> Moving:
+def _matrix_product(
+    rule: MatrixProduct, inputs: Sequence[TensorWithTangents], algebra: TangentAlgebra
+) -> TensorWithTangents:
     left, right = inputs
     if left.at.value.shape[:-2] != right.at.value.shape[:-2]:
-        raise UnboundedError(f"{named(rule)} has no local rule for matrices that are broadcast")
-    return _matrices(left, right, algebra, named(rule))
+        raise UnboundedError(f"{operation_label(rule)} has no local rule for matrices that are broadcast")
+    return _matrices(left, right, algebra, operation_label(rule))
 
 
-def _attention(rule: Attention, inputs: Sequence[Moving], algebra: Algebra) -> Moving:
+def _attention(rule: Attention, inputs: Sequence[TensorWithTangents], algebra: TangentAlgebra) -> TensorWithTangents:
     """``softmax(s Q K^T + mask) V``."""
     if len(inputs) > 3:
-        raise UnboundedError(f"{named(rule)} has no local rule for a mask that depends on the input")
+        raise UnboundedError(f"{operation_label(rule)} has no local rule for a mask that depends on the input")
     q, k, v = inputs
     keys = algebra.mapped(k, lambda z: z.mT, _COPY)
-    logits = algebra.times(_matrices(q, keys, algebra, named(rule)), rule.exact_scale)
+    logits = algebra.times(_matrices(q, keys, algebra, operation_label(rule)), rule.exact_scale)
     keep = None
     if rule.shown is not None:
         mask = rule.shown.expand(logits.at.value.shape)
         keep = mask if mask.dtype == torch.bool else mask > -math.inf
         if not bool(keep.any(-1).all()):
-            raise UnboundedError(f"{named(rule)} has no local rule: a query sees no key")
+            raise UnboundedError(f"{operation_label(rule)} has no local rule: a query sees no key")
         if mask.dtype != torch.bool:
             logits = algebra.shifted(logits, mask.double().masked_fill(~keep, 0.0))
     weights = _distribution(logits, logits.at.value.ndim - 1, keep, algebra)
-    return _matrices(weights, v, algebra, named(rule))
+    return _matrices(weights, v, algebra, operation_label(rule))
 
 
-_RULES: dict[type, Callable[[Any, Sequence[Moving], Algebra], Moving]] = {
+_RULES: dict[type, Callable[[Any, Sequence[TensorWithTangents], TangentAlgebra], TensorWithTangents]] = {
     Square: _square,
     Product: _product,
     Quotient: _quotient,

@@ -1,4 +1,4 @@
-"""A linear system closed by uncertain slopes, and a certified bound of its gain by one multiplier per slope."""
+"""Linear systems with feedback through uncertain slopes, and a certified bound on their gain by multipliers."""
 
 from __future__ import annotations
 
@@ -17,26 +17,26 @@ from normscope.linalg.matrix_rounding import gamma
 from normscope.lipschitz.local import multipliers
 from normscope.lipschitz.local.ellipsoid import largest
 from normscope.lipschitz.local.first_layer import FirstLayer, first_guess, is_large
-from normscope.lipschitz.local.multipliers import SMOOTH, Form
+from normscope.lipschitz.local.multipliers import SMOOTH, QuadraticForm
 
-#: First relative distance between the bound that the search found and the one that is proved.
+#: Relative slack of the first level that is tried in a proof.
 SLACK = 1e-9
-#: Largest distance between a bound that is proved and one that is not, relative to it.
+#: Relative accuracy of the bisection between a level that is proved and one that is not.
 FINE = 1e-4
-#: Entries from which on multipliers are searched for in single precision; what is found is proved in double.
+#: Number of units from which multipliers are searched for in single precision; the proof is in double precision.
 SINGLE_FROM = 1_000
-#: Entries up to which a search may take more steps, which cost next to nothing, and how many times as many.
+#: Number of units up to which a search takes more steps, which are cheap there, and how many times as many.
 FEW, MORE_STEPS = 48, 2
-#: Entries up to which what was found is refined, and the part of the steps that this takes again.
+#: Number of units up to which multipliers are refined, and the fraction of the steps spent on it.
 REFINED = ((100, 0.5), (300, 0.25))
-#: Relative distance above what single precision found at which a proof is tried first.
+#: Relative slack above the level found in single precision at which a proof is tried first.
 SINGLE_SLACK = 1e-4
-#: Multipliers of a large first layer that are tried, one where the rest has very many units.
+#: Number of multipliers tried for a large first layer; one if very many units follow.
 LAYERS = 2
 
 
 @dataclass(frozen=True, eq=False)
-class Feedback:
+class FeedbackSystem:
     r"""The map :math:`x \mapsto y = A x + G w` with :math:`q = B x + N w` and :math:`w_u = \Delta_u q_u` per unit u.
 
     Every :math:`\Delta_u \in [c_u - \rho_u, c_u + \rho_u]`. N is strictly lower triangular, blocks of units that do not
@@ -71,12 +71,12 @@ class Feedback:
 
     @property
     def work(self) -> float:
-        """Return the multiplications that trying one set of multipliers takes, about."""
+        """Return about how many multiplications one evaluation of multipliers takes."""
         return 2.0 * (self.units - self.first) ** 3
 
     @property
     def first(self) -> int:
-        """Return how many units of a large first layer can be taken into the input."""
+        """Return the number of units of a large first layer that can be absorbed into the input, or zero."""
         count = self.blocks[0][1] if self.blocks else 0
         return count if self.A.shape[0] <= self.A.shape[1] and is_large(count, self.A.shape[1]) else 0
 
@@ -84,7 +84,7 @@ class Feedback:
         """Return the rows of all but a first layer over the input and all units."""
         return torch.cat([torch.cat([self.A, self.G], 1), torch.cat([self.B, self.N], 1)[self.first :]])
 
-    def behind(self, layer: FirstLayer) -> Feedback:
+    def behind(self, layer: FirstLayer) -> FeedbackSystem:
         """Return the system whose inputs are those of a first layer and its units: its gain is at least as large."""
         raw, (outputs, inputs), u = self.rest(), self.A.shape, layer.units
         rows = layer.applied(raw)
@@ -96,14 +96,14 @@ class Feedback:
             given = (each[0], *each[2:])
             each = tuple(layer.error_of(raw[i:j], rows[i:j], e) for (i, j), e in zip(parts, given, strict=True))
         matrices = (A.contiguous(), G.contiguous(), B.contiguous(), N.contiguous())
-        return Feedback(*matrices, self.centre[u:], self.radius[u:], blocks, error, each)
+        return FeedbackSystem(*matrices, self.centre[u:], self.radius[u:], blocks, error, each)
 
-    def transposed(self) -> Feedback:
+    def transposed(self) -> FeedbackSystem:
         """Return the system of the transposed map, which has the same norm, its entries in reverse order."""
         m = self.units
         back = torch.arange(m - 1, -1, -1)
         blocks = tuple((m - j, m - i) for i, j in reversed(self.blocks))
-        return Feedback(
+        return FeedbackSystem(
             self.A.T.contiguous(),
             self.B[back].T.contiguous(),
             self.G[:, back].T.contiguous(),
@@ -114,7 +114,7 @@ class Feedback:
             self.error,
         )
 
-    def single(self) -> Feedback:
+    def single(self) -> FeedbackSystem:
         """Return the system in float32, for a search."""
         names = ("A", "G", "B", "N", "centre", "radius")
         found = replace(self, **{name: getattr(self, name).float() for name in names})
@@ -128,10 +128,10 @@ class Feedback:
         return joint @ joint.T
 
     @cached_property
-    def form(self) -> Form:
+    def form(self) -> QuadraticForm:
         """Return the form of the transposed system, whose inputs, the outputs y here, are the small side."""
         gram, *rest = (t.contiguous().numpy() for t in (self.gram, self.G.T, self.N.T, self.centre, self.radius))
-        return Form(gram, self.A.shape[0], *rest)
+        return QuadraticForm(gram, self.A.shape[0], *rest)
 
     @cached_property
     def squares(self) -> Tensor:
@@ -140,7 +140,7 @@ class Feedback:
 
 
 @dataclass(frozen=True)
-class Bound:
+class GainBound:
     """A bound of a gain.
 
     Attributes:
@@ -153,7 +153,7 @@ class Bound:
 
 
 @statement("normscope", "LOCAL-2", holds="all slopes in their sectors, chosen independently; rounding included")
-def gain(feedback: Feedback, *, steps: int = 40) -> Bound:
+def gain(feedback: FeedbackSystem, *, steps: int = 40) -> GainBound:
     r"""Return a certified bound of :math:`\|y\| / \|x\|` over all slopes.
 
     For every :math:`T > 0` for which the form
@@ -165,19 +165,19 @@ def gain(feedback: Feedback, *, steps: int = 40) -> Bound:
         steps: most multipliers to try; more where there are few units.
 
     >>> one = torch.ones(1, 1, dtype=torch.float64)
-    >>> f = Feedback(one, one, one, 0 * one, 0.5 * one[0], 0.5 * one[0], ((0, 1),))
+    >>> f = FeedbackSystem(one, one, one, 0 * one, 0.5 * one[0], 0.5 * one[0], ((0, 1),))
     >>> round(gain(f).value, 3)  # 1 + s with s in [0, 1]
     2.0
     """
     if feedback.A.shape[0] > feedback.A.shape[1]:
         feedback = feedback.transposed()
-    found = _behind_first_layer(feedback, steps) if feedback.first else Bound(math.inf)
+    found = _behind_first_layer(feedback, steps) if feedback.first else GainBound(math.inf)
     return found if math.isfinite(found.value) else _gain(feedback, steps)
 
 
-def _behind_first_layer(feedback: Feedback, steps: int) -> Bound:
-    """Return a bound with a large first layer taken into the input, the best of some multipliers of it."""
-    count, best = feedback.first, Bound(math.inf)
+def _behind_first_layer(feedback: FeedbackSystem, steps: int) -> GainBound:
+    """Return a bound with a large first layer absorbed into the input, the best over several multipliers for it."""
+    count, best = feedback.first, GainBound(math.inf)
     given = (feedback.B[:count], feedback.centre[:count], feedback.radius[:count])
     # |y|^2 <= (1 + s) |A x|^2 + (1 + 1/s) |g w|^2 with the best s for one unit: so much its input matters.
     does = feedback.radius * feedback.G.norm(dim=0)
@@ -199,12 +199,12 @@ def _behind_first_layer(feedback: Feedback, steps: int) -> Bound:
     return best
 
 
-def _gain(feedback: Feedback, steps: int) -> Bound:
+def _gain(feedback: FeedbackSystem, steps: int) -> GainBound:
     """Return a bound with one multiplier for each unit."""
     if not feedback.units:
         T = feedback.A.new_zeros(0)
         norm = float(torch.linalg.matrix_norm(feedback.A, 2)) if feedback.A.numel() else 0.0
-        return Bound(proved(feedback, T, norm), T)
+        return GainBound(proved(feedback, T, norm), T)
     single = feedback.units >= SINGLE_FROM
     steps = steps * MORE_STEPS if feedback.units <= FEW else steps
     if single:
@@ -212,27 +212,27 @@ def _gain(feedback: Feedback, steps: int) -> Bound:
         if found is not None:
             T, level = found[0].double(), found[1] * (1 + SINGLE_SLACK)
             if _holds(feedback, T, level):
-                return Bound(level * (1 + 2.0**-50), T)
+                return GainBound(level * (1 + 2.0**-50), T)
             best = _confirmed(feedback, T)
             if math.isfinite(best.value):
                 return best
     found = search(feedback, steps)
-    return Bound(math.inf) if found is None else _confirmed(feedback, found[0])
+    return GainBound(math.inf) if found is None else _confirmed(feedback, found[0])
 
 
-def _confirmed(feedback: Feedback, T: Tensor) -> Bound:
-    """Return what multipliers prove, raised a little where rounding asks for it."""
+def _confirmed(feedback: FeedbackSystem, T: Tensor) -> GainBound:
+    """Return the bound that multipliers prove, raising them a little where rounding makes the proof fail."""
     for room in (0.0, 1e-4, 1e-2, 0.3):
         # Units that are fed by others are raised more: what they add to those stays below.
         raised = T * (1 + room) ** torch.linspace(0.0, 1.0, len(T), dtype=T.dtype)
         peak = feedback.form.peak(raised.numpy(), SMOOTH)
         value = math.inf if peak is None else proved(feedback, raised, peak.value)
         if math.isfinite(value):
-            return Bound(value, raised)
-    return Bound(math.inf)
+            return GainBound(value, raised)
+    return GainBound(math.inf)
 
 
-def search(feedback: Feedback, steps: int) -> tuple[Tensor, float] | None:
+def search(feedback: FeedbackSystem, steps: int) -> tuple[Tensor, float] | None:
     """Return multipliers (one per unit) and the bound they give, not proved yet."""
     found = multipliers.search(feedback.form, first_multipliers(feedback).numpy(), steps)
     if found is None:
@@ -245,14 +245,14 @@ def search(feedback: Feedback, steps: int) -> tuple[Tensor, float] | None:
 
 
 def _solved(whole: Tensor, columns: Tensor) -> Tensor:
-    """Return what a lower triangle with ones on its diagonal maps to columns; in float32 by scipy, which is quicker."""
+    """Solve a unit lower triangular system; in float32 with scipy, which is faster."""
     if whole.dtype == torch.float32:
         found = strsm(1.0, whole.numpy().T, columns.contiguous().numpy().T, side=1, diag=1)
         return torch.from_numpy(found).T
     return torch.linalg.solve_triangular(whole, columns, upper=False, unitriangular=True)
 
 
-def first_multipliers(feedback: Feedback) -> Tensor:
+def first_multipliers(feedback: FeedbackSystem) -> Tensor:
     """Return multipliers, one per unit, for which the form is definite: block by block, the first ones first."""
     f = feedback
     whole = torch.eye(f.units, dtype=f.N.dtype) - f.N * f.centre  # each unit reads those before it alone
@@ -287,7 +287,7 @@ def first_multipliers(feedback: Feedback) -> Tensor:
     return T / f.radius.square()
 
 
-def proved(feedback: Feedback, T: Tensor, level: float) -> float:
+def proved(feedback: FeedbackSystem, T: Tensor, level: float) -> float:
     """Return a bound near a level, proved by a factorisation; infinite if that fails."""
     level = max(level, 8 * feedback.error, 1e-150)
     low, high = 0.0, max(SLACK, _perturbation(feedback, T, level))
@@ -303,7 +303,7 @@ def proved(feedback: Feedback, T: Tensor, level: float) -> float:
     return level * (1 + high) * (1 + 2.0**-50)
 
 
-def _holds(feedback: Feedback, T: Tensor, L: float) -> bool:
+def _holds(feedback: FeedbackSystem, T: Tensor, L: float) -> bool:
     r"""Return whether the form with L is positive definite beyond all rounding.
 
     Scaled by :math:`D = \mathrm{diag}(L, T^{1/2})` its diagonal is about one. The roundings of forming it are bounded
@@ -328,8 +328,8 @@ def _holds(feedback: Feedback, T: Tensor, L: float) -> bool:
     return not int(torch.linalg.cholesky_ex(form)[1])
 
 
-def _perturbation(f: Feedback, T: Tensor, L: float) -> float:
-    """Return a bound on the norm of what rounding and the error of the matrices do to the scaled form."""
+def _perturbation(f: FeedbackSystem, T: Tensor, L: float) -> float:
+    """Return a bound on the perturbation of the scaled form by rounding and by the error of the matrices."""
     c, m = f.A.shape[0], len(T)
     scale = torch.cat([T.new_full((c,), L), T.sqrt()])
     joint = float((f.gram.diagonal().clamp_min(0) / scale.square()).sum().sqrt())  # |[A G] D^-1|_F
@@ -344,7 +344,7 @@ def _perturbation(f: Feedback, T: Tensor, L: float) -> float:
     return (rounding + moved) * (1 + 1e-9)
 
 
-def _moved(f: Feedback, scale: Tensor, weight: Tensor | None) -> float:
+def _moved(f: FeedbackSystem, scale: Tensor, weight: Tensor | None) -> float:
     """Return a bound on the error of the rows over their scales, along the inputs or along the weighted units.
 
     Args:

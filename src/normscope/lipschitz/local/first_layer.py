@@ -1,4 +1,4 @@
-"""A first layer of very many units, taken into the input: for what follows they are inputs, not unknown slopes."""
+"""A first layer with very many units, absorbed into the input: later layers see inputs instead of uncertain slopes."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ MANY = 1_000
 ROOM = 1e-6
 #: Least eigenvalue of the form, and a bound on the norm of the inverse of its factor.
 LEAST, INVERSE = 0.15, 2.7
-#: How much of the form multipliers are meant to use up.
+#: Smallest and largest fraction of the form that multipliers may use up.
 LEAST_FILL, MOST_FILL = 0.05, 0.75
 #: How often multipliers are halved until the form is definite.
 HALVINGS = 4
@@ -26,7 +26,7 @@ POWER = 20
 
 
 def is_large(units: int, inputs: int) -> bool:
-    """Return whether a first layer has so many units that it is taken into the input."""
+    """Return whether a first layer has so many units that it is absorbed into the input."""
     return units >= max(MANY, inputs)
 
 

@@ -1,4 +1,4 @@
-"""The search for multipliers of a system closed by uncertain slopes: nothing is proved by it, so it may be quick."""
+"""Search for multipliers of a system with uncertain slopes; it proves nothing, so it need not bound rounding."""
 
 from __future__ import annotations
 
@@ -20,15 +20,15 @@ SMOOTH = 0.02
 SPREAD = 18.0
 #: How far steps by gradients move a logarithm at most, in a search and where its result is refined.
 RATE, FINE_RATE = 0.25, 0.05
-#: Numbers too large for their type become infinite, and what follows from them bounds nothing.
+#: Overflow gives infinities, from which no bound follows.
 quiet = np.errstate(all="ignore")
-#: Weights of eigenvectors that are left out beside the largest.
+#: Relative weight below which an eigenvector is left out.
 NOTHING = 1e-9
 
 
 @dataclass(frozen=True)
-class Peak:
-    """The bound that multipliers give, and where it binds.
+class BindingPoint:
+    """The bound that multipliers give, and the vectors at which it is attained.
 
     Attributes:
         value: the bound.
@@ -42,7 +42,7 @@ class Peak:
 
 
 @dataclass(frozen=True, eq=False)
-class Form:
+class QuadraticForm:
     r"""The form :math:`\sum_j T_j ((w_j - c_j q_j)^2 - \rho_j^2 q_j^2) - |p|^2` over (y, w), q = B y + N w.
 
     Attributes:
@@ -54,7 +54,7 @@ class Form:
         radius: (m,), :math:`\rho`.
 
     >>> one = np.ones((1, 1))
-    >>> form = Form(np.ones((2, 2)), 1, one, 0 * one, np.zeros(1), np.ones(1) / 2)
+    >>> form = QuadraticForm(np.ones((2, 2)), 1, one, 0 * one, np.zeros(1), np.ones(1) / 2)
     >>> round(form.peak(np.array([2.0]), 0.02).value, 4)  # y + w with |w| <= |y| / 2
     1.5811
     """
@@ -98,7 +98,7 @@ class Form:
         return ww, wy, yy
 
     @quiet
-    def peak(self, T: Array, smooth: float) -> Peak | None:
+    def peak(self, T: Array, smooth: float) -> BindingPoint | None:
         """Return the bound at multipliers; nothing where there is none.
 
         Args:
@@ -117,13 +117,13 @@ class Form:
         values, vectors = found[0].numpy(), found[1].numpy()
         top = float(values[-1])
         if top <= 1e-290:  # nothing reaches the output
-            return Peak(1e-145, np.zeros_like(vectors), np.zeros_like(wy))
+            return BindingPoint(1e-145, np.zeros_like(vectors), np.zeros_like(wy))
         # Weights on the largest few eigenvalues instead of the first one: the search does not zigzag between them.
         weights = np.exp((values - top) / (smooth * top))
         kept = weights > NOTHING
         y = vectors[:, kept] * np.sqrt(weights[kept] / weights.sum())
         through = torch.linalg.solve_triangular(factor.T, half @ torch.from_numpy(y), upper=True)
-        return Peak(math.sqrt(top), y, -through.numpy())
+        return BindingPoint(math.sqrt(top), y, -through.numpy())
 
     @quiet
     def step(self, T: Array, smooth: float) -> tuple[float, Array, Array] | None:
@@ -149,7 +149,7 @@ def _factor(form: Array) -> Tensor | None:
 
 
 @quiet
-def search(form: Form, first: Array, steps: int, *, refine: bool = False) -> tuple[Array, float] | None:
+def search(form: QuadraticForm, first: Array, steps: int, *, refine: bool = False) -> tuple[Array, float] | None:
     """Return multipliers (one per unit) and the bound they give, not proved yet.
 
     Args:

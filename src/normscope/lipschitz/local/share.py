@@ -1,4 +1,4 @@
-"""From constants at some points to a statement about most inputs like them."""
+"""From values at sampled points to a confidence statement about a share of all inputs."""
 
 import math
 from collections.abc import Sequence
@@ -10,7 +10,7 @@ from normscope.core.statement import statement
 
 
 def check(share: float, confidence: float) -> None:
-    """Refuse a share or a confidence that is not between zero and one.
+    """Check that a share and a confidence are between zero and one.
 
     Raises:
         InputError: if one of them is not.

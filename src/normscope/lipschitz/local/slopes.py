@@ -20,9 +20,9 @@ from normscope.operators.scalar.entrywise import Entrywise
 from normscope.operators.scalar.formula import Formula
 from normscope.operators.scalar.interval import Interval
 
-#: More than the value or the derivative of a scalar function can lose in float64, relative to its size or to one.
+#: Bound on the rounding error of values and derivatives in float64, relative to their size or to one.
 ROUNDING = 2.0**-46
-Pair = tuple[Tensor, Tensor]
+LowHigh = tuple[Tensor, Tensor]
 
 
 @dataclass(frozen=True)
@@ -37,9 +37,9 @@ class Sectors:
     """
 
     nominal: Tensor
-    tangent: Pair
-    secant: Pair
-    remainder: Pair
+    tangent: LowHigh
+    secant: LowHigh
+    remainder: LowHigh
 
     def flattened(self) -> Sectors:
         """Return the same as vectors."""
@@ -48,7 +48,7 @@ class Sectors:
 
 
 @dataclass(eq=False)
-class Scalar:
+class ScalarFunction:
     """A function of one variable, applied to every entry.
 
     Attributes:
@@ -91,7 +91,7 @@ class Scalar:
         return 0.0 if exact else ROUNDING
 
     @functools.cached_property
-    def _steps(self) -> Pair | None:
+    def _steps(self) -> LowHigh | None:
         """Return the kinks and the slopes between them of a function of straight pieces."""
         pieces = self.curve.pieces
         if self.room or any(a.high != b.low for a, b in itertools.pairwise(pieces)):
@@ -100,7 +100,7 @@ class Scalar:
         kinks = [p.high for p in pieces[:-1]]
         return torch.tensor(kinks, dtype=torch.float64), torch.tensor(slopes, dtype=torch.float64)
 
-    def tangents(self, low: Tensor, high: Tensor) -> Pair:
+    def tangents(self, low: Tensor, high: Tensor) -> LowHigh:
         """Return the least and the largest g' on intervals."""
         if self._steps is not None:  # an end that is not a number may lie anywhere
             low = low.nan_to_num(-math.inf, math.inf, -math.inf)
@@ -150,7 +150,7 @@ class Scalar:
         remainder = ends.amin(0) - noise, ends.amax(0) + noise
         return Sectors(nominal, (whole[0] - nominal, whole[1] - nominal), secant, remainder)
 
-    def _secant(self, z: Tensor, d: Tensor, error: float, whole: Pair, here: Pair, turning: Tensor) -> Pair:
+    def _secant(self, z: Tensor, d: Tensor, error: float, whole: LowHigh, here: LowHigh, turning: Tensor) -> LowHigh:
         """Return the least and the largest slope of secants from z towards d.
 
         Where g' is monotone these lie between the slope at z and that of the longest secant; elsewhere between the
@@ -167,7 +167,7 @@ class Scalar:
         return torch.maximum(least, whole[0]), torch.minimum(most, whole[1])
 
 
-class Monotone(Scalar):
+class MonotoneSlope(ScalarFunction):
     """A smooth function with a monotone derivative on the numbers above a limit.
 
     Args:
@@ -179,7 +179,7 @@ class Monotone(Scalar):
         super().__init__(function, Curve(()))
         self.above = above
 
-    def tangents(self, low: Tensor, high: Tensor) -> Pair:
+    def tangents(self, low: Tensor, high: Tensor) -> LowHigh:
         """Return the least and the largest g' on intervals."""
         least, most = super().tangents(low, high)
         outside = low <= self.above
@@ -190,14 +190,14 @@ class Monotone(Scalar):
         return torch.zeros_like(low, dtype=torch.bool)
 
 
-class FormulaScalar(Scalar):
+class FormulaFunction(ScalarFunction):
     """A function given by a formula: its derivatives on intervals come from interval arithmetic."""
 
     def __init__(self, formula: Formula) -> None:
         super().__init__(self._values, Curve(()))
         self.formula = formula
 
-    def _jets(self, low: Tensor, high: Tensor, order: int) -> Pair:
+    def _jets(self, low: Tensor, high: Tensor, order: int) -> LowHigh:
         box = Interval(low.numpy().reshape(-1), high.numpy().reshape(-1))
         with np.errstate(all="ignore"):  # masked entries are infinite: what is not a number there stays unknown
             jet = self.formula.jets(box)[order]
@@ -211,7 +211,7 @@ class FormulaScalar(Scalar):
         """Return g' at every entry."""
         return sum(self._jets(z, z, 1)) / 2  # type: ignore[return-value]
 
-    def tangents(self, low: Tensor, high: Tensor) -> Pair:
+    def tangents(self, low: Tensor, high: Tensor) -> LowHigh:
         """Return the least and the largest g' on intervals."""
         least, most = self._jets(low, high, 1)
         unknown = least.isnan() | most.isnan()
@@ -223,15 +223,15 @@ class FormulaScalar(Scalar):
         return ~((least >= 0) | (most <= 0))
 
 
-def scalar_of(rule: Nonlinear) -> Scalar | None:
+def scalar_of(rule: Nonlinear) -> ScalarFunction | None:
     """Return the scalar function of an entrywise rule, or nothing if it is another kind of operation."""
     known = getattr(rule, "_scalar", None)
     if known is None:
         if isinstance(rule, Pointwise) and rule.curve is not None and rule.apply is not None:
             steady = not rule.curve.jumps and all(p.steep_points is not None for p in rule.curve.pieces)
-            known = Scalar(rule.apply, rule.curve, rule.inexact) if steady else None
+            known = ScalarFunction(rule.apply, rule.curve, rule.inexact) if steady else None
         elif isinstance(rule, Entrywise):
-            known = FormulaScalar(rule.formula)
+            known = FormulaFunction(rule.formula)
         elif isinstance(rule, RootOfForm):
             known = scalar_of(rule.root)
         rule._scalar = known  # type: ignore[attr-defined]

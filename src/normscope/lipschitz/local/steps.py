@@ -1,4 +1,4 @@
-"""Linear operations applied to many tangents at once, and what rounding may have done to the result."""
+"""Linear operations applied to many tangents at once, and bounds on their norm and rounding error."""
 
 from __future__ import annotations
 
@@ -19,22 +19,22 @@ from normscope.operators.expression import Expr, between, evaluate
 from normscope.operators.linear_map import LinearMap, batched
 
 T = TypeVar("T")
-#: Most entries of a matrix that stands for a whole segment between two nonlinear operations.
+#: Largest number of entries of the matrix of a segment between two nonlinear operations.
 LARGEST_SEGMENT = 2**18
-#: How often a weight was rounded since it was that of the network: channels may have been balanced.
+#: Roundings of a weight relative to that of the network, whose channels may have been balanced.
 WEIGHT_ROUNDINGS = 3
 #: Operations without weights.
 WEIGHTLESS = ("isometry", "embedding", "contraction", "sum", "concat")
 
 
 @dataclass(frozen=True)
-class Step:
+class OperationBounds:
     """Bounds of one linear operation.
 
     Attributes:
-        norm: of its spectral norm.
-        mass: of the norm of its absolute coefficients.
-        roundings: how often each result is rounded.
+        norm: bound on its spectral norm.
+        mass: bound on the spectral norm of its absolute coefficients.
+        roundings: largest number of roundings of an entry of the result.
     """
 
     norm: float
@@ -48,7 +48,7 @@ class Step:
 
 
 @dataclass(frozen=True)
-class Segment:
+class SegmentMatrix:
     """A linear segment as one matrix.
 
     Attributes:
@@ -59,7 +59,7 @@ class Segment:
 
     source: Expr
     matrix: Tensor
-    step: Step
+    step: OperationBounds
 
 
 class Steps:
@@ -75,7 +75,7 @@ class Steps:
         self.probing = False  # once norms were multiplied in vain
 
     def once(self, what: str, expr: Expr, make: Callable[[], T]) -> T:
-        """Return something that depends on an operation alone, made when it is first asked for.
+        """Return a quantity that depends on an operation alone, computed on first use.
 
         Args:
             what: its name.
@@ -88,7 +88,7 @@ class Steps:
         found: T = self._once[key]
         return found
 
-    def of(self, expr: Expr) -> Step:
+    def of(self, expr: Expr) -> OperationBounds:
         """Return the bounds of an operation on one operand, or of a sum or concatenation (norm one in each)."""
         return self.once("step", expr, lambda: self._measured(expr))
 
@@ -100,11 +100,11 @@ class Steps:
     def _reach(self, source: Expr, expr: Expr, forming: Forming) -> float:
         return _exp(self.norms.norm(source, expr).log_upper) + _weight_error(source, expr, forming)
 
-    def segment(self, expr: Expr) -> Segment | None:
-        """Return what lies between an expression and the one atom it depends on as a matrix, if that is small."""
+    def segment(self, expr: Expr) -> SegmentMatrix | None:
+        """Return the linear map to an expression from the one atom it depends on as a matrix, if that is small."""
         return self.once("segment", expr, lambda: self._formed(expr))
 
-    def _formed(self, expr: Expr) -> Segment | None:
+    def _formed(self, expr: Expr) -> SegmentMatrix | None:
         if expr.op is None or len(expr.atoms) != 1:
             return None
         source = source_of(expr)
@@ -119,23 +119,23 @@ class Steps:
         # One product with the matrix, and the matrix is not quite the segment: both are errors relative to a row.
         count = source.numel + 1
         own = gamma(count) * mass * 1.01 + slack
-        return Segment(source, matrix, Step(norm, own / gamma(count), count))
+        return SegmentMatrix(source, matrix, OperationBounds(norm, own / gamma(count), count))
 
-    def _measured(self, expr: Expr) -> Step:
+    def _measured(self, expr: Expr) -> OperationBounds:
         if expr.op is None or not expr.inputs:
-            return Step(0.0, 0.0, 0)
+            return OperationBounds(0.0, 0.0, 0)
         if len(expr.inputs) > 1:
             if expr.op.kind == "sum":
-                return Step(1.0, 1.0, len(expr.inputs) - 1)
-            return Step(1.0, 1.0, 0) if expr.op.kind == "concat" else Step(math.inf, math.inf, 0)
+                return OperationBounds(1.0, 1.0, len(expr.inputs) - 1)
+            return OperationBounds(1.0, 1.0, 0) if expr.op.kind == "concat" else OperationBounds(math.inf, math.inf, 0)
         log_mass, roundings = absolute(expr.op, expr)
         log_norm = log_mass  # all there is to say of a constant, which no atom reaches
         if expr.atoms:
             log_norm = min(log_mass, self.norms.norm(expr.inputs[0], expr).log_upper)
         norm, mass = _exp(log_norm), _exp(log_mass)
         if expr.op.kind in WEIGHTLESS:
-            return Step(norm, mass, roundings)
-        return Step(norm + gamma(WEIGHT_ROUNDINGS) * mass, mass, roundings + WEIGHT_ROUNDINGS)
+            return OperationBounds(norm, mass, roundings)
+        return OperationBounds(norm + gamma(WEIGHT_ROUNDINGS) * mass, mass, roundings + WEIGHT_ROUNDINGS)
 
 
 def source_of(expr: Expr) -> Expr:
@@ -146,7 +146,7 @@ def source_of(expr: Expr) -> Expr:
 
 
 def _weight_error(source: Expr, expr: Expr, forming: Forming) -> float:
-    """Return a bound on what the rounding of its weights does to a segment."""
+    """Return a bound on the error of a segment by the rounding of its weights."""
     count = sum(e.op is not None and e.op.kind not in WEIGHTLESS for e in between(source, expr))
     return gamma(WEIGHT_ROUNDINGS * count) * 1.01 * _exp(forming.log_mass) if count else 0.0
 

@@ -15,7 +15,7 @@ from normscope.graph.recognise import name_of
 from normscope.linalg.dense import matrix_norm
 from normscope.operators.expression import Expr, operands, reached
 from normscope.operators.normalizer import kinds_by_op
-from normscope.operators.program import Program, Walk
+from normscope.operators.program import Program, ProgramBuilder
 from normscope.operators.registry import bind, expressions
 
 #: Operations that copy entries of a weight, each output entry from one place.
@@ -110,7 +110,7 @@ def find_weights(graph: Graph, tensors: Mapping[str, Tensor], inputs: Sequence[A
     return Weights(program, tuple(finder.leaves()), tuple(finder.uses))
 
 
-class _Keeping(Walk):
+class _Keeping(ProgramBuilder):
     """A walk that keeps what constants are computed from besides weights: masks, positions, initial states."""
 
     def _needed_later(self) -> set[str]:
@@ -125,7 +125,7 @@ class _Keeping(Walk):
 class _Finder:
     """Collects weights and uses in the order of the graph."""
 
-    def __init__(self, graph: Graph, tensors: Mapping[str, Tensor], walk: Walk, program: Program) -> None:
+    def __init__(self, graph: Graph, tensors: Mapping[str, Tensor], walk: ProgramBuilder, program: Program) -> None:
         self.graph, self.tensors, self.walk, self.program = graph, tensors, walk, program
         self.uses: list[Use] = []
         self._keys: dict[Any, int] = {}

@@ -18,10 +18,10 @@ class HuggingFaceMonitor(TrainerCallback):
     """A callback that monitors the model being trained.
 
     Args:
-        probe: a fixed batch as the model takes it, e.g. ``collator([dataset[i] for i in range(32)])``; with ``labels``
-            the model's own loss is used.
-        preset: as of :class:`~normscope.monitor.monitor.Monitor`.
-        **settings: of :class:`~normscope.monitor.monitor.Monitor`, such as ``run="runs/one"`` or ``sinks=[wandb]``.
+        probe: a fixed batch of the model's arguments, e.g. ``collator([dataset[i] for i in range(32)])``; with
+            ``labels`` the model's own loss is used.
+        preset: as in :class:`~normscope.monitor.monitor.Monitor`.
+        **settings: further arguments of :class:`~normscope.monitor.monitor.Monitor`, such as ``run`` or ``sinks``.
 
     Attributes:
         monitor: the monitor of the last training.
@@ -32,9 +32,9 @@ class HuggingFaceMonitor(TrainerCallback):
         self._probe, self._preset, self._settings = probe, preset, settings
 
     def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        """Begin: the model is on its device and a checkpoint, if any, is loaded.
+        """Start the monitor: the model is on its device and a checkpoint, if any, is loaded.
 
-        The trainer does not tell callbacks of errors: a training that failed before this one is ended here.
+        The trainer does not notify callbacks of errors, so the run of an earlier training that failed is closed here.
         """
         if self.monitor is not None:
             self.monitor.close(measure=False)
@@ -50,13 +50,13 @@ class HuggingFaceMonitor(TrainerCallback):
         ).begin()
 
     def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        """Tell the monitor of an update; it comes after all accumulated batches."""
+        """Record an update, which comes after all accumulated batches."""
         if self.monitor is not None:
             self.monitor.optimizer = kwargs.get("optimizer") or self.monitor.optimizer
             self.monitor.step(state.global_step)
 
     def on_log(self, args: Any, state: Any, control: Any, logs: Any = None, **kwargs: Any) -> None:
-        """Keep what the trainer logs: loss, learning rate, gradient norm, evaluation."""
+        """Record what the trainer logs: loss, learning rate, gradient norm, evaluation."""
         if self.monitor is not None and logs:
             numbers = {k: v for k, v in logs.items() if isinstance(v, int | float) and not isinstance(v, bool)}
             self.monitor.log(**numbers)
@@ -68,15 +68,15 @@ class HuggingFaceMonitor(TrainerCallback):
 
 
 class HuggingFaceDoctor(TrainerCallback):
-    """A callback that checks the model before its first step and stops a training that cannot go well.
+    """A callback that checks the model before the first step and stops training if something is wrong.
 
     Args:
-        data: some inputs as the model takes them, or nothing.
-        fail_on: the severity that stops it.
-        **options: of ``normscope.check``, such as ``ignore``.
+        data: some inputs of the model, or ``None``.
+        fail_on: the severity that stops training.
+        **options: further arguments of ``normscope.check``, such as ``ignore``.
 
     Attributes:
-        result: what the check found.
+        result: the result of the check.
     """
 
     def __init__(self, data: Any = None, fail_on: str = "error", **options: Any) -> None:
@@ -87,7 +87,7 @@ class HuggingFaceDoctor(TrainerCallback):
         """Check the model, its optimizer and the size of a batch on one device.
 
         Raises:
-            UnhealthyError: if something as grave is found.
+            UnhealthyError: if there are findings of that severity.
         """
         data = dict(self._data) if hasattr(self._data, "items") else self._data
         optimizer = getattr(kwargs.get("optimizer"), "optimizer", kwargs.get("optimizer"))

@@ -12,7 +12,7 @@ from normscope.monitor.monitor import Monitor
 
 
 def _callback() -> Any:
-    """Return the base class of callbacks: of ``lightning``, or of ``pytorch_lightning`` where only that is in use."""
+    """Return the base class of callbacks: of ``lightning``, or of ``pytorch_lightning`` if only that is imported."""
     names = ["lightning.pytorch", "pytorch_lightning"]
     if "pytorch_lightning" in sys.modules and "lightning.pytorch" not in sys.modules:
         names.reverse()
@@ -30,12 +30,12 @@ class LightningMonitor(_callback()):  # type: ignore[misc]
     """A callback that monitors the module being fitted.
 
     Args:
-        probe: a fixed batch, ``(inputs, labels)`` or as the module's ``forward`` takes it.
-        preset: as of :class:`~normscope.monitor.monitor.Monitor`.
+        probe: a fixed batch, ``(inputs, labels)`` or the arguments of the module's ``forward``.
+        preset: as in :class:`~normscope.monitor.monitor.Monitor`.
         module: where the network is inside the Lightning module, e.g. ``"net"``; by default the module itself, whose
             ``forward`` is run.
-        log: also hand the metrics to the trainer's loggers.
-        **settings: of :class:`~normscope.monitor.monitor.Monitor`, such as ``run="runs/one"`` or ``loss=...``.
+        log: also write the metrics to the trainer's loggers.
+        **settings: further arguments of :class:`~normscope.monitor.monitor.Monitor`, such as ``run`` or ``loss``.
 
     Attributes:
         monitor: the monitor of the last fit.
@@ -51,7 +51,7 @@ class LightningMonitor(_callback()):  # type: ignore[misc]
         self._step = 0
 
     def on_train_start(self, trainer: Any, pl_module: Any) -> None:
-        """Begin: the module is on its device and a checkpoint, if any, is loaded."""
+        """Start the monitor: the module is on its device and a checkpoint, if any, is loaded."""
         try:
             model = pl_module.get_submodule(self._module)
         except AttributeError as error:
@@ -66,7 +66,7 @@ class LightningMonitor(_callback()):  # type: ignore[misc]
         ).begin()
 
     def on_train_batch_end(self, trainer: Any, pl_module: Any, outputs: Any, batch: Any, batch_idx: int) -> None:
-        """Tell the monitor of an update; batches that only accumulate gradients are none."""
+        """Record an update, unless the batch only accumulated gradients."""
         if self.monitor is None or trainer.global_step == self._step:
             return
         self._step = trainer.global_step
@@ -79,22 +79,22 @@ class LightningMonitor(_callback()):  # type: ignore[misc]
             self.monitor.close()
 
     def on_exception(self, trainer: Any, pl_module: Any, exception: BaseException) -> None:
-        """End the run without measuring: what was written stays."""
+        """End the run without measuring; what was written is kept."""
         if self.monitor is not None:
             self.monitor.close(measure=False)
 
 
 class LightningDoctor(_callback()):  # type: ignore[misc]
-    """A callback that checks the module before its first step and stops a fit that cannot go well.
+    """A callback that checks the module before the first step and stops the fit if something is wrong.
 
     Args:
-        data: some inputs as the module's ``forward`` takes them, or nothing.
-        fail_on: the severity that stops it.
+        data: some inputs of the module's ``forward``, or ``None``.
+        fail_on: the severity that stops the fit.
         module: where the network is inside the Lightning module; by default the module itself.
-        **options: of ``normscope.check``, such as ``batch_size`` and ``ignore``.
+        **options: further arguments of ``normscope.check``, such as ``batch_size`` and ``ignore``.
 
     Attributes:
-        result: what the check found.
+        result: the result of the check.
     """
 
     def __init__(self, data: Any = None, fail_on: str = "error", *, module: str = "", **options: Any) -> None:
@@ -106,7 +106,7 @@ class LightningDoctor(_callback()):  # type: ignore[misc]
         """Check the network and its optimizer.
 
         Raises:
-            UnhealthyError: if something as grave is found.
+            UnhealthyError: if there are findings of that severity.
         """
         model = pl_module.get_submodule(self._module)
         optimizers = [getattr(each, "optimizer", each) for each in trainer.optimizers]

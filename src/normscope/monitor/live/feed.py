@@ -1,21 +1,20 @@
-"""Several runs as one feed: what the page shows now, what came since, and detail where it looks closer."""
+"""The data behind the live page: its current state, the lines of its charts, and what is new since then."""
 
 import math
 import re
 import threading
 import time
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from normscope.core.errors import InputError
-from normscope.monitor.chart import on_page
-from normscope.monitor.live.groups import Group, grouped
-from normscope.monitor.live.store import RunStore
+from normscope.monitor.chart import ChartLines, all_charts, charts_of
 from normscope.monitor.live.thinning import limit_for, thinned
+from normscope.monitor.live.watched_run import WatchedRun
 from normscope.monitor.run import CONFIG
 
 #: Seconds between two looks at the folders.
@@ -26,9 +25,9 @@ _POSITION = re.compile(r"\d{1,9}\.\d{1,12}(-\d{1,9}\.\d{1,12})*", re.ASCII)
 
 
 def run_folders(paths: Sequence[str | Path], *, wait: bool = False) -> list[Path]:
-    """Return the folders of runs: those given, or in the place of one that holds runs, the runs.
+    """Return the folders of runs: those given, and the runs inside folders of runs.
 
-    Folders in which there is no run yet are accepted to ``wait`` for one.
+    With ``wait``, folders without a run are accepted: the run may start later.
 
     Raises:
         InputError: if there is no run.
@@ -50,7 +49,7 @@ def run_folders(paths: Sequence[str | Path], *, wait: bool = False) -> list[Path
 
 
 def run_names(folders: Sequence[Path]) -> list[str]:
-    """Return a short name for each folder, none twice.
+    """Return a short, unique name for each folder.
 
     >>> run_names([Path("/runs/a/0"), Path("/runs/b/0"), Path("/runs/c")])
     ['a/0', 'b/0', 'c']
@@ -67,7 +66,7 @@ def run_names(folders: Sequence[Path]) -> list[str]:
 
 
 def json_float(x: float) -> float | str | None:
-    """Return a number with six digits as JSON carries it; ``nan`` and infinities as words.
+    """Return a number with six digits for JSON; NaN and infinities become strings.
 
     >>> json_float(1 / 3), json_float(float("inf"))
     (0.333333, 'inf')
@@ -76,24 +75,24 @@ def json_float(x: float) -> float | str | None:
 
 
 def json_line(values: np.ndarray) -> list[float | None]:
-    """Return the values of a line as JSON carries them, ``None`` where there is none."""
+    """Return the values of a line for JSON, ``None`` for NaN."""
     return [float(f"{x:.6g}") if x == x else None for x in values.tolist()]
 
 
-class Feed:
-    """The runs of a page, read by one thread and asked by many."""
+class LiveFeed:
+    """The runs of a page; one thread reads them, and many requests are answered from them."""
 
-    def __init__(self, paths: Sequence[str | Path], names: Sequence[str] | None = None) -> None:
+    def __init__(self, paths: Sequence[str | Path]) -> None:
         folders = [Path(p) for p in paths]
-        self.runs = [RunStore(p, n) for p, n in zip(folders, names or run_names(folders), strict=True)]
+        self.runs = [WatchedRun(folder, name) for folder, name in zip(folders, run_names(folders), strict=True)]
         self.closed = False
         self._changed = threading.Condition(threading.RLock())
         self._version = 0
         self._thread: threading.Thread | None = None
-        self._groups: tuple[object, list[Group]] = (None, [])
+        self._charts: tuple[object, list[ChartLines]] = (None, [])
 
     def open(self, asked: Sequence[str | Path] = ()) -> list[InputError]:
-        """Read all runs for the first time; leave out those that cannot be read, and return what is wrong with them.
+        """Read all runs for the first time, leave out those that cannot be read, and return their errors.
 
         Raises:
             InputError: if a run that was asked for cannot be read, or none can.
@@ -118,17 +117,16 @@ class Feed:
         return broken
 
     def poll(self) -> bool:
-        """Read what is new in all runs, and tell whether anything is."""
+        """Read what is new in all runs, and return whether anything is."""
         with self._changed:
-            new = [run.poll() for run in self.runs]
-            if any(new):
+            changed = [run.poll() for run in self.runs]
+            if any(changed):
                 self._version += 1
                 self._changed.notify_all()
-                return True
-            return False
+            return any(changed)
 
     def start(self) -> None:
-        """Keep reading beside everything else, until :meth:`close`."""
+        """Keep reading in a background thread until :meth:`close`."""
         self._thread = threading.Thread(target=self._keep_reading, daemon=True)
         self._thread.start()
 
@@ -138,7 +136,7 @@ class Feed:
             time.sleep(INTERVAL)
 
     def close(self) -> None:
-        """Stop reading, and wake everyone who waits."""
+        """Stop reading, and wake all waiting threads."""
         with self._changed:
             self.closed = True
             self._changed.notify_all()
@@ -146,43 +144,43 @@ class Feed:
             self._thread.join()
 
     def wait(self, version: int, timeout: float) -> int:
-        """Wait until there is something newer than a version, for some seconds at most; return the version then."""
+        """Wait until there is a newer version or the timeout is over, and return the current version."""
         with self._changed:
             self._changed.wait_for(lambda: self.closed or self._version != version, timeout)
             return self._version
 
     def position(self) -> str:
-        """Return how far each run was read, as events are numbered: ``generation.count`` joined by ``-``."""
+        """Return how far each run has been read, ``generation.count`` joined by ``-``; events are numbered by it."""
         with self._changed:
             return "-".join(f"{run.generation}.{run.count}" for run in self.runs)
 
-    def groups(self) -> list[Group]:
-        """Return the charts; they are put together again when a metric is new."""
+    def charts(self) -> list[ChartLines]:
+        """Return the charts; they are built again when there is a new metric."""
         with self._changed:
-            known = tuple((run.generation, len(run.tracks), len(run.config)) for run in self.runs)
-            if self._groups[0] != known:
-                names = dict.fromkeys(name for run in self.runs for name in run.tracks)
+            known = tuple((run.generation, len(run.lines), len(run.config)) for run in self.runs)
+            if self._charts[0] != known:
+                names = dict.fromkeys(name for run in self.runs for name in run.lines)
                 said = [d for run in self.runs for d in run.listed("metrics") if isinstance(d, dict)]
-                charts = on_page(chart for run in self.runs for chart in run.listed("charts"))
-                self._groups = known, grouped(names, said, charts)
-            return self._groups[1]
+                charts = all_charts(chart for run in self.runs for chart in run.listed("charts"))
+                self._charts = known, charts_of(names, said, charts)
+            return self._charts[1]
 
     def numbers(self) -> int:
-        """Return how many numbers all lines have together."""
+        """Return how many numbers all lines have in total."""
         with self._changed:
-            return sum(len(track.series()[0]) for run in self.runs for track in run.tracks.values())
+            return sum(len(line.series()[0]) for run in self.runs for line in run.lines.values())
 
     def shape(self) -> str:
-        """Return what changes when the page needs other charts, lines or facts."""
+        """Return a text that changes when the page needs other charts, lines or facts."""
         with self._changed:
-            broken = [sum(track.broken > 0 for track in run.tracks.values()) for run in self.runs]
+            broken = [sum(line.broken > 0 for line in run.lines.values()) for run in self.runs]
             return "-".join(
-                f"{run.generation}.{len(run.tracks)}.{len(run.notes)}.{count}.{run.exists:d}"
+                f"{run.generation}.{len(run.lines)}.{len(run.notes)}.{count}.{run.exists:d}"
                 for run, count in zip(self.runs, broken, strict=True)
             )
 
     def status(self) -> list[dict[str, Any]]:
-        """Return how each run is doing."""
+        """Return the state of each run."""
         with self._changed:
             return [run.status() for run in self.runs]
 
@@ -191,7 +189,7 @@ class Feed:
         with self._changed:
             return {
                 "runs": [_run_state(run) for run in self.runs],
-                "groups": [group.to_dict() for group in self.groups()],
+                "groups": [chart.to_dict() for chart in self.charts()],
                 "position": self.position(),
                 "shape": self.shape(),
             }
@@ -199,35 +197,36 @@ class Feed:
     def series(
         self, key: str, low: float = -math.inf, high: float = math.inf, limit: int | None = None
     ) -> dict[str, Any] | None:
-        """Return the lines of a chart between two steps, thinned to what a screen shows; ``None`` without such a chart.
+        """Return the lines of a chart between two steps, thinned to what a screen shows, or ``None`` if it is unknown.
 
-        A line has at most ``limit`` points, by default by the number of lines.
+        A line has at most ``limit`` points; the default depends on the number of lines.
         """
         with self._changed:
-            group = next((g for g in self.groups() if g.key == key), None)
-            if group is None:
+            chart = next((c for c in self.charts() if c.key == key), None)
+            if chart is None:
                 return None
             taken = [
-                (run.generation, run.count, {n: run.tracks[n].series() for n in group.lines if n in run.tracks})
+                (run.generation, run.count, {n: run.lines[n].series() for n in chart.lines if n in run.lines})
                 for run in self.runs
             ]
         most = limit or limit_for(sum(len(series) for _, _, series in taken))
         blocks = []
         for generation, count, series in taken:
-            block = thinned(series, most, low, high)
+            lines = thinned(series, most, low, high)
             blocks.append({
                 "generation": generation,
                 "count": count,
-                "exact": block.exact,
-                "x": [int(s) for s in block.steps],
-                "lines": {name: json_line(line) for name, line in block.lines.items()},
+                "exact": lines.exact,
+                "x": [int(s) for s in lines.steps],
+                "lines": {name: json_line(line) for name, line in lines.lines.items()},
             })  # fmt: skip
         return {"key": key, "limit": most, "runs": blocks}
 
-    def since(self, position: str) -> Iterator[tuple[str, dict[str, Any]]]:
-        """Yield what happened after a position: ``points`` of a run, or its ``reset`` where it must be read anew.
+    def since(self, position: str) -> tuple[list[tuple[str, dict[str, Any]]], str]:
+        """Return what happened after a position, and the position now.
 
-        Anything but what :meth:`position` gave resets all runs.
+        An event is new ``points`` of a run, or its ``reset`` if it must be read again. A text that :meth:`position` did
+        not return resets all runs.
         """
         known = _POSITION.fullmatch(position)
         parts = [tuple(map(int, part.split("."))) for part in position.split("-")] if known else []
@@ -242,15 +241,15 @@ class Feed:
                 elif new:
                     rows = [[p.step, {name: json_float(x) for name, x in p.metrics.items()}] for p in new]
                     events.append(("points", {"run": index, "generation": generation, "first": count, "points": rows}))
-        yield from events
+            return events, self.position()
 
 
-def _run_state(run: RunStore) -> dict[str, Any]:
-    """Return what the page says about a run, with the last number of each of its metrics."""
+def _run_state(run: WatchedRun) -> dict[str, Any]:
+    """Return the facts of a run that the page shows, with the last number of each metric."""
     kinds = {"model": str, "parameters": int, "preset": str, "started": str, "commit": str}
     facts = {k: value if isinstance(value := run.config.get(k), kind) else None for k, kind in kinds.items()}
     notes = [*map(str, run.listed("notes")), *run.notes]
-    broken = {name: [t.broken, t.broken_at] for name, t in run.tracks.items() if t.broken}
+    broken = {name: [x.broken, x.broken_at] for name, x in run.lines.items() if x.broken}
     return {
         "name": run.name,
         "facts": facts,
@@ -261,5 +260,5 @@ def _run_state(run: RunStore) -> dict[str, Any]:
         "more_notes": max(0, len(notes) - NOTES),
         "broken": broken,
         "status": run.status(),
-        "last": {name: json_float(track.last) for name, track in run.tracks.items()},
+        "last": {name: json_float(line.last) for name, line in run.lines.items()},
     }

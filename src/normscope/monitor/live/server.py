@@ -1,4 +1,4 @@
-"""The server of a watched run: three addresses, read only, nothing of the disk but what the runs hold."""
+"""The server of the live page: three read-only routes, which serve nothing from disk but the runs."""
 
 import contextlib
 import hmac
@@ -19,11 +19,11 @@ from urllib.parse import parse_qsl, urlsplit
 from normscope.core.errors import InputError
 from normscope.core.files import user_path
 from normscope.core.lazy import late
-from normscope.monitor.live.feed import Feed, run_folders
+from normscope.monitor.live.feed import LiveFeed, run_folders
 
-#: Seconds after which a stream without news says that it is still there, and milliseconds until a browser asks again.
+#: Seconds between heartbeats of a stream, and milliseconds until a browser reconnects.
 HEARTBEAT, RETRY = 5.0, 1500
-#: Connections at the same time, and seconds in which a new one must ask for something.
+#: Most simultaneous connections, and seconds within which a new one must send a request.
 CONNECTIONS, IDLE = 64, 10
 _HEADERS = {
     "Cache-Control": "no-store",
@@ -36,7 +36,7 @@ _HEADERS = {
 
 
 class WatchServer(ThreadingHTTPServer):
-    """Serves a feed, which it keeps reading and closes, at a port of a host: 0 for any free one.
+    """Serves a feed, which it owns, on a host and port; port 0 means any free one.
 
     Raises:
         InputError: if it cannot listen there.
@@ -44,9 +44,9 @@ class WatchServer(ThreadingHTTPServer):
 
     daemon_threads = True
     block_on_close = False
-    request_queue_size = CONNECTIONS  # with the usual five, a page that asks for more waits for seconds
+    request_queue_size = CONNECTIONS  # with the default of five, a page that makes more requests waits for seconds
 
-    def __init__(self, feed: Feed, host: str = "127.0.0.1", port: int = 0) -> None:
+    def __init__(self, feed: LiveFeed, host: str = "127.0.0.1", port: int = 0) -> None:
         self.feed, self.host, self.token = feed, host, secrets.token_urlsafe(32)
         self.connections = threading.BoundedSemaphore(CONNECTIONS)
         self._thread: threading.Thread | None = None
@@ -59,14 +59,14 @@ class WatchServer(ThreadingHTTPServer):
             raise InputError(f"Cannot listen on {host}:{port}: {reason}. Choose another --port or --host.") from error
 
     def server_bind(self) -> None:
-        """Bind without asking the network for this machine's name, which can take long."""
+        """Bind without looking up this machine's name, which can take long."""
         self.socket.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         self.socket.bind(self.server_address)
         self.server_address = self.socket.getsockname()
         self.server_name, self.server_port = self.host, int(self.server_address[1])
 
     def process_request(self, request: Any, client_address: Any) -> None:
-        """Answer beside the others, or hang up where there are too many: each takes a thread."""
+        """Answer in a new thread, or hang up if there are too many."""
         if not self.connections.acquire(blocking=False):
             self.shutdown_request(request)
             return
@@ -77,18 +77,18 @@ class WatchServer(ThreadingHTTPServer):
             raise
 
     def process_request_thread(self, request: Any, client_address: Any) -> None:
-        """Answer, and make room for the next."""
+        """Answer, and release the connection."""
         try:
             super().process_request_thread(request, client_address)
         finally:
             self.connections.release()
 
     def handle_error(self, request: Any, client_address: Any) -> None:
-        """Say nothing about connections that broke off."""
+        """Ignore broken connections."""
 
     @property
     def url(self) -> str:
-        """Return the address of the page, its token included."""
+        """Return the URL of the page, including its token."""
         name = self.host if self.host not in ("0.0.0.0", "::") else socket.gethostname()
         return f"http://{f'[{name}]' if ':' in name else name}:{self.server_port}/?token={self.token}"
 
@@ -98,7 +98,7 @@ class WatchServer(ThreadingHTTPServer):
         return is_loopback(self.host)
 
     def start(self) -> None:
-        """Read the runs and answer, beside everything else."""
+        """Read the runs and answer requests in the background."""
         self.feed.start()
         self._thread = threading.Thread(target=self.serve_forever, kwargs={"poll_interval": 0.1}, daemon=True)
         self._thread.start()
@@ -120,17 +120,17 @@ def watch(
     Args:
         *runs: folders that monitors write to, or folders of such folders.
         host: the address to listen on.
-        port: 0 for any free one.
+        port: the port; 0 for any free one.
         wait: accept runs that have not started.
         open_browser: open the page in a browser.
 
     Returns:
-        The server; ``server.url`` is the address of the page.
+        The server; ``server.url`` is the URL of the page.
 
     Raises:
-        InputError: if there is no run in a folder, and it is not waited for, or the port is taken.
+        InputError: if a folder has no run and ``wait`` is not set, or the port is taken.
     """
-    feed = Feed(run_folders([user_path(run) for run in runs], wait=wait))
+    feed = LiveFeed(run_folders([user_path(run) for run in runs], wait=wait))
     feed.poll()
     server = WatchServer(feed, host, port)
     server.start()
@@ -147,14 +147,14 @@ class _Handler(BaseHTTPRequestHandler):
     timeout = IDLE
 
     def version_string(self) -> str:
-        """Return what the server calls itself."""
+        """Return the name of the server."""
         return "normscope"
 
     def log_message(self, format: str, *args: Any) -> None:
-        """Keep the terminal quiet: an address in a log would show the token."""
+        """Log nothing: URLs contain the token."""
 
     def send_error(self, code: int, message: str | None = None, explain: str | None = None) -> None:
-        """Answer that something is wrong in one line of text, and end the connection."""
+        """Send an error as one line of text, and close the connection."""
         status = HTTPStatus(code)
         self.close_connection = True
         body = f"{status.value} {status.phrase}\n".encode()
@@ -166,7 +166,7 @@ class _Handler(BaseHTTPRequestHandler):
         self.do_GET()
 
     def do_GET(self) -> None:
-        """Answer, if the request comes under a name of ours and with the token."""
+        """Answer, if the request has a valid host and the token."""
         try:
             target = urlsplit(self.path)
         except ValueError:
@@ -178,7 +178,7 @@ class _Handler(BaseHTTPRequestHandler):
             self.send_error(HTTPStatus.FORBIDDEN)
             return
         if self.headers.get("Transfer-Encoding") or self.headers.get("Content-Length", "0") != "0":
-            self.send_error(HTTPStatus.BAD_REQUEST)  # a body would be taken for the next request
+            self.send_error(HTTPStatus.BAD_REQUEST)  # a body would be read as the next request
             return
         query = dict(parse_qsl(target.query, max_num_fields=20))
         if target.path == "/":
@@ -200,14 +200,14 @@ class _Handler(BaseHTTPRequestHandler):
     def _answer(
         self, body: bytes, kind: str, status: HTTPStatus = HTTPStatus.OK, more: dict[str, str] | None = None
     ) -> None:
-        """Send a whole answer."""
+        """Send a complete response."""
         policy = {"Content-Security-Policy": "default-src 'none'; frame-ancestors 'none'"}
         self._head(status, kind, policy | {"Content-Length": str(len(body))} | (more or {}))
         if self.command != "HEAD":
             self.wfile.write(body)
 
     def _page(self) -> None:
-        """Send the page as it is now."""
+        """Send the current page."""
         policy = f"{late('normscope.report.live', 'policy_of')(live=True)}; frame-ancestors 'none'"
         page = late("normscope.report.live", "render_live")(self.server.feed.state())
         self._answer(page.encode(), "text/html; charset=utf-8", more={"Content-Security-Policy": policy})
@@ -229,7 +229,7 @@ class _Handler(BaseHTTPRequestHandler):
         self._answer(body, "application/json")
 
     def _events(self, query: dict[str, str]) -> None:
-        """Send what happens, as long as the browser listens."""
+        """Send events as long as the browser is connected."""
         self.close_connection = True
         self._head(HTTPStatus.OK, "text/event-stream", {"Connection": "close"})
         if self.command != "HEAD":
@@ -242,31 +242,20 @@ class _Handler(BaseHTTPRequestHandler):
         self.wfile.write(f"retry: {RETRY}\n\n".encode())
         while not feed.closed:
             version = feed.wait(version, HEARTBEAT)
-            now = feed.position()
-            news = [] if now == position else list(feed.since(position))
-            for name, data in news:
+            events, position = feed.since(position)
+            for name, data in events:
                 self._event(name, data)
             if feed.shape() != shape:
                 shape = feed.shape()
                 self._event("shape", {"shape": shape})
-            position = now if not news else _advanced(now, news)
             self._event("status", {"runs": feed.status()}, position)
             self.wfile.flush()
 
     def _event(self, name: str, data: dict[str, Any], position: str = "") -> None:
-        """Write one event; those with a position are what a browser asks on from when it comes back."""
+        """Write one event; a browser that reconnects asks for events after the last position."""
         number = f"id: {position}\n" if position else ""
         body = json.dumps(data, separators=(",", ":"), allow_nan=False)
         self.wfile.write(f"{number}event: {name}\ndata: {body}\n\n".encode())
-
-
-def _advanced(now: str, news: list[tuple[str, dict[str, Any]]]) -> str:
-    """Return the position after some events: what they held, which may be more than was there a moment before."""
-    parts = now.split("-")
-    for name, data in news:
-        count = data["count"] if name == "reset" else data["first"] + len(data["points"])
-        parts[data["run"]] = f"{data['generation']}.{count}"
-    return "-".join(parts)
 
 
 def host_of(header: str) -> str:
@@ -282,7 +271,7 @@ def host_of(header: str) -> str:
 
 
 def is_loopback(host: str) -> bool:
-    """Return whether a name is one of this machine that no other machine can reach.
+    """Return whether a host name is a loopback address, which no other machine can reach.
 
     >>> is_loopback("127.0.0.1"), is_loopback("0.0.0.0"), is_loopback("example.org")
     (True, False, False)
@@ -299,10 +288,10 @@ def _address(host: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address | None:
 
 
 def host_allowed(headers: Sequence[str], bound: str) -> bool:
-    """Return whether a request came under a name that is ours.
+    """Return whether the Host header of a request is valid.
 
-    A page of another site can have its own name point to 127.0.0.1 and then read what is served there; its requests
-    carry that name. Addresses cannot be pointed elsewhere: they are taken where the server is open to others.
+    A web site can make its own name resolve to 127.0.0.1 and then read what is served there (DNS rebinding), but its
+    requests carry that name. IP addresses are accepted if the server is open to other machines.
 
     >>> host_allowed(["127.0.0.1:80"], "127.0.0.1"), host_allowed(["evil.example"], "127.0.0.1")
     (True, False)
@@ -318,7 +307,7 @@ def host_allowed(headers: Sequence[str], bound: str) -> bool:
 
 
 def token_fits(query: str, token: str) -> bool:
-    """Return whether a query holds the token, once, in a time that does not tell where it differs.
+    """Return whether a query contains the token exactly once, compared in constant time.
 
     >>> token_fits("token=abc&name=x", "abc"), token_fits("token=ab", "abc"), token_fits("", "abc")
     (True, False, False)

@@ -1,4 +1,4 @@
-"""Series with more points than a screen has pixels, thinned so that every peak stays."""
+"""Series with more points than a screen has pixels, thinned so that every peak is kept."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -6,17 +6,17 @@ from dataclasses import dataclass
 
 import numpy as np
 
-#: Most points of a line in a chart of few lines, least ones in a chart of many, and numbers of a whole chart.
+#: Points of a line in a chart with few lines and in one with many lines, and numbers in a whole chart.
 MOST, LEAST, CHART = 2000, 120, 40_000
 
 
 @dataclass(frozen=True, eq=False)
-class Block:
+class ThinnedLines:
     """Lines over common steps."""
 
     steps: np.ndarray  #: in ascending order
     lines: dict[str, np.ndarray]  #: one array as long as the steps for each name; ``nan`` where a line has no number
-    exact: bool  #: whether these are the points themselves; otherwise the least and the most of each stretch of steps
+    exact: bool  #: whether these are all points; otherwise the minimum and maximum of each interval of steps
 
 
 def limit_for(lines: int) -> int:
@@ -30,12 +30,12 @@ def limit_for(lines: int) -> int:
 
 def thinned(
     series: Mapping[str, tuple[np.ndarray, np.ndarray]], limit: int, low: float = -math.inf, high: float = math.inf
-) -> Block:
+) -> ThinnedLines:
     """Return series over common steps, at most ``limit`` of them.
 
-    Where there are more, the steps are cut into stretches of equal length. Of each stretch a line keeps its least and
-    its largest number, in the order in which they came, at the first and the last step of the stretch. One point before
-    the first step wanted and one after the last stay, so that a line reaches the edges of a chart.
+    If there are more, the steps are divided into intervals of equal length. A line keeps the minimum and maximum of
+    each interval, in their order, at the first and last step of the interval. One point before the first step and one
+    after the last are kept, so that a line reaches the edges of a chart.
 
     >>> steps = np.arange(1000.0)
     >>> block = thinned({"a": (steps, np.where(steps == 700, 9.0, 0.0))}, 100)
@@ -49,31 +49,31 @@ def thinned(
         for name, (at, values) in cut.items():
             lines[name] = np.full(len(steps), np.nan)
             lines[name][np.searchsorted(steps, at)] = values
-        return Block(steps, lines, exact=True)
-    stretches = limit // 2
+        return ThinnedLines(steps, lines, exact=True)
+    intervals = limit // 2
     begin, span = steps[0], steps[-1] - steps[0]
 
-    def stretch(at: np.ndarray) -> np.ndarray:
-        return np.minimum(((at - begin) * (stretches / span)).astype(np.int64), stretches - 1)
+    def interval(at: np.ndarray) -> np.ndarray:
+        return np.minimum(((at - begin) * (intervals / span)).astype(np.int64), intervals - 1)
 
-    starts = _starts(stretch(steps))
+    starts = _starts(interval(steps))
     ends = np.append(starts[1:], len(steps)) - 1
-    columns = np.unique(np.concatenate([starts, ends]))  # a stretch of one step is one column
-    first, last = np.full(stretches, -1), np.full(stretches, -1)
-    number = stretch(steps[starts])
+    columns = np.unique(np.concatenate([starts, ends]))  # an interval of one step is one column
+    first, last = np.full(intervals, -1), np.full(intervals, -1)
+    number = interval(steps[starts])
     first[number], last[number] = np.searchsorted(columns, starts), np.searchsorted(columns, ends)
     for name, (at, values) in cut.items():
         line = np.full(len(columns), np.nan)
         if len(at):
-            where, earlier, later = _extremes(stretch(at), values)
+            where, earlier, later = _extremes(interval(at), values)
             line[first[where]] = earlier
             line[last[where]] = later
         lines[name] = line
-    return Block(steps[columns], lines, exact=False)
+    return ThinnedLines(steps[columns], lines, exact=False)
 
 
 def _ordered(steps: np.ndarray, values: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Return a series by ascending steps; of several numbers at one step the last one stays."""
+    """Return a series with ascending steps; the last of several numbers at one step is kept."""
     if len(steps) < 2 or bool(np.all(np.diff(steps) > 0)):
         return steps, values
     order = np.argsort(steps, kind="stable")
@@ -90,7 +90,7 @@ def _within(steps: np.ndarray, values: np.ndarray, low: float, high: float) -> t
 
 
 def _union(all_steps: Sequence[np.ndarray]) -> np.ndarray:
-    """Return all steps once; layers are measured together, so most arrays are equal and need no sorting."""
+    """Return the union of all steps; most arrays are equal, as layers are measured together, and need no sorting."""
     different: list[np.ndarray] = []
     for steps in all_steps:
         if not any(np.array_equal(steps, other) for other in different):
@@ -100,15 +100,15 @@ def _union(all_steps: Sequence[np.ndarray]) -> np.ndarray:
     return np.unique(np.concatenate(different)) if different else np.empty(0)
 
 
-def _starts(stretch: np.ndarray) -> np.ndarray:
-    """Return where each stretch begins in an ascending array of their numbers."""
-    return np.append(0, np.flatnonzero(np.diff(stretch)) + 1)
+def _starts(interval: np.ndarray) -> np.ndarray:
+    """Return where each interval starts in an ascending array of interval numbers."""
+    return np.append(0, np.flatnonzero(np.diff(interval)) + 1)
 
 
-def _extremes(stretch: np.ndarray, values: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Return the stretches that hold a point, and of each the extreme that came first and the other one."""
-    starts = _starts(stretch)
-    group = np.repeat(np.arange(len(starts)), np.diff(np.append(starts, len(stretch))))
+def _extremes(interval: np.ndarray, values: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Return the intervals with points, and the earlier and the later extreme of each."""
+    starts = _starts(interval)
+    group = np.repeat(np.arange(len(starts)), np.diff(np.append(starts, len(interval))))
     least, most = np.minimum.reduceat(values, starts), np.maximum.reduceat(values, starts)
 
     def first_at(extreme: np.ndarray) -> np.ndarray:
@@ -116,4 +116,4 @@ def _extremes(stretch: np.ndarray, values: np.ndarray) -> tuple[np.ndarray, np.n
         return hits[np.searchsorted(group[hits], np.arange(len(starts)))]
 
     rising = first_at(least) <= first_at(most)
-    return stretch[starts], np.where(rising, least, most), np.where(rising, most, least)
+    return interval[starts], np.where(rising, least, most), np.where(rising, most, least)

@@ -1,4 +1,4 @@
-"""The quantities of the monitor, one a file: pure functions, and twins that remember what saves work."""
+"""The quantities of the monitor, one per file, registered by being there."""
 
 from normscope.core.lazy import modules_in
 from normscope.monitor.quantities.certified import CHARTS, DESCRIPTIONS
@@ -11,7 +11,7 @@ QUANTITIES: dict[str, type[Quantity]] = {k.name: k for k in sorted(_KINDS, key=l
 
 
 def descriptions() -> tuple[Description, ...]:
-    """Return what every metric of every quantity is, certified ones included.
+    """Return the descriptions of all metrics, including certified ones.
 
     >>> [d.kind.value for d in descriptions() if d.matches("product/folded_log10")]
     ['lower']
@@ -20,5 +20,5 @@ def descriptions() -> tuple[Description, ...]:
 
 
 def charts() -> tuple[Chart, ...]:
-    """Return the charts that quantities declare, those of certified constants included."""
+    """Return the charts of all quantities, including those of certified constants."""
     return (*CHARTS, *(chart for kind in QUANTITIES.values() for chart in kind.charts))

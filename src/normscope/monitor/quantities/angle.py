@@ -36,6 +36,6 @@ class AngularUpdates(Quantity):
     )
 
     def measure(self, moment: Snapshot) -> dict[str, float]:
-        """Return the angle of each layer whose weight of one update before is known, of its shape and not zero."""
+        """Return the angle of each layer whose weight before the last update is known and not zero."""
         found = {f"angle/{name}": angle_between(*pair) for name, pair in moment.updates.items()}
         return {name: angle for name, angle in found.items() if not math.isnan(angle)}

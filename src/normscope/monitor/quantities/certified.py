@@ -1,10 +1,10 @@
-"""Certified constants along a run: what ``analyze`` proves of the weights of one moment."""
+"""Certified constants during a run, from ``analyze``."""
 
 from normscope.core.result import Result
 from normscope.core.value import ALL_INPUTS, Kind
 from normscope.monitor.quantity import Chart, Description
 
-#: Metrics, and the end-to-end constants of a result they are the logarithms of.
+#: The end-to-end constants of a result, by the metric that is their decimal logarithm.
 END_TO_END = {
     "certified/global_log10": "global",
     "certified/floor_log10": "variance_floor",
@@ -49,7 +49,7 @@ DESCRIPTIONS = (
 
 
 def certified_metrics(result: Result) -> dict[str, float]:
-    """Return the metrics of a certified analysis by name: decimal logarithms, rounded to the safe side."""
+    """Return the metrics of a certified analysis: decimal logarithms, rounded to the safe side."""
     found = {f"certified/norm_log10/{layer.name}": layer.upper.log10 for layer in result.layers}
     for name, key in END_TO_END.items():
         value = result.end_to_end.get(key)

@@ -9,8 +9,8 @@ from normscope.operators.normalizer import acts_on_weights
 class ChainEstimate(Quantity):
     r"""``prod_k c_k`` with folded norms where fixed normalization follows a layer, otherwise norm and constant apart.
 
-    An estimate, no bound: it knows of no skip connection, attention or slope of an activation, and the norms are from
-    below. ``Monitor.certify`` gives the bound.
+    An estimate, not a bound: it ignores skip connections, attention and the slopes of activations, and the norms are
+    lower bounds. ``Monitor.certify`` gives a bound.
     """
 
     name = "chain"
@@ -25,7 +25,7 @@ class ChainEstimate(Quantity):
     )
 
     def measure(self, moment: Snapshot) -> dict[str, float]:
-        """Return the estimate, if there is a layer and every factor is known."""
+        """Return the estimate, if there are layers and every factor is known."""
         folded = [x.normalizer for x in moment.layers if x.folded is not None]
         if not moment.layers or len(moment.norms) < len(moment.layers) or len(moment.folded_norms) < len(folded):
             return {}

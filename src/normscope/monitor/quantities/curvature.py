@@ -1,4 +1,4 @@
-"""The largest eigenvalue of the Hessian on the probe, followed from one moment to the next."""
+"""The largest eigenvalue of the Hessian on the probe, started from the last reading."""
 
 from __future__ import annotations
 
@@ -9,25 +9,25 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from normscope.linalg.recycled import Apply, Followed, Search
+from normscope.linalg.recycled import Apply, EigenvalueTracker, TrackedEigenpair
 from normscope.monitor.quantity import Chart, Description, Kind, Quantity, Snapshot
-from normscope.monitor.view import View, structure
+from normscope.monitor.view import View, tensor_layout
 
-#: The most products with the Hessian in one update, and for one reading.
+#: The most products with the Hessian per update, and per reading.
 AT_ONCE, MOST = 4, 24
 #: Relative residual at which a reading ends.
 TOLERANCE = 1e-2
 
 
 def hessian(gradients: Mapping[str, Tensor], leaves: Mapping[str, Tensor]) -> tuple[Apply, Tensor] | None:
-    """Return products with the Hessian from a gradient that can be differentiated again, and a random vector.
+    """Return products with the Hessian from a gradient that can be differentiated, and a random start vector.
 
     Args:
         gradients: of the loss, with their graph.
         leaves: the parameters.
 
     Returns:
-        Nothing where the loss has no second derivative.
+        ``None`` if the loss has no second derivative.
 
     >>> w = torch.tensor([1.0, 2.0], requires_grad=True)
     >>> slope = torch.autograd.grad((w**4).sum(), w, create_graph=True)[0]
@@ -54,24 +54,24 @@ def hessian(gradients: Mapping[str, Tensor], leaves: Mapping[str, Tensor]) -> tu
 
 @dataclass
 class _Reading:
-    """A reading that may go on."""
+    """A measurement of the eigenvalue that may continue during the next updates."""
 
     view: View  #: the model and its probe
-    shape: Any  #: what must not change until the end
-    rate: float  #: the learning rate at its update
-    copy: dict[str, Tensor] | None = None  #: parameters and buffers of its update, once training has gone on
-    search: Search | None = None  #: for the largest eigenvalue
+    shape: Any  #: the layout of the model, which must not change until the end
+    rate: float  #: the learning rate at its step
+    copy: dict[str, Tensor] | None = None  #: parameters and buffers at its step, once training has continued
+    search: EigenvalueTracker | None = None  #: for the largest eigenvalue
 
 
 class LargestCurvature(Quantity):
     """Largest eigenvalue of the Hessian on the probe, also against the learning rate in use.
 
-    An update makes at most :data:`AT_ONCE` products. If they are too few, the next updates go on with a copy of the
-    weights and buffers of this one, up to :data:`MOST` products. The graph of the gradient is built again each time, so
-    that nothing but the copy and the vectors of the search is kept beside training.
+    At most :data:`AT_ONCE` products are computed per update. If that is not enough, the next updates continue with a
+    copy of the weights and buffers, up to :data:`MOST` products. The graph of the gradient is built again each time, so
+    that only the copy and the vectors of the search are kept in memory.
 
     Attributes:
-        products: of the last reading.
+        products: number of products of the last reading.
     """
 
     name = "curvature"
@@ -105,7 +105,7 @@ class LargestCurvature(Quantity):
     )
 
     def __init__(self) -> None:
-        self._before: Followed | None = None
+        self._before: TrackedEigenpair | None = None
         self._reading: _Reading | None = None
         self.products = 0
 
@@ -115,46 +115,46 @@ class LargestCurvature(Quantity):
         return self._reading is not None
 
     def drop(self) -> None:
-        """Forget a reading that is not finished."""
+        """Abandon an unfinished reading."""
         self._reading = None
 
     def measure(self, moment: Snapshot) -> dict[str, float]:
-        """Begin a reading, and return its numbers if it is finished."""
+        """Start a reading, and return its metrics if it is finished."""
         before = None if moment.changed else self._before
         rate = max(moment.rates.values(), default=0.0)
         return self._proceed(_Reading(moment.view, _shape(moment.view.model), rate), before)
 
     def proceed(self) -> dict[str, float]:
-        """Make the next products of a reading, and return its numbers if it is finished.
+        """Compute the next products of a reading, and return its metrics if it is finished.
 
-        If the model has become another one, the reading is forgotten.
+        If the model itself has changed, the reading is abandoned.
         """
-        reading, self._reading = self._reading, None  # also where a product fails
+        reading, self._reading = self._reading, None  # also if a product fails
         if reading is None or _shape(reading.view.model) != reading.shape:
             return {}
         return self._proceed(reading, None)
 
-    def _proceed(self, reading: _Reading, before: Followed | None) -> dict[str, float]:
-        """Make at most :data:`AT_ONCE` products."""
-        look = reading.view.look(curved=True, statistics=False, parameters=reading.copy)
-        found = hessian(look.gradients, look.leaves)
+    def _proceed(self, reading: _Reading, before: TrackedEigenpair | None) -> dict[str, float]:
+        """Compute at most :data:`AT_ONCE` products."""
+        probed = reading.view.run_probe(create_graph=True, statistics=False, parameters=reading.copy)
+        found = hessian(probed.gradients, probed.leaves)
         if found is None:
             return {}
         apply, start = found
         if reading.search is None:
             warm = before if before is not None and before.vectors.shape[1] == start.numel() else None
-            reading.search = Search(start if warm is None else warm, tolerance=TOLERANCE)
+            reading.search = EigenvalueTracker(start if warm is None else warm, tolerance=TOLERANCE)
         search = reading.search
         search.advance(apply, min(AT_ONCE, MOST - search.products))
         if search.done or search.products >= MOST:
             return self._read(search.found(), reading.rate)
         if reading.copy is None:
-            reading.copy = reading.view.copied()
+            reading.copy = reading.view.copy_state()
         self._reading = reading
         return {}
 
-    def _read(self, now: Followed, rate: float) -> dict[str, float]:
-        """Return the numbers of a reading: also the ratio to the threshold if the learning rate is known."""
+    def _read(self, now: TrackedEigenpair, rate: float) -> dict[str, float]:
+        """Return the metrics of a reading, with the ratio to the threshold if the learning rate is known."""
         self._before, self.products = now, now.products
         found = {
             "curvature/largest": now.value,
@@ -166,5 +166,5 @@ class LargestCurvature(Quantity):
 
 
 def _shape(model: nn.Module) -> Any:
-    """Return what a model is made of, and which parameters are trained."""
-    return structure(model), [p.requires_grad for p in model.parameters()]
+    """Return the layout of a model, and which parameters are trained."""
+    return tensor_layout(model), [p.requires_grad for p in model.parameters()]

@@ -22,7 +22,7 @@ def effective_rate(rate: float, weight_norm: float) -> float:
 
 
 class EffectiveRates(Quantity):
-    """``eta/||w||^2`` of each layer's weight; it rules how fast weights before a normalizer turn."""
+    """``eta/||w||^2`` of each layer's weight, which determines how fast weights before a normalizer turn."""
 
     name = "effective_rate"
     cost = 6

@@ -29,7 +29,7 @@ class FoldedNorms(Quantity):
     )
 
     def measure(self, moment: Snapshot) -> dict[str, float]:
-        """Return the folded norm of each layer that has one and, if none had to be left out, their product."""
+        """Return the folded norm of each layer and, if none failed, their product."""
         norms = moment.folded_norms
         every = norms and len(norms) == sum(layer.folded is not None for layer in moment.layers)
         found = {f"folded/{name}": norm for name, norm in norms.items()}

@@ -10,7 +10,7 @@ from normscope.monitor.quantity import Chart, Description, Kind, Quantity, Snaps
 
 
 def norm(tensor: Tensor) -> float:
-    """Return the Euclidean norm of all entries, summed in float64 beyond what float32 can hold.
+    """Return the Euclidean norm of all entries, summed in float64.
 
     >>> norm(torch.tensor([3.0, 4.0]))
     5.0

@@ -1,4 +1,4 @@
-"""What the doctor follows along a run: statistics, modes, batches, logits, scales, and what is no longer a number."""
+"""What the doctor follows during a run: statistics, modes, batches, logits, scales, and non-finite values."""
 
 import torch
 from torch import Tensor, nn
@@ -11,7 +11,7 @@ _LAYER = "the layer"
 
 
 class Health(Quantity):
-    """Numbers that the doctor's rules read, of every BatchNorm, normalizer and attention."""
+    """The metrics of BatchNorms, normalizers and attentions that the doctor's rules read."""
 
     name = "health"
     cost = 3
@@ -24,10 +24,10 @@ class Health(Quantity):
         Chart("scale-moved", "Distance of each scale from its initial value", "log", ("scale_moved/*",), 140),
     )
     describes = (
-        Description("drift/*", Kind.ESTIMATE, "distance of running statistics from those of the probe, middle channel"),
+        Description("drift/*", Kind.ESTIMATE, "distance of running statistics from those of the probe, median channel"),
         Description("training/*", Kind.ESTIMATE, "whether a BatchNorm is in train mode", domain=_LAYER),
         Description("tracked/*", Kind.ESTIMATE, "batches a BatchNorm has seen per step", domain=_LAYER),
-        Description("logit/*", Kind.ESTIMATE, "largest distance of an attention logit from the middle of its row"),
+        Description("logit/*", Kind.ESTIMATE, "largest distance of an attention logit from the median of its row"),
         Description(
             "scale_moved/*", Kind.ESTIMATE, "relative distance of a scale from its initial value", domain=_LAYER
         ),
@@ -39,17 +39,17 @@ class Health(Quantity):
         self._counts: dict[str, tuple[int, int]] = {}
 
     def measure(self, moment: Snapshot) -> dict[str, float]:
-        """Return everything that is known at this moment."""
+        """Return all of these metrics."""
         model = moment.view.model
         found = {f"training/{path}": float(bn.training) for path, bn in batch_norms(model)}
         found |= self._tracked(model, moment.step)
         found |= self._scales(model)
-        found |= {f"logit/{place}": distance for place, distance in moment.look.logits.items()}
+        found |= {f"logit/{place}": distance for place, distance in moment.probe_pass.logits.items()}
         found |= _drifts(moment)
         return found | _not_finite(model, moment)
 
     def _tracked(self, model: nn.Module, step: int) -> dict[str, float]:
-        """Return batches per step since the last moment."""
+        """Return batches per step since the last probe."""
         found = {}
         for path, bn in batch_norms(model):
             count = getattr(bn, "num_batches_tracked", None)
@@ -63,7 +63,7 @@ class Health(Quantity):
         return found
 
     def _scales(self, model: nn.Module) -> dict[str, float]:
-        """Return how far each trained scale is from where it was first seen, relative to its length then."""
+        """Return the relative distance of each trained scale from its first value."""
         found = {}
         for path, module in model.named_modules():
             scale = getattr(module, "weight", None) if is_normalizer(module) else None
@@ -81,16 +81,16 @@ def _drifts(moment: Snapshot) -> dict[str, float]:
     found = {}
     for normalizer in moment.normalizers:
         site, name = normalizer.site, normalizer.name
-        mean, variance = moment.look.means.get(name), moment.look.variances.get(name)
+        mean, variance = moment.probe_pass.means.get(name), moment.probe_pass.variances.get(name)
         if site.running is not None and mean is not None and variance is not None:
             found[f"drift/{name}"] = channel_drift(mean, variance, site.running, site.eps)
     return found
 
 
 def _not_finite(model: nn.Module, moment: Snapshot) -> dict[str, float]:
-    """Return the first layer whose weights, or else whose inputs on the probe, are not finite; nothing if none is."""
+    """Return the number of non-finite entries of the first layer whose weights, or inputs on the probe, have any."""
     tensors = [(name.rpartition(".")[0] or name, p.detach()) for name, p in model.named_parameters()]
-    tensors += list((moment.look.variances | moment.look.activations).items())
+    tensors += list((moment.probe_pass.variances | moment.probe_pass.activations).items())
     for place, tensor in tensors:
         broken = int((~torch.isfinite(tensor)).sum()) if tensor.is_floating_point() else 0
         if broken:

@@ -1,18 +1,18 @@
-"""What the normalizers multiply with: the papers' product of ``1/sigma`` as printed, and the constants as proved."""
+"""The constants of normalizers: the papers' ``1/sigma`` as printed, the constants as proved, and their products."""
 
 from normscope.core.value import Kind, Value, product
 from normscope.monitor.quantity import Chart, Description, Quantity, Snapshot
 from normscope.operators.normalizer import acts_on_weights
 
-#: With fixed statistics this is no restriction.
+#: For fixed statistics this is no restriction.
 ABOVE_PROBE = "inputs whose normalizer stds stay above those on the probe"
 
 
 class InverseSigma(Quantity):
     """Printed and proved constants of every normalizer of activations.
 
-    With fixed statistics at their running variances; with the statistics of its own input where the standard deviation
-    before it is at least the least one on the probe.
+    With fixed statistics, at their running variances; with the statistics of its input, where the standard deviation
+    before it is at least the smallest one on the probe.
     """
 
     name = "inverse_sigma"
@@ -57,14 +57,14 @@ class InverseSigma(Quantity):
     )
 
     def measure(self, moment: Snapshot) -> dict[str, float]:
-        """Return the constants of each normalizer and their products; that of the slides only if all have one."""
+        """Return the constants of each normalizer, and each product for which all factors are known."""
         found: dict[str, float] = {}
         values: dict[str, list[Value | None]] = {"printed": [], "proved": [], "slides": [], "unscaled": []}
         for name, normalizer in {n.name: n for n in moment.normalizers}.items():
             if acts_on_weights(normalizer.site):
                 continue
             constants = moment.constants.get(name)
-            if constants is None:  # it could not be told now, so no product is one of all
+            if constants is None:  # it failed, so there is no product of all
                 for each in values.values():
                     each.append(None)
                 continue

@@ -9,9 +9,9 @@ from torch import Tensor
 from normscope.monitor.quantities.gradient import total_norm
 from normscope.monitor.quantity import Chart, Description, Kind, Quantity, Snapshot
 
-#: Steps along the gradient in learning rates, as in the paper.
+#: Step sizes along the gradient as multiples of the learning rate, as in the paper.
 MULTIPLES = (0.5, 1.0, 2.0, 4.0)
-#: Where no learning rate is known: lengths of the steps relative to the norm of the weights.
+#: Without a learning rate: lengths of the steps relative to the norm of the weights.
 RELATIVE = (1e-3, 3e-3, 1e-2, 3e-2)
 
 Gradient = dict[str, Tensor]
@@ -20,7 +20,7 @@ Gradient = dict[str, Tensor]
 def along_gradient(
     gradient: Gradient, at: Callable[[float], tuple[float, Gradient]], steps: Sequence[float]
 ) -> dict[str, float]:
-    r"""Return what is met at ``w - s g`` for several step sizes ``s``; nothing if ``g`` is zero.
+    r"""Return loss and gradient statistics at ``w - s g`` for several step sizes ``s``; nothing if ``g`` is zero.
 
     The ranges of the loss and of the change of the gradient ``||g(w - s g) - g(w)||``, and the smoothness, the largest
     change over the length ``s ||g||``.

@@ -1,4 +1,4 @@
-"""The squared gradient over the loss, on which gradient descent with weight normalization is shown to converge."""
+"""The squared gradient over the loss, which the convergence proof for weight normalization bounds from below."""
 
 import math
 

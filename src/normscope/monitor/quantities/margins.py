@@ -1,4 +1,4 @@
-"""Margins on the probe: how far the correct class is ahead."""
+"""Margins of the correct class on the probe."""
 
 import torch
 
@@ -8,7 +8,7 @@ from normscope.monitor.quantity import Chart, Description, Kind, Quantity, Snaps
 
 
 class Margins(Quantity):
-    """The least, tenth and median margin on the probe, and the share of samples classified right."""
+    """The minimum, 10 % quantile and median of the margins on the probe, and the accuracy."""
 
     name = "margins"
     cost = 2
@@ -22,7 +22,7 @@ class Margins(Quantity):
 
     def measure(self, moment: Snapshot) -> dict[str, float]:
         """Return quantiles of the margins, if the labels are classes."""
-        found = class_scores(moment.look.outputs, moment.view.labels)
+        found = class_scores(moment.probe_pass.outputs, moment.view.labels)
         if found is None:
             return {}
         values = margins(*found).double()

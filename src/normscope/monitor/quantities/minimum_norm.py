@@ -1,4 +1,4 @@
-"""The smallest norm of a weight vector: the paper on weight normalization divides by it."""
+"""The smallest norm of a weight vector, by which the bounds of weight normalization divide."""
 
 import math
 
@@ -24,7 +24,7 @@ def minimum_row_norm(weight: Tensor) -> float:
 
 
 class MinimumNorms(Quantity):
-    """The least norm of a weight vector of each layer, and over all layers but the last, as in the paper."""
+    """The smallest norm of a weight vector in each layer, and in all layers but the last, as in the paper."""
 
     name = "minimum_norm"
     cost = 5
@@ -53,7 +53,7 @@ class MinimumNorms(Quantity):
     )
 
     def measure(self, moment: Snapshot) -> dict[str, float]:
-        """Return the least norm of each layer, and over the hidden ones."""
+        """Return the smallest norm of each layer, and of all hidden layers."""
         norms = {
             layer.name: minimum_row_norm(moment.weights[layer.name].movedim(layer.output_axis, 0))
             for layer in moment.layers

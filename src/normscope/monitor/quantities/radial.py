@@ -1,4 +1,4 @@
-"""The radial part of an update: zero where a normalizer follows the weight and plain SGD moves it."""
+"""The radial part of an update, which is zero for plain SGD on a weight before a normalizer."""
 
 import torch
 from torch import Tensor
@@ -14,7 +14,7 @@ def radial_update(before: Tensor, after: Tensor) -> float:
     r"""Return ``(||w+||^2 - ||w||^2 - ||w+ - w||^2)/||w||^2 = 2 <w, w+ - w>/||w||^2``.
 
     The law of scale-invariant weights says that SGD makes this zero: the length grows by the squared step alone. Weight
-    decay makes it ``-2 eta lambda``, and eps leaves a small rest.
+    decay makes it ``-2 eta lambda``, and eps leaves a small remainder.
 
     Args:
         before: the weight before the update.
@@ -29,7 +29,7 @@ def radial_update(before: Tensor, after: Tensor) -> float:
 
 
 class RadialUpdates(Quantity):
-    """The conservation law of each layer's weight, live: measured growth minus the growth that the law allows."""
+    """The conservation law of each layer's weight: measured growth minus the growth that the law predicts."""
 
     name = "radial"
     cost = 7
@@ -48,6 +48,6 @@ class RadialUpdates(Quantity):
     )
 
     def measure(self, moment: Snapshot) -> dict[str, float]:
-        """Return it for each layer whose weight of one update before is known and not zero."""
+        """Return it for each layer whose weight before the last update is known and not zero."""
         found = {f"radial/{name}": radial_update(*pair) for name, pair in moment.updates.items()}
         return {name: value for name, value in found.items() if value == value}

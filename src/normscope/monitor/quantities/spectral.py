@@ -16,7 +16,7 @@ def lower_product(norms: Iterable[float]) -> Value:
 
 
 class SpectralNorms(Quantity):
-    """``||W_k||`` of every linear layer and convolution as it acts, followed by warm-started Lanczos."""
+    """``||W_k||`` of every linear layer and convolution, by warm-started Lanczos."""
 
     name = "norms"
     cost = 8

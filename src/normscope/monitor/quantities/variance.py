@@ -4,7 +4,7 @@ from normscope.monitor.quantity import Chart, Description, Kind, Quantity, Snaps
 
 
 class Variances(Quantity):
-    """Per-channel variance over samples and places before each normalizer and activation: its mean and least value."""
+    """Mean and minimum of the per-channel variances before each normalizer and activation."""
 
     name = "variance"
     cost = 4
@@ -20,7 +20,7 @@ class Variances(Quantity):
     )
 
     def measure(self, moment: Snapshot) -> dict[str, float]:
-        """Return the mean variance before each, and the least one before each normalizer."""
-        look = moment.look
-        found = {f"variance/{name}": float(v.mean()) for name, v in (look.variances | look.activations).items()}
-        return found | {f"variance_min/{name}": float(v.min()) for name, v in look.variances.items()}
+        """Return the mean variance before each, and the smallest before each normalizer."""
+        normalizers, activations = moment.probe_pass.variances, moment.probe_pass.activations
+        found = {f"variance/{name}": float(v.mean()) for name, v in (normalizers | activations).items()}
+        return found | {f"variance_min/{name}": float(v.min()) for name, v in normalizers.items()}

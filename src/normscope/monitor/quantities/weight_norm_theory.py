@@ -1,4 +1,4 @@
-"""What the theory of weight normalization proves about the next step, along a run."""
+"""What the theory of weight normalization proves about the next step of a run."""
 
 import math
 
@@ -10,7 +10,7 @@ _STEP = "a plain gradient step on the probe"
 
 
 def theory_metrics(moment: Moment) -> dict[str, float]:
-    """Return what is proved about the next step by name; what is not finite is left out."""
+    """Return what is proved about the next step; values that are not finite are left out."""
     found = {
         "weight_norm/smoothness": moment.certificate.smoothness,
         "weight_norm/predictor_hessian": moment.predictor_hessian,
@@ -26,8 +26,8 @@ def theory_metrics(moment: Moment) -> dict[str, float]:
 class WeightNormTheory(Quantity):
     """Smoothness, largest certified step, proved contraction and strong convexity of a weight-normalized network.
 
-    For the square loss; class numbers become rows with a single one. Models the theory does not cover, and targets of
-    another shape than the output, give no metrics.
+    For the square loss; class labels are one-hot encoded. Models that the theory does not cover, and targets whose
+    shape differs from the output, have no metrics.
     """
 
     name = "weight_norm_theory"
@@ -59,7 +59,7 @@ class WeightNormTheory(Quantity):
     )  # fmt: skip
 
     def measure(self, moment: Snapshot) -> dict[str, float]:
-        """Return what is proved at this moment, or nothing where the theory does not apply."""
+        """Return what is proved at this step, or nothing if the theory does not apply."""
         view = moment.view
         inputs = [value for value in view.inputs if value.is_floating_point()]
         if view.labels is None or len(inputs) != 1:

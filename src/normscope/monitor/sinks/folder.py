@@ -14,8 +14,7 @@ from typing import Any
 
 from normscope.core.errors import InputError
 from normscope.core.files import replacing, write_text
-from normscope.monitor.run import CONFIG, METRICS
-from normscope.monitor.run_lines import Point, from_line, to_line, whole_lines
+from normscope.monitor.run import CONFIG, METRICS, Point, from_line, to_line, whole_lines
 
 #: Version of the format of a run folder.
 FORMAT = 1
@@ -24,15 +23,15 @@ SAME = ("model", "parameters", "probe", "layers", "normalizers")
 
 
 class RunFolder:
-    """Writes a run; what is on disk is a whole run after every line, however the process ends.
+    """Writes a run; after every line the run on disk is complete, however the process ends.
 
     Between :meth:`begin` and :meth:`close` the folder is locked: a second writer is refused.
 
     Args:
-        path: the folder; it is made. One that holds a run is continued.
+        path: the folder, which is created; a run in it is continued.
 
     Attributes:
-        resumed: whether points of an earlier run were kept, and go on.
+        resumed: whether the points of an earlier run were kept.
         ended: the step at which that run was closed, if it was.
 
     >>> import tempfile
@@ -57,24 +56,24 @@ class RunFolder:
     def begin(self, config: Mapping[str, Any], step: int | None) -> int:
         """Start a run, or continue the one in the folder.
 
-        A torn last line is dropped. With a step, points after it are dropped as well: training goes on from a
+        An incomplete last line is dropped. With a step, points after it are dropped as well: training continues from a
         checkpoint of that step.
 
         Args:
             config: what is written to ``config.json`` at the start of a new run.
-            step: the step from which training goes on; ``None`` after the last point. A run is not begun anew over
+            step: the step from which training continues; ``None`` for the last point. A new run does not overwrite the
                 points of an earlier one.
 
         Returns:
-            The step from which the run goes on, 0 for a new one.
+            The step from which the run continues, 0 for a new one.
 
         Raises:
-            InputError: if the folder cannot be written, is being written by someone else, or holds something else or a
-                run of another model or probe.
+            InputError: if the folder cannot be written, is in use, or contains something else or a run of another model
+                or probe.
         """
         try:
             self.path.mkdir(parents=True, exist_ok=True)
-            self._known(config)  # what is not ours is not even locked
+            self._known(config)  # do not lock a folder of something else
             self._lock.acquire()
             return self._begin(config, step)
         except InputError:
@@ -85,12 +84,12 @@ class RunFolder:
             raise InputError(f"Cannot write to the run folder {self.path} ({error.strerror or error}).") from None
 
     def _begin(self, config: Mapping[str, Any], step: int | None) -> int:
-        """Write the configuration and the points that are kept, in a folder that is locked."""
+        """Write the configuration and the points that are kept, in a locked folder."""
         known = self._known(config)
         ended = (known or {}).get("ended")
         self.ended = ended.get("step") if isinstance(ended, dict) else None
         at, kept, seconds, self.resumed = self._kept(step)
-        if known is None or not self.resumed:  # without a point a run has not begun
+        if known is None or not self.resumed:  # a run without points has not started
             self._write_config({"format": FORMAT, **config})
         else:
             resumed = {"step": at, "started": config.get("started", "")}
@@ -105,7 +104,7 @@ class RunFolder:
         return at
 
     def _known(self, config: Mapping[str, Any]) -> dict[str, Any] | None:
-        """Return the configuration of the run in the folder, if there is one that ``config`` may continue."""
+        """Return the configuration of the run in the folder, if there is one that ``config`` can continue."""
         known = self._configuration()
         if known is None:
             if (self.path / METRICS).exists():
@@ -122,7 +121,7 @@ class RunFolder:
         return known
 
     def _configuration(self) -> dict[str, Any] | None:
-        """Return what the configuration says, if there is one."""
+        """Return the configuration, if there is one."""
         try:
             known = json.loads((self.path / CONFIG).read_text())
         except FileNotFoundError:
@@ -134,7 +133,7 @@ class RunFolder:
         return known
 
     def _kept(self, step: int | None) -> tuple[int, bytes, float, bool]:
-        """Return where the run goes on, the lines that stay, the seconds it has lasted, and whether numbers stay."""
+        """Return the step to continue from, the lines to keep, the duration so far, and whether metrics are kept."""
         file = self.path / METRICS
         pairs = [(line, from_line(line)) for line in whole_lines(file.read_bytes() if file.exists() else b"")]
         points = [(line, point) for line, point in pairs if point is not None]
@@ -149,7 +148,7 @@ class RunFolder:
         return (last.step if step is None else step), kept, last.time, any(point.metrics for _, point in points)
 
     def _write_config(self, config: Mapping[str, Any]) -> None:
-        """Write the configuration; readers see the old one or the new one, never a part."""
+        """Write the configuration atomically."""
         write_text(self.path / CONFIG, json.dumps(config, indent=1) + "\n")
 
     def log(self, metrics: Mapping[str, float], step: int, note: str = "") -> None:
@@ -162,27 +161,27 @@ class RunFolder:
         self._append([Point(step, now, dict(metrics)) for step, metrics in points.items()])
 
     def _append(self, points: Sequence[Point]) -> None:
-        """Write points by one write without a buffer: they are whole, or at worst end with a torn line.
+        """Append points with one unbuffered write: at worst, the last line is incomplete.
 
         Raises:
-            InputError: if the run was not begun, or is closed.
-            OSError: if they could not be written as a whole; then nothing of them stays.
+            InputError: if the run was not started, or is closed.
+            OSError: if they could not be written completely; then none of them is kept.
         """
         if not self._begun:
             raise InputError("Call begin() before writing to a run folder, and do not write after close().")
         line = b"".join(to_line(point) for point in points)
         with (self.path / METRICS).open("ab", buffering=0) as file:
             written = file.write(line)
-            if written != len(line):  # the next line must not end what a full disk cut off
+            if written != len(line):  # the next line must not be appended to what a full disk cut off
                 file.truncate(file.tell() - written)
                 raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
         self._last_step = points[-1].step
 
     def close(self) -> None:
-        """End the run: its configuration says so until it is continued."""
+        """End the run, and record that in its configuration until it is continued."""
         if self._begun:
             self._begun = False
-            # Without the mark the run is whole all the same; an error on its way must not be hidden by this one.
+            # The run is complete without this record; do not hide an exception that is being raised.
             with contextlib.suppress(OSError, InputError):
                 known = self._configuration()
                 if known is not None:
@@ -191,7 +190,7 @@ class RunFolder:
 
 
 def _first_difference(was: Any, comes: Any) -> tuple[Any, Any]:
-    """Return the first entries in which two values differ: themselves, unless they are lists.
+    """Return the first entries in which two lists differ, or the values themselves if they are not lists.
 
     >>> _first_difference(["a", "b"], ["a", "c"]), _first_difference(["a"], []), _first_difference(3, 4)
     (('b', 'c'), ('a', None), (3, 4))
@@ -208,10 +207,10 @@ LOCK = ".lock"
 
 
 class FolderLock:
-    """An advisory lock on a file in a folder; readers do not ask for it.
+    """An advisory lock on a file in a folder, which only writers use.
 
-    The system drops it when the process ends, however that happens, so nothing is left to be cleaned up: the file
-    stays, and means nothing without its lock. Where there are no such locks, as on Windows, nothing is locked.
+    The system releases it when the process ends, however that happens, so there is nothing to clean up: the file stays,
+    and means nothing without its lock. Without such locks, as on Windows, nothing is locked.
 
     Args:
         folder: the folder.
@@ -228,10 +227,10 @@ class FolderLock:
         self._file: int | None = None
 
     def acquire(self) -> None:
-        """Take the lock, if it is not ours already.
+        """Take the lock, unless it is already held.
 
         Raises:
-            InputError: if someone else has it.
+            InputError: if another writer has it.
         """
         if sys.platform == "win32" or self._file is not None:
             return
@@ -240,14 +239,14 @@ class FolderLock:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
             self._file = file
-        except (BlockingIOError, PermissionError):  # the second where locks are kept by a server
+        except (BlockingIOError, PermissionError):  # the second on network file systems
             os.close(file)
             raise InputError(f"Another monitor is writing to {self.folder}. Close it, or use another folder.") from None
         except OSError:  # a file system without locks
             os.close(file)
 
     def release(self) -> None:
-        """Give the lock back, if it is ours."""
+        """Release the lock, if it is held."""
         if self._file is not None:
             os.close(self._file)
             self._file = None
@@ -259,7 +258,7 @@ _HELD: weakref.WeakSet[FolderLock] = weakref.WeakSet()
 
 
 def _forget() -> None:
-    """Close the files in a forked process, such as a loader of data: it would hold the lock after its parent's end."""
+    """Release inherited locks in a forked process, such as a DataLoader worker, which may outlive its parent."""
     for lock in _HELD:
         lock.release()
 

@@ -29,7 +29,7 @@ class TensorBoard:
         self._writer: Any = None
 
     def resume(self, step: int) -> None:
-        """Go on after a step: TensorBoard then leaves out what an earlier run in the folder wrote after it."""
+        """Continue after a step; TensorBoard then ignores what an earlier run in the folder wrote after it."""
         self.close()
         self._writer = self._open(purge_step=step + 1)
 

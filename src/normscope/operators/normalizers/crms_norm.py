@@ -20,7 +20,7 @@ from normscope.operators.nonlinear import INF, Context, Range, Stretch
 from normscope.operators.normalizer import Constants, Normalizer, Symmetry, no_bound, proved
 from normscope.operators.quadratic_form import QuadraticForm, RootQuotient
 from normscope.operators.site import Site
-from normscope.operators.written_out import Place, Written
+from normscope.operators.written_out import NormalizerCandidate, WrittenOut
 
 
 @statement("normscope", "Proposition CRMS-1")
@@ -91,7 +91,7 @@ class CompressedDivision(Stretch):
         return Range(-group, group, row, up(group * math.sqrt(groups), 16.0))
 
 
-def _fits(place: Place, quotient: RootQuotient, source: Expr) -> Written | None:
+def _fits(candidate: NormalizerCandidate, quotient: RootQuotient, source: Expr) -> WrittenOut | None:
     """Take a tensor that is not centred, over a form that grows with the sum."""
     form, gain = quotient.form, quotient.gain
     if quotient.centered or form.is_square or form.total < 0 or form.least:
@@ -99,11 +99,11 @@ def _fits(place: Place, quotient: RootQuotient, source: Expr) -> Written | None:
     details = {"ratio": form.total / form.squares, "size": float(form.size)}
 
     def result() -> Expr:
-        core = place.call.atom(CompressedDivision(source, form), source.shape)
-        return scaled(place.call, core, gain, quotient.shift)
+        core = candidate.call.atom(CompressedDivision(source, form), source.shape)
+        return scaled(candidate.call, core, gain, quotient.shift)
 
     name, eps = quotient.source, form.least_eps
-    return place.written("crms_norm", source, name, result, gain=gain, eps=eps, details=details)
+    return candidate.written("crms_norm", source, name, result, gain=gain, eps=eps, details=details)
 
 
 def _constants(site: Site, floor: Tensor | None, mode: str) -> Constants:

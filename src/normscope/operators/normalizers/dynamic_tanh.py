@@ -11,7 +11,7 @@ from normscope.graph.ir import Ref
 from normscope.graph.recognise import name_of
 from normscope.operators.normalizer import Constants, Normalizer, proved
 from normscope.operators.site import Site
-from normscope.operators.written_out import Place, Written
+from normscope.operators.written_out import NormalizerCandidate, WrittenOut
 
 
 @statement("normscope", "Proposition DYT-1")
@@ -26,20 +26,22 @@ def dynamic_tanh_global(gamma: Tensor | None, alpha: float) -> float:
     return up(largest * abs(alpha))
 
 
-def _written_out(place: Place) -> Written | None:
+def _written_out(candidate: NormalizerCandidate) -> WrittenOut | None:
     """Find ``tanh(alpha x)`` with one learned number alpha, which a learned scale follows."""
-    inside = place.node.args[0] if name_of(place.node) == "tanh" else None
-    scaled = place.around.recogniser.through(inside)
+    inside = candidate.node.args[0] if name_of(candidate.node) == "tanh" else None
+    scaled = candidate.around.recogniser.through(inside)
     if scaled is None or name_of(scaled) != "mul":
         return None
     names = [arg.name for arg in scaled.args if isinstance(arg, Ref)]
-    learned = [name for name in names if place.around.parameter(name) and place.around.constant(name).numel() == 1]
+    learned = [
+        name for name in names if candidate.around.parameter(name) and candidate.around.constant(name).numel() == 1
+    ]
     sources = [name for name in names if name not in learned]
-    source = place.source(sources[0]) if len(learned) == len(sources) == 1 else None
-    if source is None or place.around.affine_after(place.node)[0] is None:
+    source = candidate.source(sources[0]) if len(learned) == len(sources) == 1 else None
+    if source is None or candidate.around.affine_after(candidate.node)[0] is None:
         return None
-    details = {"alpha": float(place.around.constant(learned[0]).detach())}
-    return place.written("dynamic_tanh", source, sources[0], details=details)
+    details = {"alpha": float(candidate.around.constant(learned[0]).detach())}
+    return candidate.written("dynamic_tanh", source, sources[0], details=details)
 
 
 def _constants(site: Site, floor: Tensor | None, mode: str) -> Constants:

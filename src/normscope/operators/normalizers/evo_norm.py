@@ -27,7 +27,7 @@ from normscope.operators.quadratic_form import (
     roots_behind,
 )
 from normscope.operators.site import Site
-from normscope.operators.written_out import Place, Written, probe
+from normscope.operators.written_out import NormalizerCandidate, WrittenOut, probe
 
 _POINTWISE = (
     "mul", "sigmoid", "silu", "relu", "gelu", "tanh", "leaky_relu", "elu", "softplus", "mish", "hardswish",
@@ -63,66 +63,68 @@ class ActivatedDivision(Stretch):
         return Range(-self.group, self.group, INF, up(self.group * math.sqrt(groups), 16.0))
 
 
-def _written_out(place: Place) -> Written | None:
+def _written_out(candidate: NormalizerCandidate) -> WrittenOut | None:
     """Find a quotient of a function of x and a root, or a maximum with a root in it, of statistics of x."""
-    node, around = place.node, place.around
+    node, around = candidate.node, candidate.around
     if name_of(node) != "div" or len(node.args) < 2 or not all(isinstance(a, Ref) for a in node.args[:2]):
         return None
     top, below = (behind_shapes(around.graph[a.name], around) for a in node.args[:2])
     if around.expression(below.name) is None:
         return None
     if is_root(below):
-        return _activated(place, top, below)
+        return _activated(candidate, top, below)
     if name_of(below) in ("maximum", "max", "clamp_min"):
         for root in roots_behind(below, around):
-            if any(s == top.name for s in _sources(place, root)):
-                source = place.source(top.name)
-                return None if source is None else place.written("evo_norm", source, top.name)
+            if any(s == top.name for s in _sources(candidate, root)):
+                source = candidate.source(top.name)
+                return None if source is None else candidate.written("evo_norm", source, top.name)
     return None
 
 
-def _sources(place: Place, root: Node) -> list[str]:
+def _sources(candidate: NormalizerCandidate, root: Node) -> list[str]:
     """Return the tensors of the shape of the result whose statistics are under a root."""
-    around = place.around
+    around = candidate.around
     reductions = reductions_behind(around.graph[root.args[0].name], around)
     behind = (item for reduction in reductions for item in operands_behind(reduction, around, 6))
-    return [item.name for item in behind if item.shape == place.node.shape]
+    return [item.name for item in behind if item.shape == candidate.node.shape]
 
 
-def _activated(place: Place, top: Node, root: Node) -> Written | None:
+def _activated(candidate: NormalizerCandidate, top: Node, root: Node) -> WrittenOut | None:
     """Return an activation of x over a root of a statistic of x."""
-    name = next((s for s in _sources(place, root) if s != top.name and _is_function_of(place, top, s)), None)
-    source = None if name is None else place.source(name)
+    name = next((s for s in _sources(candidate, root) if s != top.name and _is_function_of(candidate, top, s)), None)
+    source = None if name is None else candidate.source(name)
     if name is None or source is None:
         return None
-    over_square = _over_square(place, top, root, source)
+    over_square = _over_square(candidate, top, root, source)
     if over_square is None:
-        return place.written("evo_norm", source, name)
+        return candidate.written("evo_norm", source, name)
     activation, _, _, eps = over_square
     atom, details = ActivatedDivision(source, *over_square), {"slope": activation.slope(-INF, INF)}
-    result = lambda: place.call.atom(atom, source.shape)  # noqa: E731
-    return place.written("evo_norm", source, name, result, eps=eps, details=details)
+    result = lambda: candidate.call.atom(atom, source.shape)  # noqa: E731
+    return candidate.written("evo_norm", source, name, result, eps=eps, details=details)
 
 
-def _is_function_of(place: Place, top: Node, name: str) -> bool:
+def _is_function_of(candidate: NormalizerCandidate, top: Node, name: str) -> bool:
     """Return whether a node is made of another by entrywise operations and constants, and not linearly."""
     stack, seen, bent = [top.name], set[str](), False
     while stack and len(seen) < 16:
-        item = place.around.graph[stack.pop()]
-        if item.name == name or item.name in seen or place.around.expression(item.name) is None:
+        item = candidate.around.graph[stack.pop()]
+        if item.name == name or item.name in seen or candidate.around.expression(item.name) is None:
             continue
         seen.add(item.name)
         if name_of(item) not in _POINTWISE:
             return False
-        moving = [n for n in item.inputs() if place.around.expression(n) is not None]
+        moving = [n for n in item.inputs() if candidate.around.expression(n) is not None]
         bent = bent or name_of(item) not in ("mul", *SHAPES) or len(moving) > 1
         stack.extend(moving)
     return bent and not stack
 
 
-def _over_square(place: Place, top: Node, root: Node, source: Expr) -> tuple[Pointwise, int, float, float] | None:
+def _over_square(
+    candidate: NormalizerCandidate, top: Node, root: Node, source: Expr
+) -> tuple[Pointwise, int, float, float] | None:
     """Return the activation, group size, factor and eps where the root is one of a mean square, checked on numbers."""
-    around = place.around
+    around = candidate.around
     numerator = around.expression(top.name)
     activation = numerator.atom if isinstance(numerator, Expr) and numerator.op is None else None
     if not isinstance(activation, Pointwise) or not activation.vanishing or activation.inputs[0] is not source:
@@ -136,8 +138,8 @@ def _over_square(place: Place, top: Node, root: Node, source: Expr) -> tuple[Poi
         if form is None or form.least or not form.is_square:
             continue
         x = probe(source.shape, 0)
-        name = next(s for s in _sources(place, root) if s != top.name)
-        whole, above = around.run(place.node, name)(x), around.run(top, name)(x)
+        name = next(s for s in _sources(candidate, root) if s != top.name)
+        whole, above = around.run(candidate.node, name)(x), around.run(top, name)(x)
         below = form.of(x.reshape(form.shape)).sqrt().expand(form.shape).reshape(x.shape)
         if whole is not None and above is not None and torch.allclose(whole * below, above, rtol=1e-9, atol=1e-12):
             return activation, form.size, form.squares * form.size * (1 - 1e-9), form.least_eps

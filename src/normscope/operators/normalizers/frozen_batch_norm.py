@@ -15,7 +15,7 @@ from normscope.operators.normalization import compact
 from normscope.operators.normalizer import Normalizer, Symmetry
 from normscope.operators.normalizers.batch_norm import running_constants
 from normscope.operators.quadratic_form import behind_shapes, roots_behind
-from normscope.operators.written_out import Place, Surroundings, Written
+from normscope.operators.written_out import NormalizerCandidate, Surroundings, WrittenOut
 
 
 @dataclass(frozen=True, eq=False)
@@ -31,11 +31,11 @@ class FixedStatistics:
     axis: int | None = None
 
 
-def fixed_statistics_at(place: Place) -> FixedStatistics | None:
+def fixed_statistics_at(candidate: NormalizerCandidate) -> FixedStatistics | None:
     """Return the fixed statistics that a product or quotient normalizes by, or ``None``."""
-    node, around = place.node, place.around
+    node, around = candidate.node, candidate.around
     for moving, other in operand_pairs(node):
-        if place.source(moving.name) is None or around.expression(other.name) is not None:
+        if candidate.source(moving.name) is None or around.expression(other.name) is not None:
             continue
         root = next(roots_behind(around.graph[other.name], around), None)
         known = None if root is None else _variance(root, around)
@@ -46,14 +46,14 @@ def fixed_statistics_at(place: Place) -> FixedStatistics | None:
         if gain.numel() not in (1, known[0].numel()):
             continue
         gamma = gain.flatten() * (known[0] + known[1]).sqrt()
-        source, mean = _mean(place, moving, other)
-        return FixedStatistics(source, known[0], known[1], gamma, mean, axis_of(scale, place))
+        source, mean = _mean(candidate, moving, other)
+        return FixedStatistics(source, known[0], known[1], gamma, mean, axis_of(scale, candidate))
     return None
 
 
-def axis_of(constant: Tensor, place: Place) -> int | None:
+def axis_of(constant: Tensor, candidate: NormalizerCandidate) -> int | None:
     """Return the one axis along which a constant is given to every entry of a place."""
-    first = len(place.call.shape) - constant.ndim
+    first = len(candidate.call.shape) - constant.ndim
     axes = [first + i for i, n in enumerate(constant.shape) if n > 1]
     return axes[0] if len(axes) == 1 and first >= 0 else None
 
@@ -80,17 +80,17 @@ def buffer_behind(node: Node | None, around: Surroundings) -> Tensor | None:
     return value if isinstance(value, Tensor) and value.is_floating_point() else None
 
 
-def _mean(place: Place, moving: Ref, scale: Ref) -> tuple[str, Tensor | None]:
+def _mean(candidate: NormalizerCandidate, moving: Ref, scale: Ref) -> tuple[str, Tensor | None]:
     """Return what is normalized, and the mean that is subtracted before, or times the scale afterwards."""
-    around = place.around
+    around = candidate.around
     before = around.recogniser.through(moving, repeating=False)
     if before is not None and name_of(before) == "sub" and isinstance(before.args[0], Ref):
         mean = _buffer_of(before.args[1], around)
-        if mean is not None and place.source(before.args[0].name) is not None:
+        if mean is not None and candidate.source(before.args[0].name) is not None:
             return before.args[0].name, mean
-    for name in around.users[place.node.name]:
+    for name in around.users[candidate.node.name]:
         user = around.graph[name]
-        others = [a for a in user.args[:2] if isinstance(a, Ref) and a.name != place.node.name]
+        others = [a for a in user.args[:2] if isinstance(a, Ref) and a.name != candidate.node.name]
         shift = around.recogniser.through(others[0]) if others and name_of(user) in ("add", "sub") else None
         while shift is not None and name_of(shift) in ("add", "sub") and len(shift.args) > 1:
             parts = [around.recogniser.through(a) for a in shift.args[:2] if isinstance(a, Ref)]
@@ -107,22 +107,22 @@ def _buffer_of(value: Any, around: Surroundings) -> Tensor | None:
     return None if found is None else found.detach().double().flatten()
 
 
-def fixed_site(place: Place, kind: str, found: FixedStatistics) -> Written:
+def fixed_site(candidate: NormalizerCandidate, kind: str, found: FixedStatistics) -> WrittenOut:
     """Return a normalizer by fixed statistics; the rules of its operations, which are affine, say all else."""
-    source = place.source(found.source)
+    source = candidate.source(found.source)
     assert source is not None
     mean = torch.zeros_like(found.variance) if found.mean is None else found.mean
-    gamma, scale = found.gamma, place.around.affine_after(place.node)[0]
+    gamma, scale = found.gamma, candidate.around.affine_after(candidate.node)[0]
     if scale is not None and scale.numel() in (1, gamma.numel()):
         gamma = gamma * scale.detach().double().flatten()
     details = {} if found.axis is None else {"axis": float(found.axis)}
     known: dict[str, Any] = {"gamma": gamma, "running": (mean, found.variance), "eps": found.eps, "details": details}
-    return place.written(kind, source, found.source, **known)
+    return candidate.written(kind, source, found.source, **known)
 
 
-def _written_out(place: Place) -> Written | None:
-    found = fixed_statistics_at(place)
-    return None if found is None or found.mean is None else fixed_site(place, "frozen_batch_norm", found)
+def _written_out(candidate: NormalizerCandidate) -> WrittenOut | None:
+    found = fixed_statistics_at(candidate)
+    return None if found is None or found.mean is None else fixed_site(candidate, "frozen_batch_norm", found)
 
 
 NORMALIZER = Normalizer(

@@ -43,7 +43,7 @@ from normscope.operators.normalizer import Constants, Normalizer, proved
 from normscope.operators.normalizers.batch_norm import channel_scale
 from normscope.operators.normalizers.moments import root_mean_square
 from normscope.operators.site import Site
-from normscope.operators.written_out import Place, Written, agrees, probe
+from normscope.operators.written_out import NormalizerCandidate, WrittenOut, agrees, probe
 
 
 @statement("normscope", "Theorem GRN-1")
@@ -155,12 +155,12 @@ class GlobalResponse(Stretch):
         return Range(-product(c, inside.sup), product(c, inside.sup), product(c, inside.row), product(c, inside.norm))
 
 
-def _written_out(place: Place) -> Written | None:
+def _written_out(candidate: NormalizerCandidate) -> WrittenOut | None:
     """Find ``x * (G/(mean_c G + eps))``, checked on numbers."""
-    pairs = operand_pairs(place.node) if name_of(place.node) == "mul" else []
-    found = (_pattern(place.around.recogniser, *pair) for pair in pairs)
+    pairs = operand_pairs(candidate.node) if name_of(candidate.node) == "mul" else []
+    found = (_pattern(candidate.around.recogniser, *pair) for pair in pairs)
     pattern = next((match for match in found if match is not None), None)
-    source = None if pattern is None else place.source(pattern[0])
+    source = None if pattern is None else candidate.source(pattern[0])
     if pattern is None or source is None:
         return None
     name, axes, channel, eps = pattern
@@ -170,14 +170,14 @@ def _written_out(place: Place) -> Written | None:
         return x * (norms / (norms.mean(channel, keepdim=True) + eps))
 
     points = (probe(source.shape, 0), probe(source.shape, 1, eps or 1.0))
-    if channel in axes or not agrees(place.around.run(place.node, name), response, points):
+    if channel in axes or not agrees(candidate.around.run(candidate.node, name), response, points):
         return None
     channels = source.shape[channel]
-    gamma = place.around.affine_after(place.node)[0]
+    gamma = candidate.around.affine_after(candidate.node)[0]
     if gamma is None or gamma.numel() != channels:
         gamma = torch.ones(channels)
-    result = lambda: place.call.atom(GlobalResponse(source, channels), source.shape)  # noqa: E731
-    return place.written("global_response_norm", source, name, result, gamma=gamma, beta=None, eps=eps)
+    result = lambda: candidate.call.atom(GlobalResponse(source, channels), source.shape)  # noqa: E731
+    return candidate.written("global_response_norm", source, name, result, gamma=gamma, beta=None, eps=eps)
 
 
 def _pattern(find: Recogniser, numerator: Ref, other: Ref) -> tuple[str, tuple[int, ...], int, float] | None:

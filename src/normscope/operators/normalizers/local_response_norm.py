@@ -26,7 +26,7 @@ from normscope.operators.expression import Expr
 from normscope.operators.nonlinear import Context, Lip, Nonlinear, Range, product
 from normscope.operators.normalizer import Constants, Normalizer, no_bound, proved
 from normscope.operators.site import Site
-from normscope.operators.written_out import Place, Written, agrees, probe
+from normscope.operators.written_out import NormalizerCandidate, WrittenOut, agrees, probe
 
 
 @dataclass(frozen=True)
@@ -86,28 +86,28 @@ class LocalResponseDivision(Nonlinear):
         return Range(-entry, entry, product(most, inside.row), product(most, inside.norm))
 
 
-def _written_out(place: Place) -> Written | None:
+def _written_out(candidate: NormalizerCandidate) -> WrittenOut | None:
     """Find ``x / (k + alpha mean(x^2 in the window))^beta`` as torch writes it, checked on numbers."""
-    node, around = place.node, place.around
+    node, around = candidate.node, candidate.around
     if name_of(node) != "div" or len(node.args) < 2 or not isinstance(node.args[0], Ref):
         return None
-    numbers = _numbers(place)
-    source = None if numbers is None else place.source(node.args[0].name)
+    numbers = _numbers(candidate)
+    source = None if numbers is None else candidate.source(node.args[0].name)
     if numbers is None or source is None or len(source.shape) < 3:
         return None
     name, points = node.args[0].name, (probe(source.shape, 0), probe(source.shape, 1, 100.0))
     if not agrees(around.run(node, name), numbers, points, 1e-9):
         return None
     details = {"size": numbers.size, "alpha": numbers.alpha, "beta": numbers.beta}
-    result = lambda: place.call.atom(LocalResponseDivision(source, numbers), source.shape)  # noqa: E731
+    result = lambda: candidate.call.atom(LocalResponseDivision(source, numbers), source.shape)  # noqa: E731
     known: dict[str, Any] = {"gamma": None, "beta": None, "eps": numbers.k, "details": details}
-    return place.written("local_response_norm", source, name, result, **known)
+    return candidate.written("local_response_norm", source, name, result, **known)
 
 
-def _numbers(place: Place) -> LocalResponse | None:
+def _numbers(candidate: NormalizerCandidate) -> LocalResponse | None:
     """Read the numbers off the power, the sum, the product and the pooling below the division."""
-    find = place.around.recogniser
-    power = find.through(place.node.args[1])
+    find = candidate.around.recogniser
+    power = find.through(candidate.node.args[1])
     total = find.through(power.args[0]) if power is not None and name_of(power) == "pow" else None
     scaled = find.through(total.args[0]) if total is not None and name_of(total) == "add" else None
     pooled = find.through(scaled.args[0]) if scaled is not None and name_of(scaled) == "mul" else None

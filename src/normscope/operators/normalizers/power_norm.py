@@ -14,12 +14,12 @@ from normscope.operators.normalizer import Constants, Normalizer, Symmetry, prov
 from normscope.operators.normalizers.batch_norm import batch_norm_running
 from normscope.operators.normalizers.frozen_batch_norm import fixed_site, fixed_statistics_at
 from normscope.operators.site import Site
-from normscope.operators.written_out import Place, Written
+from normscope.operators.written_out import NormalizerCandidate, WrittenOut
 
 
-def _written_out(place: Place) -> Written | None:
-    found = fixed_statistics_at(place)
-    return None if found is None or found.mean is not None else fixed_site(place, "power_norm", found)
+def _written_out(candidate: NormalizerCandidate) -> WrittenOut | None:
+    found = fixed_statistics_at(candidate)
+    return None if found is None or found.mean is not None else fixed_site(candidate, "power_norm", found)
 
 
 def _claims(match: Match, spread: Spread) -> bool:
@@ -39,6 +39,7 @@ NORMALIZER = Normalizer(
     constants=spread_constants("normscope Proposition PN-1", across_batch=True, fixed=_fixed),
     symmetry=Symmetry("neuron"),
     across_batch=True,
+    keeps_mean_square=True,
     claims=_claims,
     written_out=_written_out,
 )

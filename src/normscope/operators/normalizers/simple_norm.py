@@ -12,19 +12,19 @@ from normscope.operators.expression import Expr
 from normscope.operators.normalizer import Constants, Normalizer, Symmetry, no_bound
 from normscope.operators.quadratic_form import RootQuotient, find_root_quotient
 from normscope.operators.site import Site
-from normscope.operators.written_out import Place, Written
+from normscope.operators.written_out import NormalizerCandidate, WrittenOut
 
 
-def _fits(place: Place, quotient: RootQuotient, source: Expr) -> Written | None:
+def _fits(candidate: NormalizerCandidate, quotient: RootQuotient, source: Expr) -> WrittenOut | None:
     """Take a tensor that is not centred, over its standard deviation, unless its mean is subtracted afterwards."""
-    if quotient.centered or not quotient.form.is_variance or _is_centered_later(place):
+    if quotient.centered or not quotient.form.is_variance or _is_centered_later(candidate):
         return None
-    return place.written("simple_norm", source, quotient.source, eps=quotient.form.least_eps)
+    return candidate.written("simple_norm", source, quotient.source, eps=quotient.form.least_eps)
 
 
-def _is_centered_later(place: Place) -> bool:
+def _is_centered_later(candidate: NormalizerCandidate) -> bool:
     """Return whether ``x/std`` is a part of ``x/std - mean/std``."""
-    around, node = place.around, place.node
+    around, node = candidate.around, candidate.node
     for _ in range(3):
         users = [around.graph[name] for name in around.users[node.name]]
         if len(users) != 1:

@@ -14,7 +14,7 @@ from normscope.operators.normalizer import Normalizer
 from normscope.operators.normalizers.batch_norm import running_constants
 from normscope.operators.normalizers.frozen_batch_norm import FixedStatistics, axis_of, fixed_site
 from normscope.operators.quadratic_form import behind_shapes
-from normscope.operators.written_out import Place, Surroundings, Written
+from normscope.operators.written_out import NormalizerCandidate, Surroundings, WrittenOut
 
 #: What a buffer of deviations is called.
 _DEVIATION = re.compile(r"(std|sd|stdev|stddev|sigma|deviation)s?$", re.IGNORECASE)
@@ -23,8 +23,8 @@ _ALIKE = ("add", "clamp", "clamp_min", "maximum", "reciprocal", "mul")
 _CONSTANTS = ("buffer", "constant", "parameter")
 
 
-def _written_out(place: Place) -> Written | None:
-    node, around = place.node, place.around
+def _written_out(candidate: NormalizerCandidate) -> WrittenOut | None:
+    node, around = candidate.node, candidate.around
     if name_of(node) not in ("div", "mul") or len(node.args) < 2 or not all(isinstance(a, Ref) for a in node.args[:2]):
         return None
     difference = around.recogniser.through(node.args[0], repeating=False)
@@ -32,16 +32,25 @@ def _written_out(place: Place) -> Written | None:
         return None
     moving, subtracted = (around.graph[a.name] for a in difference.args[:2])
     mean, factor = _constant(subtracted, around), around.constant(node.args[1].name)
-    if mean is None or place.source(moving.name) is None or not _is_deviation(around.graph[node.args[1].name], around):
+    if (
+        mean is None
+        or candidate.source(moving.name) is None
+        or not _is_deviation(around.graph[node.args[1].name], around)
+    ):
         return None
     if not isinstance(factor, Tensor) or factor.numel() != mean.numel() or not bool((factor > 0).all()):
         return None
     std = factor.detach().double().flatten()
     std = std if name_of(node) == "div" else std.reciprocal()
     found = FixedStatistics(
-        moving.name, std.square(), 0.0, torch.ones_like(std), mean.detach().double().flatten(), axis_of(factor, place)
+        moving.name,
+        std.square(),
+        0.0,
+        torch.ones_like(std),
+        mean.detach().double().flatten(),
+        axis_of(factor, candidate),
     )
-    return fixed_site(place, "standardization", found)
+    return fixed_site(candidate, "standardization", found)
 
 
 def _constant(node: Node, around: Surroundings) -> Tensor | None:
@@ -63,5 +72,6 @@ NORMALIZER = Normalizer(
     kind="standardization",
     formula="(x - mean)/std with mean and deviation in buffers, written out",
     constants=running_constants,
+    estimated=False,
     written_out=_written_out,
 )

@@ -1,4 +1,4 @@
-r"""What a formula does far out: a polynomial plus a remainder with a proved bound, on ``|x| >= R``.
+r"""Asymptotic expansions of formulas: a polynomial plus a remainder with a proved bound, on ``|x| >= R``.
 
 On one side, with ``s = |x|``, a formula is ``P(s) + e(s)`` with ``|e| <= E(s)`` and ``|e'| <= D(s)``. The polynomial
 has exact rational coefficients; ``E`` and ``D`` are sums of terms ``c s^m exp(-k s)``. So ``x s(x)`` is ``s`` plus a
@@ -28,7 +28,7 @@ _MOST = 64
 
 
 class UnknownTailError(ValueError):
-    """Nothing is known far out: the function grows too fast, or the start is too near."""
+    """There is no asymptotic expansion: the function grows too fast, or the start is too close to zero."""
 
 
 def joined(*sums: Terms) -> Terms:
@@ -157,7 +157,7 @@ def _above(p: Fraction) -> float:
 
 
 def expand(formula: Formula, side: int, start: float) -> Tail:
-    """Return what a formula does on ``x >= start`` (side 1) or ``x <= -start`` (side -1).
+    """Return the asymptotic expansion of a formula on ``x >= start`` (side 1) or ``x <= -start`` (side -1).
 
     Raises:
         UnknownTailError: if nothing is known from there on.

@@ -1,7 +1,7 @@
 """Entrywise parts of a graph that read one tensor: functions of one real variable.
 
-``x * sigmoid(1.702 * x)`` is a product of two tensors that both depend on the input; a product rule has no bound of it
-without a range. As a function of ``x`` alone it has one, the largest slope.
+``x * sigmoid(1.702 * x)`` is a product of two tensors that both depend on the input; the product rule bounds it only on
+a bounded range. As a function of ``x`` alone it has a bound on all inputs, the largest slope.
 """
 
 import math
@@ -33,13 +33,13 @@ from normscope.operators.scalar.formula import (
     where,
 )
 
-#: A choice is written out once for each branch; more of them are not followed.
+#: The most choices in a formula; each is written out once for each branch.
 _MOST_CHOICES = 4
 #: Operations that make masks.
 _MASKS = ("gt", "greater", "lt", "less", "ge", "greater_equal", "le", "less_equal", "logical_not", "bitwise_not")
-#: How many tensors an expression is kept as a function of.
+#: The most tensors of which an expression is kept as a function.
 _MOST_FORMS = 6
-#: Operations whose own rules know nothing of what their operands have in common.
+#: Operations whose own rules treat their operands as independent.
 _JOINS = ("mul", "multiply", "div", "divide", "true_divide", "where", "masked_fill", "maximum", "minimum", "addcmul",
           "addcdiv")  # fmt: skip
 
@@ -79,13 +79,13 @@ Form = tuple[Expr, Formula]
 
 
 class Forms:
-    """The expressions of a walk that are entrywise functions of other ones, by their ids, the earliest ones first."""
+    """Keeps track of expressions that are entrywise functions of earlier ones, earliest first."""
 
     def __init__(self) -> None:
         self._known: dict[int, list[Form]] = {}
 
     def refined(self, call: Call, result: Any) -> Any:
-        """Note what an operation computes entrywise from one tensor; return a better rule for it where there is one."""
+        """Record the entrywise functions an operation computes; return a tighter rule for it if there is one."""
         if not isinstance(result, Expr) or result.id in self._known:
             return result
         found = self._forms(call)
@@ -99,13 +99,13 @@ class Forms:
         return result
 
     def _of(self, expr: Expr) -> dict[int, Form]:
-        """Return what an expression is a function of: earlier ones, and itself where what follows may begin anew."""
+        """Return the expressions that one is an entrywise function of, itself included where one may start."""
         known = self._known.get(expr.id, [])
         anew = [(expr, X)] if not known or isinstance(expr.atom, Entrywise) else []
         return {base.id: (base, formula) for base, formula in (*known, *anew)}
 
     def _forms(self, call: Call) -> list[Form]:
-        """Return each tensor that is all an operation reads, through entrywise operations, and its function of it."""
+        """Return each tensor of which alone the operation is an entrywise function, with the formula."""
         build = _BUILDERS.get(call.name) if call.node.op.startswith("aten.") else None
         names = call.tainted()
         operands = [call[name] for name in names]
@@ -137,7 +137,7 @@ def _built(build: Builder, call: Call, forms: dict[str, Formula]) -> Formula | N
 
 
 def _helps(call: Call, result: Expr, base: Expr, formula: Formula) -> bool:
-    """Return whether the whole function says more than the operation's own rule."""
+    """Return whether the formula gives a tighter bound than the rule of the operation."""
     if result.atom is None or not continuous(formula):
         return False
     operands = [call[name] for name in call.tainted()]

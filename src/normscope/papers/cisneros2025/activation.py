@@ -1,4 +1,4 @@
-"""Is a smooth activation needed? Hessians against depth and training curves with smooth and with kinked ones."""
+"""Is a smooth activation needed? Hessians against depth, and training curves, for smooth and piecewise-linear ones."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -10,7 +10,7 @@ from torch.func import functional_call
 
 from normscope.geometry.flow import Point, gradient_of, packed
 from normscope.papers.cisneros2025.training import descend, probe, unit_data
-from normscope.papers.study import Evidence, Findings, Line, Panel, Progress, by_seed
+from normscope.papers.study import Evidence, Findings, Progress, StudyChart, StudyLine, measure_by_seed
 from normscope.weight_normalization.measure import prediction_hessian_norm
 from normscope.weight_normalization.network import WeightNormNetwork
 
@@ -53,7 +53,7 @@ def run(setting: _Setting, seed: int, data_root: Path | None, progress: Progress
             return {"hessian": prediction_hessian_norm(net, x[0]), "movement": _gradient_movement(net, x[0], k)}
 
         progress(name)
-        found = by_seed(seeds, setting.depths, at_depth)
+        found = measure_by_seed(seeds, setting.depths, at_depth)
         hessians[name], jumps[name] = found["hessian"], found["movement"]
         losses[name] = np.array([_training(x, y, name, setting, k) for k in seeds])
     panels = (
@@ -65,7 +65,7 @@ def run(setting: _Setting, seed: int, data_root: Path | None, progress: Progress
 
 
 def _gradient_movement(net: WeightNormNetwork, x: torch.Tensor, seed: int) -> float:
-    """Return the largest ``||grad f(w + d) - grad f(w)||/||d||`` over random short ways, which kinks make large."""
+    """Return the largest ``||grad f(w + d) - grad f(w)||/||d||`` over random short steps; kinks make it large."""
     point, draw = dict(net.named_parameters()), torch.Generator().manual_seed(seed)
 
     def slope(at: Point) -> torch.Tensor:
@@ -101,10 +101,10 @@ def _chart(
     *,
     x_label: str = "hidden layers",
     log: bool = True,
-) -> Panel:
+) -> StudyChart:
     """Return a chart with one line for each activation."""
-    lines = tuple(Line.over_seeds(name, x, table) for name, table in rows.items())
-    return Panel(title, x_label, y_label, lines, log_x=log, log_y=log)
+    lines = tuple(StudyLine.over_seeds(name, x, table) for name, table in rows.items())
+    return StudyChart(title, x_label, y_label, lines, log_x=log, log_y=log)
 
 
 def _evidence(hessians: dict[str, np.ndarray], losses: dict[str, np.ndarray]) -> tuple[Evidence, ...]:

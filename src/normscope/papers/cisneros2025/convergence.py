@@ -1,4 +1,4 @@
-"""What decides how fast it converges? The paper's setting, the least weight norm, and certificates for every step."""
+"""Which quantities govern the rate of convergence? The setting of the paper, weight norms, and certified steps."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -7,7 +7,7 @@ import numpy as np
 import torch
 
 from normscope.papers.cisneros2025.training import descend, probe, unit_data
-from normscope.papers.study import Evidence, Findings, Line, Panel, Progress, stacked
+from normscope.papers.study import Evidence, Findings, Progress, StudyChart, StudyLine, stack_tables
 from normscope.weight_normalization.measure import square_loss
 from normscope.weight_normalization.moment import certify_step
 from normscope.weight_normalization.network import WeightNormNetwork, uniform_
@@ -41,8 +41,8 @@ SETTINGS = {
 
 
 def run(setting: _Setting, seed: int, data_root: Path | None, progress: Progress) -> Findings:
-    """Train as the paper does from weight vectors of several lengths, then by steps that are certified."""
-    panels: list[Panel] = []
+    """Train as in the paper from weight vectors of several lengths, then with certified steps."""
+    panels: list[StudyChart] = []
     evidence: list[Evidence] = []
     for name in setting.data:
         x, y = unit_data(name, data_root, "train", setting.examples)
@@ -83,15 +83,15 @@ def _runs(
 
         descend(net, x, y, steps=setting.steps, rate=setting.rate, batch=setting.batch, seed=seed + k, after_step=note)
         runs.append(points)
-    return stacked(runs)
+    return stack_tables(runs)
 
 
-def _panels(name: str, runs: dict[float, dict[str, np.ndarray]], every: int) -> list[Panel]:
+def _panels(name: str, runs: dict[float, dict[str, np.ndarray]], every: int) -> list[StudyChart]:
     """Return the charts of loss, ratio and least norm over time."""
     parts = (("loss", "square loss"), ("ratio", "|grad L|^2 / L"), ("least", "least norm of a weight vector"))
     return [
-        Panel(f"{name}: {words}", "update", words, tuple(
-            Line.over_seeds(f"weight vectors x {factor:g}", range(0, every * run[key].shape[1], every), run[key])
+        StudyChart(f"{name}: {words}", "update", words, tuple(
+            StudyLine.over_seeds(f"weight vectors x {factor:g}", range(0, every * run[key].shape[1], every), run[key])
             for factor, run in runs.items()), log_y=key != "loss")
         for key, words in parts
     ]  # fmt: skip
@@ -120,7 +120,7 @@ def _evidence(name: str, runs: dict[float, dict[str, np.ndarray]]) -> list[Evide
 def _certified(
     x: torch.Tensor, y: torch.Tensor, setting: _Setting, seed: int, progress: Progress
 ) -> dict[str, np.ndarray]:
-    """Return what was proved and what came, for every seed and step of descent with the largest certified step."""
+    """Return the proved and the actual decrease for every seed and step, with the largest certified step size."""
     x, y = x[: setting.certified_examples], y[: setting.certified_examples]
     runs = []
     for k in range(setting.seeds):
@@ -135,15 +135,15 @@ def _certified(
             proved, real = 1.0 - now.certificate.contraction, 1.0 - after / now.loss
             points.append({"proved": proved, "real": real, "alpha": now.strong_convexity})
         runs.append(points)
-    return stacked(runs)
+    return stack_tables(runs)
 
 
-def _certificate_panel(name: str, found: dict[str, np.ndarray]) -> Panel:
+def _certificate_panel(name: str, found: dict[str, np.ndarray]) -> StudyChart:
     """Return the chart of proved and real decrease."""
     steps = list(range(1, found["real"].shape[1] + 1))
-    lines = tuple(Line.over_seeds(key, steps, found[key], dashed=key == "proved") for key in ("real", "proved"))
+    lines = tuple(StudyLine.over_seeds(key, steps, found[key], dashed=key == "proved") for key in ("real", "proved"))
     title = f"{name}: decrease of the loss in one certified step"
-    return Panel(title, "update", "relative decrease", lines, log_y=True)
+    return StudyChart(title, "update", "relative decrease", lines, log_y=True)
 
 
 def _certified_evidence(name: str, found: dict[str, np.ndarray]) -> list[Evidence]:

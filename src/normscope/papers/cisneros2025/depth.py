@@ -7,7 +7,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from normscope.papers.study import Evidence, Findings, Line, Panel, Progress, by_seed, line
+from normscope.papers.study import Evidence, Findings, Progress, StudyChart, StudyLine, fit_line, measure_by_seed
 from normscope.weight_normalization.chain import read_chain
 from normscope.weight_normalization.measure import activation_norms, prediction_hessian_norm
 from normscope.weight_normalization.network import WeightNormNetwork
@@ -42,20 +42,20 @@ def run(setting: _Setting, seed: int, data_root: Path | None, progress: Progress
         points = torch.randn(setting.points, setting.inputs, generator=draw, dtype=torch.float64)
         return _one(depth, setting.width, points / points.norm(dim=1, keepdim=True), seed + k)
 
-    found = by_seed(range(setting.seeds), depths, measured)
+    found = measure_by_seed(range(setting.seeds), depths, measured)
     found["printed"] = found["closed"][:, :1] * np.asarray(depths) ** 3 / depths[0] ** 3
     lines = (
-        Line.over_seeds("measured, WeightNorm", depths, found["normalized"]),
-        Line.over_seeds("measured, plain weights", depths, found["plain"]),
-        Line.over_seeds("bound, measured activations", depths, found["measured activations"], dashed=True),
-        Line.over_seeds("bound, layer by layer", depths, found["layered"], dashed=True),
-        Line.over_seeds("bound, one formula (L^2/m)", depths, found["closed"], dashed=True),
-        Line.over_seeds("growth printed in the paper (L^3)", depths, found["printed"], dashed=True),
+        StudyLine.over_seeds("measured, WeightNorm", depths, found["normalized"]),
+        StudyLine.over_seeds("measured, plain weights", depths, found["plain"]),
+        StudyLine.over_seeds("bound, measured activations", depths, found["measured activations"], dashed=True),
+        StudyLine.over_seeds("bound, layer by layer", depths, found["layered"], dashed=True),
+        StudyLine.over_seeds("bound, one formula (L^2/m)", depths, found["closed"], dashed=True),
+        StudyLine.over_seeds("growth printed in the paper (L^3)", depths, found["printed"], dashed=True),
     )
-    signal = (Line.over_seeds("WeightNorm", depths, found["activations"]),)
+    signal = (StudyLine.over_seeds("WeightNorm", depths, found["activations"]),)
     panels = (
-        Panel("Hessian of the predictor", "hidden layers", "largest |eigenvalue|", lines, log_x=True, log_y=True),
-        Panel("Signal", "hidden layers", "norm of the last activation", signal, log_x=True, log_y=True),
+        StudyChart("Hessian of the predictor", "hidden layers", "largest |eigenvalue|", lines, log_x=True, log_y=True),
+        StudyChart("Signal", "hidden layers", "norm of the last activation", signal, log_x=True, log_y=True),
     )
     return {}, panels, _evidence(np.asarray(depths, dtype=float), found)
 
@@ -85,7 +85,7 @@ def _one(depth: int, width: int, points: Tensor, seed: int) -> dict[str, float]:
 def _evidence(depths: np.ndarray, found: dict[str, np.ndarray]) -> tuple[Evidence, ...]:
     """Judge the claims about depth."""
     normalized, closed, layered = found["normalized"], found["closed"], found["layered"]
-    growth = line(np.log(depths), np.log(np.median(closed, axis=0)))[0]
+    growth = fit_line(np.log(depths), np.log(np.median(closed, axis=0)))[0]
     last, plain, output = (np.median(found[name], axis=0) for name in ("normalized", "plain", "activations"))
     return (
         Evidence("weight normalization removes the exponential growth of the Hessian with depth", "WeightNorm",

@@ -1,4 +1,4 @@
-"""The paper's way of training: square loss on one-hot targets, mini-batch gradient descent, uniform initialization."""
+"""Training as in the paper: square loss on one-hot targets, mini-batch gradient descent, uniform initialization."""
 
 import math
 from collections.abc import Callable
@@ -51,7 +51,7 @@ def descend(
 
 
 def probe(model: nn.Module, x: Tensor, y: Tensor) -> tuple[float, float]:
-    """Return the loss and the norm of its gradient over all these data."""
+    """Return the loss and the norm of its gradient on a data set."""
     loss = square_loss(model(x), y)
     slopes = torch.autograd.grad(loss, list(model.parameters()))
     return loss.item(), math.sqrt(sum(g.square().sum().item() for g in slopes))

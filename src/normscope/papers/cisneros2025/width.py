@@ -7,7 +7,7 @@ import numpy as np
 import torch
 
 from normscope.papers.cisneros2025.training import unit_data
-from normscope.papers.study import Evidence, Findings, Line, Panel, Progress, by_seed, line
+from normscope.papers.study import Evidence, Findings, Progress, StudyChart, StudyLine, fit_line, measure_by_seed
 from normscope.weight_normalization.guarantees import gap_guarantee
 from normscope.weight_normalization.measure import square_loss
 from normscope.weight_normalization.network import WeightNormNetwork
@@ -53,14 +53,17 @@ def run(setting: _Setting, seed: int, data_root: Path | None, progress: Progress
             train, test = (float(square_loss(net(a.float()), b.float())) for a, b in ((x, y), other))
         return {"train": train, "test": test, "gap": test - train, "bound": gap_guarantee(net, x, y).bound.value}
 
-    found = by_seed(range(setting.seeds), setting.widths, measured)
+    found = measure_by_seed(range(setting.seeds), setting.widths, measured)
     widths = setting.widths
+    loss = [StudyLine.over_seeds(label, widths, found[key]) for label, key in (("training", "train"), ("test", "test"))]
+    gap = [
+        StudyLine.over_seeds("measured", widths, found["gap"]),
+        StudyLine.over_seeds("bound, probability 0.95", widths, found["bound"], dashed=True),
+    ]
     panels = (
-        Panel("Loss", "width", "square loss", (Line.over_seeds("training", widths, found["train"]),
-              Line.over_seeds("test", widths, found["test"])), log_x=True),
-        Panel("Test minus training loss", "width", "square loss", (Line.over_seeds("measured", widths, found["gap"]),
-              Line.over_seeds("bound, probability 0.95", widths, found["bound"], dashed=True)), log_x=True, log_y=True),
-    )  # fmt: skip
+        StudyChart("Loss", "width", "square loss", tuple(loss), log_x=True),
+        StudyChart("Test minus training loss", "width", "square loss", tuple(gap), log_x=True, log_y=True),
+    )
     return {}, panels, _evidence(np.asarray(widths, dtype=float), found)
 
 
@@ -78,7 +81,7 @@ def _train(net: WeightNormNetwork, x: torch.Tensor, y: torch.Tensor, setting: _S
 def _evidence(widths: np.ndarray, found: dict[str, np.ndarray]) -> tuple[Evidence, ...]:
     """Judge the claims about width."""
     gap, bound = (np.median(found[name], axis=0) for name in ("gap", "bound"))
-    power = line(np.log(widths), np.log(np.maximum(gap, 1e-12)))[0]
+    power = fit_line(np.log(widths), np.log(np.maximum(gap, 1e-12)))[0]
     return (
         Evidence("the generalization gap does not grow with the width", "WeightNorm",
                  {"gap at the least width": gap[0], "at the largest": gap[-1], "power of the width": power},

@@ -13,7 +13,7 @@ from normscope.generalization.held_out import clopper_pearson
 from normscope.generalization.margins import cell_constants, ramp_loss
 from normscope.generalization.partition import grid
 from normscope.generalization.theorem_20 import PartitionBound, partition_bound
-from normscope.papers.study import Evidence, Findings, Line, Panel, Progress, labelled_data
+from normscope.papers.study import Evidence, Findings, Progress, StudyChart, StudyLine, labelled_data
 
 DELTA = 0.05
 #: Boxes along each axis of the feature square, tried with an equal part of delta each.
@@ -81,8 +81,8 @@ def run(setting: _Setting, seed: int, data_root: Path | None, progress: Progress
         _line("guessing", [0.5] * len(GRIDS), dashed=True),
     )
     panels = (
-        Panel("What the bound is made of", "boxes along an axis", "error", parts),
-        Panel("Repaired and printed", "boxes along an axis", "error", forms),
+        StudyChart("What the bound is made of", "boxes along an axis", "error", parts),
+        StudyChart("Repaired and printed", "boxes along an axis", "error", forms),
     )
     facts = {"delta": DELTA, "samples": len(train[1]), "constant": constant_of(net)}
     return facts, panels, _evidence(rows, best, wrong, (len(train[1]), len(test[1])), limit)
@@ -161,8 +161,8 @@ def _margins(net: nn.Sequential, x: Tensor, y: Tensor) -> Tensor:
     return (2.0 * y - 1) * net(x)[:, 0]
 
 
-def _line(label: str, y: list[float], *, dashed: bool = False) -> Line:
-    return Line(label, tuple(map(float, GRIDS)), tuple(y), dashed=dashed)
+def _line(label: str, y: list[float], *, dashed: bool = False) -> StudyLine:
+    return StudyLine(label, tuple(map(float, GRIDS)), tuple(y), dashed=dashed)
 
 
 def _evidence(

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from normscope.analysis.bounds.measures import measures
 from normscope.generalization.ranking import granulated_kendall, information_score, kendall
-from normscope.papers.study import Evidence, Findings, Line, Panel, Progress, labelled_data
+from normscope.papers.study import Evidence, Findings, Progress, StudyChart, StudyLine, labelled_data
 
 TITLE = "Measures against the gap"
 
@@ -131,14 +131,14 @@ def _table(
     return dict(sorted(rows.items(), key=lambda item: math.inf if math.isnan(item[1]["tau"]) else -item[1]["tau"]))
 
 
-def _panel(table: dict[str, dict[str, float]]) -> Panel:
+def _panel(table: dict[str, dict[str, float]]) -> StudyChart:
     """Return the coefficients of all measures, the best first."""
     places = [float(k + 1) for k in range(len(table))]
     lines = tuple(
-        Line(label, tuple(places), tuple(row[key] for row in table.values()), dashed=dashed)
+        StudyLine(label, tuple(places), tuple(row[key] for row in table.values()), dashed=dashed)
         for label, key, dashed in (("over all runs", "tau", False), ("mean over hyper-parameters", "granulated", True))
     )
-    return Panel("Kendall's tau with the gap", "measure, the best first", "tau", lines)
+    return StudyChart("Kendall's tau with the gap", "measure, the best first", "tau", lines)
 
 
 def _evidence(table: dict[str, dict[str, float]], runs: int) -> tuple[Evidence, ...]:

@@ -21,9 +21,9 @@ from normscope.operators.normalizers.batch_norm import batch_norm_running, batch
 from normscope.operators.normalizers.group_norm import group_norm_global
 from normscope.operators.normalizers.layer_norm import layer_norm_global, layer_norm_printed
 from normscope.operators.normalizers.secular_equation import centered_scale_norm
-from normscope.papers.claim import Claims, Outcome, Verdict, bound, close, given, holds, refuted, unsupported, worst
-from normscope.papers.laboratory import certified, chain, layer_norm, layer_norm_at_zero
+from normscope.papers.claim import Claims, Outcome, Verdict, assumes, bound, close, holds, refuted, unsupported, worst
 from normscope.papers.measure import confirm, confirm_bound, gradient, jacobian, jacobian_norm, norm
+from normscope.papers.small_networks import certified, chain, layer_norm, layer_norm_at_zero
 from normscope.papers.tensors import EPS, gaussian, identity, numbers, ones, zeros
 from normscope.papers.than2025.claims.learning import DATASETS, DELTA, fixed_partition, partition_from_data
 from normscope.papers.than2025.complexity import convex_lower, convex_upper, printed_lower_bounds, slides_rates
@@ -301,7 +301,7 @@ def _theorem_1() -> Outcome:
     own_fails = sum(risk > limit for risk, limit in (partition_from_data(s, 1000, 5e-7) for s in range(DATASETS)))
     measured = {"violations, fixed, of 300": fixed_fails, "violations, partition from the data, of 200": own_fails}
     needed = fixed_fails <= DELTA * len(fixed) and own_fails > DELTA * DATASETS
-    return given(needed, measured, "the partition must not depend on the data", Verdict.FALSE)
+    return assumes(needed, measured, "the partition must not depend on the data", Verdict.FALSE)
 
 
 @CLAIMS.add("002-gen", "Exponential benefits: generalization", batch_norm_running, theorem_9)

@@ -14,9 +14,9 @@ from normscope.operators.normalizers.batch_norm import (
     batch_norm_scale,
 )
 from normscope.operators.normalizers.layer_norm import layer_norm_global, layer_norm_on_floor
-from normscope.papers.claim import Claims, Outcome, Verdict, bound, close, given, holds, refuted, unsupported
-from normscope.papers.laboratory import certified, chain, layer_norm_at_zero, normalized
+from normscope.papers.claim import Claims, Outcome, Verdict, assumes, bound, close, holds, refuted, unsupported
 from normscope.papers.measure import confirm, gradient, jacobian_norm
+from normscope.papers.small_networks import certified, chain, layer_norm_at_zero, normalized
 from normscope.papers.tensors import EPS, gaussian, identity, ones
 
 CLAIMS = Claims("than2025summary")
@@ -145,7 +145,7 @@ def _reduced() -> Outcome:
     confirm("five layers at std 3", floor**5, frozen, 1e-5)
     at_zero = layer_norm_at_zero(8, 1)
     measured = {"LayerNorm where std >= 3": floor, "five frozen BatchNorms of std 3": frozen, "LayerNorm at 0": at_zero}
-    return given(frozen < 1 < at_zero, measured, "a statement about inputs of large variance")
+    return assumes(frozen < 1 < at_zero, measured, "a statement about inputs of large variance")
 
 
 @CLAIMS.add("000-loss", "Abstract, consequence 1", batch_norm_batch_at)
@@ -164,7 +164,7 @@ def _smoother() -> Outcome:
     plain = float(gradient(lambda w: ((data @ w.mT - target) ** 2).mean(), 1e-2 * weight).norm())
     measured = {"gradient with BatchNorm at W": sizes[1.0], "gradient with BatchNorm at 0.01 W": sizes[1e-2]}
     measured["gradient without at 0.01 W"] = plain
-    return given(sizes[1e-2] > plain, measured, "near W = 0 the normalized loss is the steeper one")
+    return assumes(sizes[1e-2] > plain, measured, "near W = 0 the normalized loss is the steeper one")
 
 
 @CLAIMS.add("000-gen", "Abstract, consequence 2", batch_norm_running, lemma_5)

@@ -1,4 +1,4 @@
-"""A certificate for a trained network without held-out labels: a small surrogate, and where the two disagree."""
+"""Certify a trained network without held-out labels, by a small surrogate and how often the two disagree."""
 
 import math
 from collections.abc import Callable
@@ -13,7 +13,7 @@ from normscope.analysis.bounds.run import bounds
 from normscope.core.value import Value
 from normscope.generalization.compression import by_surrogate, occam
 from normscope.generalization.held_out import clopper_pearson
-from normscope.papers.study import Evidence, Findings, Line, Panel, Progress, labelled_data
+from normscope.papers.study import Evidence, Findings, Progress, StudyChart, StudyLine, labelled_data
 
 DELTA = 0.05
 #: Bits of each floating number in a code, and levels of a bias on each side of zero.
@@ -42,7 +42,7 @@ SETTINGS = {
 
 
 class QuantizedNetwork(nn.Module):
-    """``relu(W_1 z + b) W_2`` with weights on few levels: rounded forward, as if not rounded backward.
+    """``relu(W_1 z + b) W_2`` with quantized weights and straight-through gradients.
 
     Args:
         components: entries of ``z``.
@@ -65,13 +65,13 @@ class QuantizedNetwork(nn.Module):
         return 3 * hidden @ _rounded(self.second, self.levels)[0].T
 
     def bits(self) -> float:
-        """Return the length of a code of the network, by the counts of its levels."""
+        """Return the length of an entropy code of the network, in bits."""
         parts = ((self.first, self.levels), (self.second, self.levels), (self.bias, BIAS_LEVELS))
         return math.fsum(code_bits(_rounded(t, n)[1], n) + FLOAT_BITS for t, n in parts)
 
 
 def _rounded(weight: Tensor, levels: int) -> tuple[Tensor, Tensor]:
-    """Return a weight on its levels, with the gradient of the weight itself, and the levels as integers."""
+    """Return the quantized weight, with straight-through gradient, and its levels as integers."""
     scale = 2 * weight.detach().abs().mean() + 1e-12
     codes = (weight.detach() / scale * levels).clamp(-levels, levels).round()
     return weight + (codes / levels * scale - weight).detach(), codes.long()
@@ -117,15 +117,17 @@ def run(setting: _Setting, seed: int, data_root: Path | None, progress: Progress
     guess, error, second = 1 - 1 / (int(y.max()) + 1), wrong[1] / len(u), other["bound on the network's error"]
     places = tuple(float(i + 1) for i in range(len(rows)))
     lines = (
-        Line("bound on the surrogate's error", places, tuple(r.bound.value for r in rows)),
-        Line("its training error", places, tuple(r.errors / len(x) for r in rows)),
-        Line("bound on the network's error", places, (whole.value,) * len(rows), dashed=True),
-        Line("the same by a randomized network", places, (second,) * len(rows), dashed=True),
-        Line("the network's test error", places, (error,) * len(rows), dashed=True),
+        StudyLine("bound on the surrogate's error", places, tuple(r.bound.value for r in rows)),
+        StudyLine("its training error", places, tuple(r.errors / len(x) for r in rows)),
+        StudyLine("bound on the network's error", places, (whole.value,) * len(rows), dashed=True),
+        StudyLine("the same by a randomized network", places, (second,) * len(rows), dashed=True),
+        StudyLine("the network's test error", places, (error,) * len(rows), dashed=True),
     )
     panels = (
-        Panel("Surrogates", "candidate", "error", lines),
-        Panel("Length of their codes", "candidate", "bits", (Line("bits", places, tuple(r.bits for r in rows)),)),
+        StudyChart("Surrogates", "candidate", "error", lines),
+        StudyChart(
+            "Length of their codes", "candidate", "bits", (StudyLine("bits", places, tuple(r.bits for r in rows)),)
+        ),
     )
     numbers = {
         "bound on the network's error": whole.value,
@@ -148,7 +150,7 @@ def run(setting: _Setting, seed: int, data_root: Path | None, progress: Progress
 
 @dataclass(frozen=True, eq=False)
 class _Surrogate:
-    """A small network, the length of its code, its training errors, their bound, and what it decides on images."""
+    """A small network: its code length, its training errors, the bound on its error, and its decisions."""
 
     bits: float
     errors: int
@@ -177,7 +179,7 @@ def _surrogate(
 def randomized(
     network: nn.Module, train: tuple[Tensor, Tensor], test: tuple[Tensor, Tensor], seconds: float, seed: int
 ) -> dict[str, float]:
-    """Return what a randomized network trained for its bound says about a network, by unlabelled inputs."""
+    """Bound the error of a network by a randomized network and their disagreement on unlabelled inputs."""
     name = "PAC-Bayes, trained"
     found = bounds(network, train=train, test=test, delta=DELTA, posterior=seconds, only=[name], seed=seed).rows
     own, kl = found[f"{name}, and disagreement"], found[f"{name}, kl"]
@@ -191,7 +193,7 @@ def randomized(
 
 
 def components_of(inputs: Tensor, count: int) -> Callable[[Tensor], Tensor]:
-    """Return the map to the first principal components of some inputs, each of variance one there."""
+    """Return the map to the first principal components of some inputs, scaled to unit variance."""
     mean = inputs.mean(0)
     centred = (inputs - mean).double()
     values, vectors = torch.linalg.eigh(centred.T @ centred / len(inputs))
@@ -200,7 +202,7 @@ def components_of(inputs: Tensor, count: int) -> Callable[[Tensor], Tensor]:
 
 
 def _network(x: Tensor, y: Tensor, setting: _Setting, source: torch.Generator, seed: int) -> nn.Module:
-    """Train the network that is to be certified: one hidden layer with BatchNorm, nothing about it is special."""
+    """Train the network to be certified: one hidden layer with BatchNorm."""
     with torch.random.fork_rng(devices=()):
         torch.manual_seed(seed)
         net = nn.Sequential(
@@ -214,7 +216,7 @@ def _network(x: Tensor, y: Tensor, setting: _Setting, source: torch.Generator, s
 
 
 def _fit(net: nn.Module, x: Tensor, y: Tensor, epochs: int, rate: float, batch: int, source: torch.Generator) -> None:
-    """Train in place with Adam and a rate that falls to zero."""
+    """Train in place with Adam and a cosine learning-rate schedule."""
     optimizer = torch.optim.Adam(net.parameters(), rate)
     steps = epochs * math.ceil(len(x) / batch)
     schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, steps)

@@ -7,7 +7,7 @@ import pytest
 from checked_claims import claim_entry
 from normscope.papers.akbar2025.claims import convergence
 from normscope.papers.akbar2025.claims.convergence import CLAIMS
-from normscope.papers.run import checked
+from normscope.papers.run import check_claim
 
 VERDICTS = {
     "003-7a": "needs an assumption", "003-7b": "false", "003-7c": "unsupported", "003-7s": "false",
@@ -40,4 +40,4 @@ def test_the_logistic_norm_grows_like_the_logarithm() -> None:
 def test_a_verdict_follows_the_code(monkeypatch: pytest.MonkeyPatch) -> None:
     """Without normalization the formula would belong to another network."""
     monkeypatch.setattr(convergence, "normalized", lambda kind, z, *a: z)
-    assert checked(CLAIMS["003-7c"]).verdict == "not checkable"
+    assert check_claim(CLAIMS["003-7c"]).verdict == "not checkable"

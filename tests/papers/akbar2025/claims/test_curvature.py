@@ -9,7 +9,7 @@ import pytest
 from checked_claims import claim_entry
 from normscope.papers.akbar2025.claims import curvature
 from normscope.papers.akbar2025.claims.curvature import CLAIMS
-from normscope.papers.run import checked
+from normscope.papers.run import check_claim
 
 VERDICTS = {
     "003-H0": "false", "003-Hmix": "false", "003-2D": "needs an assumption", "003-61": "false", "003-61f": "false",
@@ -56,6 +56,6 @@ def test_a_negative_eigenvalue_is_forced() -> None:
 
 def test_a_verdict_follows_the_code(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(curvature, "smallest_eigenvalue_bound", lambda *a: -100.0)
-    assert checked(CLAIMS["003-H0"]).error.startswith("CorrectionError")
+    assert check_claim(CLAIMS["003-H0"]).error.startswith("CorrectionError")
     monkeypatch.setattr(curvature, "flat_directions", lambda *a, **k: 4)
-    assert checked(CLAIMS["003-xl"]).verdict == "holds"
+    assert check_claim(CLAIMS["003-xl"]).verdict == "holds"

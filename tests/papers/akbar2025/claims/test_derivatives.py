@@ -7,7 +7,7 @@ import pytest
 from checked_claims import claim_entry
 from normscope.papers.akbar2025.claims import derivatives
 from normscope.papers.akbar2025.claims.derivatives import CLAIMS
-from normscope.papers.run import checked
+from normscope.papers.run import check_claim
 
 VERDICTS = {
     "003-BN1": "false", "003-sgn": "holds", "003-bias": "holds", "003-Eq1": "false", "003-Eq1s": "holds",
@@ -49,12 +49,12 @@ def test_a_wrong_correction_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None
     """If BatchNorm ignored eps, or its gradient were another, what we state instead would be wrong."""
     batch_norm = derivatives.F.batch_norm
     monkeypatch.setattr(derivatives.F, "batch_norm", lambda *a, eps, **k: batch_norm(*a, eps=1e-12, **k))
-    assert checked(CLAIMS["003-BN1"]).error.startswith("CorrectionError")
+    assert check_claim(CLAIMS["003-BN1"]).error.startswith("CorrectionError")
     monkeypatch.setattr(derivatives, "batch_norm_backward", lambda delta, z, gamma, eps: delta)
-    assert checked(CLAIMS["003-Eq1"]).error.startswith("CorrectionError")
+    assert check_claim(CLAIMS["003-Eq1"]).error.startswith("CorrectionError")
 
 
 def test_a_verdict_follows_the_code(monkeypatch: pytest.MonkeyPatch) -> None:
     """If the values summed to something over the batch, their gradient would."""
     monkeypatch.setattr(derivatives, "standardized", lambda z, eps: (z**2, z))
-    assert checked(CLAIMS["003-Eq1s"]).verdict == "false"
+    assert check_claim(CLAIMS["003-Eq1s"]).verdict == "false"

@@ -9,7 +9,7 @@ import pytest
 from checked_claims import claim_entry
 from normscope.papers.akbar2025.claims import dynamics
 from normscope.papers.akbar2025.claims.dynamics import CLAIMS
-from normscope.papers.run import checked
+from normscope.papers.run import check_claim
 
 VERDICTS = {
     "003-L51": "holds", "003-L51d": "false", "003-L51n": "false", "003-L51L": "false", "003-L51W": "holds",
@@ -54,9 +54,9 @@ def test_a_verdict_follows_the_code(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(
         dynamics, "gradient_flow", lambda *a, **k: {name: 2 * value for name, value in flow(*a, **k).items()}
     )
-    assert checked(CLAIMS["003-L51"]).verdict == "false"
+    assert check_claim(CLAIMS["003-L51"]).verdict == "false"
     monkeypatch.setattr(dynamics, "square_after_step", lambda square, *rest: square)
-    assert checked(CLAIMS["003-L51d"]).error.startswith("CorrectionError")
+    assert check_claim(CLAIMS["003-L51d"]).error.startswith("CorrectionError")
 
 
 def test_gradients_explode_behind_batch_norm_by_about_a_fifth_per_layer() -> None:
@@ -74,4 +74,4 @@ def test_the_saddle_has_no_gradient_on_any_batch() -> None:
 
 def test_a_wrong_law_of_momentum_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(dynamics, "growth_after_heavy_ball", lambda growth, last, move, mu: move)
-    assert checked(CLAIMS["003-95m"]).error.startswith("CorrectionError")
+    assert check_claim(CLAIMS["003-95m"]).error.startswith("CorrectionError")

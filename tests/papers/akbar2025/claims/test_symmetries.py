@@ -8,7 +8,7 @@ import torch
 from checked_claims import claim_entry
 from normscope.papers.akbar2025.claims import symmetries
 from normscope.papers.akbar2025.claims.symmetries import CLAIMS, flat_directions
-from normscope.papers.run import checked
+from normscope.papers.run import check_claim
 
 VERDICTS = {
     "003-P4.1a": "false", "003-P4.1b": "needs an assumption", "003-C411": "holds", "003-met": "holds",
@@ -49,16 +49,16 @@ def test_eps_and_stale_statistics_break_the_invariance() -> None:
 def test_without_normalization_the_weight_norm_claim_is_not_what_we_correct(monkeypatch: pytest.MonkeyPatch) -> None:
     """If w were g v, the printed symmetry would be one, and our correction would fail."""
     monkeypatch.setattr(symmetries, "weight_norm_effective", lambda v, g: g[:, None] * v)
-    assert checked(CLAIMS["003-P4.3"]).error.startswith("CorrectionError")
+    assert check_claim(CLAIMS["003-P4.3"]).error.startswith("CorrectionError")
 
 
 def test_a_verdict_follows_the_code(monkeypatch: pytest.MonkeyPatch) -> None:
     """A LayerNorm that did not centre would make the common row no symmetry."""
     original = symmetries.change
     monkeypatch.setattr(symmetries, "change", lambda a, b, kind, **k: original(a, b, kind.replace("layer", "rms"), **k))
-    assert checked(CLAIMS["003-LNs"]).verdict == "error"
+    assert check_claim(CLAIMS["003-LNs"]).verdict == "error"
     monkeypatch.setattr(symmetries, "change", lambda *a, **k: 0.0)
-    assert checked(CLAIMS["003-P4.1a"]).verdict == "holds"
+    assert check_claim(CLAIMS["003-P4.1a"]).verdict == "holds"
 
 
 def test_the_nullities_of_four_neurons_with_three_inputs() -> None:
@@ -75,5 +75,5 @@ def test_the_nullities_do_not_depend_on_the_weights(seed: int) -> None:
 def test_verdicts_on_degrees_follow_the_code(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(symmetries, "flat_directions", lambda *a, **k: 2)
     monkeypatch.setattr(symmetries, "symmetry_dimension", lambda *a, **k: 2)
-    assert checked(CLAIMS["003-T1L"]).verdict == "holds"
-    assert checked(CLAIMS["003-T1B"]).verdict == "false"
+    assert check_claim(CLAIMS["003-T1L"]).verdict == "holds"
+    assert check_claim(CLAIMS["003-T1B"]).verdict == "false"

@@ -17,7 +17,7 @@ def test_ten_seeds_give_a_verdict_for_each_claim() -> None:
     assert study.settings["seeds"] >= 10
     assert {found.agrees for found in study.evidence} >= {True, None}
     json.dumps(study.to_dict(), allow_nan=False)
-    numbers = [x for panel in study.panels for line in panel.lines for x in line.y]
+    numbers = [x for panel in study.charts for line in panel.lines for x in line.y]
     assert all(math.isfinite(x) for x in numbers)
     zeros = next(found for found in study.evidence if "zeros" in found.claim)
     assert zeros.measured["scale groups"] == 30

@@ -10,7 +10,7 @@ import pytest
 from checked_claims import claim_entry
 from normscope.papers.cisneros2025.claims import derived
 from normscope.papers.cisneros2025.claims.derived import CLAIMS
-from normscope.papers.run import checked
+from normscope.papers.run import check_claim
 
 VERDICTS = {
     "004-L3": "loose", "004-W": "holds", "004-vanish": "false", "004-step": "holds", "004-gap": "needs an assumption",
@@ -33,7 +33,7 @@ def test_every_claim_is_listed() -> None:
 
 def test_a_bound_that_is_too_small_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(derived, "hessian_bound_closed", lambda *sizes: 1e-6)
-    assert "we state at most" in checked(CLAIMS["004-L3"]).error
+    assert "we state at most" in check_claim(CLAIMS["004-L3"]).error
 
 
 def test_a_contraction_that_does_not_happen_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -44,4 +44,4 @@ def test_a_contraction_that_does_not_happen_is_an_error(monkeypatch: pytest.Monk
         return dataclasses.replace(found, certificate=dataclasses.replace(found.certificate, contraction=0.1))
 
     monkeypatch.setattr(derived, "certify_step", certify)
-    assert "we state at most" in checked(CLAIMS["004-lim3"]).error
+    assert "we state at most" in check_claim(CLAIMS["004-lim3"]).error

@@ -8,7 +8,7 @@ import torch
 from checked_claims import claim_entry
 from normscope.papers.cisneros2025.claims import mechanisms as cisneros2025
 from normscope.papers.cisneros2025.claims.mechanisms import CLAIMS, network, unit_rows
-from normscope.papers.run import checked
+from normscope.papers.run import check_claim
 
 VERDICTS = {
     "004-def": "holds", "004-M1": "needs an assumption", "004-M1'": "false", "004-H": "holds",
@@ -52,7 +52,7 @@ def test_the_network_is_that_of_torch() -> None:
 
 def test_a_verdict_follows_the_code(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(cisneros2025, "square_after_step", lambda square, *rest: square)
-    assert checked(CLAIMS["004-Q1"]).error.startswith("CorrectionError")
+    assert check_claim(CLAIMS["004-Q1"]).error.startswith("CorrectionError")
     monkeypatch.setattr(cisneros2025, "unit_rows", lambda v: v)
-    assert checked(CLAIMS["004-M3"]).verdict == "false"
-    assert checked(CLAIMS["004-def"]).verdict == "false"
+    assert check_claim(CLAIMS["004-M3"]).verdict == "false"
+    assert check_claim(CLAIMS["004-def"]).verdict == "false"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from normscope.papers.claim import Verdict
-from normscope.papers.run import checked
+from normscope.papers.run import check_claim
 from normscope.papers.than2025.claims import learning
 from normscope.papers.than2025.claims.learning import CLAIMS, fixed_partition, partition_from_data, refuses_data
 
@@ -62,7 +62,7 @@ def test_our_bound_refuses_a_partition_from_the_data() -> None:
 
 def test_a_bound_that_does_not_refuse_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(learning, "refuses_data", lambda samples: False)
-    assert "took a partition built from its own data" in checked(CLAIMS["001-T20"]).error
+    assert "took a partition built from its own data" in check_claim(CLAIMS["001-T20"]).error
 
 
 @pytest.mark.parametrize(("id", "verdict"), [("001-T5", Verdict.NOT_CHECKABLE), ("001-WN", Verdict.NOT_CHECKABLE)])

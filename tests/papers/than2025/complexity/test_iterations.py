@@ -23,7 +23,7 @@ from normscope.papers.than2025.complexity import (
     of_weights,
     seen_as_chain,
 )
-from normscope.papers.than2025.complexity.iterations import QUICK, Layer, complexity
+from normscope.papers.than2025.complexity.iterations import QUICK, ChainLayer, complexity
 from normscope.papers.than2025.extremal import theorem_13
 
 
@@ -107,7 +107,7 @@ def _certified(x: float) -> Value:
 def test_constants_are_attained_by_extremal_networks() -> None:
     """Without normalizers ``L_i`` is that of Theorem 13 times the signal; the first layer is reached by the input."""
     widths, scales = [3, 4, 2, 5], [2.0, 3.0, 0.5]
-    layers = [Layer(str(i), _certified(a)) for i, a in enumerate(scales)]
+    layers = [ChainLayer(str(i), _certified(a)) for i, a in enumerate(scales)]
     rows = layer_complexities(layers, ONE, Setting(signal=1.0))
     assert rows[0].without.lipschitz.value == pytest.approx(theorem_13(widths, scales, 1).constant.value, rel=1e-12)
     assert [r.without.lipschitz.value for r in rows] == pytest.approx([1.5, 0.5, 1.0])
@@ -118,7 +118,7 @@ def test_constants_are_attained_by_extremal_networks() -> None:
 def test_normalizers_multiply_from_their_layer_on() -> None:
     """``K - i + 1`` factors; a folded norm takes the place of its product."""
     half = _certified(0.5)
-    layers = [Layer(str(i), _certified(2.0), half, half, _certified(0.9) if i == 2 else None) for i in range(3)]
+    layers = [ChainLayer(str(i), _certified(2.0), half, half, _certified(0.9) if i == 2 else None) for i in range(3)]
     rows = layer_complexities(layers, ONE, Setting(alpha=0.1))
     found = [r.normalized.lipschitz.value for r in rows if r.normalized]
     assert found == pytest.approx([0.5 * 1.0 * 0.9, 0.5 * 0.9, 0.5])
@@ -130,7 +130,7 @@ def test_normalizers_multiply_from_their_layer_on() -> None:
 def test_counts_follow_from_the_constant() -> None:
     """Goldstein and convex counts of the same ``L``."""
     setting = Setting(alpha=0.5, delta=0.25, gap=2.0, radius=3.0, signal=7.0)
-    (row,) = layer_complexities([Layer("a", _certified(4.0))], _certified(2.0), setting)
+    (row,) = layer_complexities([ChainLayer("a", _certified(4.0))], _certified(2.0), setting)
     assert row.without.lipschitz.value == pytest.approx(14.0)
     assert row.without.goldstein.value == pytest.approx(14.0**2 * 2 / (0.25 * 0.125))
     assert row.without.convex.value == pytest.approx((14.0 * 3 / 0.5) ** 2)

@@ -14,7 +14,7 @@ from normscope.papers.than2025.extremal.constructions import (
     BUILT,
     CONSTRUCTIONS,
     SAMPLED,
-    Settings,
+    ConstructionSettings,
     sampled,
     scaled_output,
 )
@@ -35,7 +35,7 @@ def _scaled(width: int, scales: list[float]) -> nn.Sequential:
 def test_theorem_6_shows_what_is_passed_back() -> None:
     """The norm of the Jacobian from the total input of every layer on, by automatic differentiation."""
     depth, a = 5, 3.0
-    shown = CONSTRUCTIONS["theorem-6"](Settings((4,) * (depth + 1), a))
+    shown = CONSTRUCTIONS["theorem-6"](ConstructionSettings((4,) * (depth + 1), a))
     assert shown.values["constant, a = 3"].value == pytest.approx(a**depth, rel=1e-12)
     assert shown.values["attained when run, a = 0.333333"].value == pytest.approx(a**-depth, rel=1e-12)
     for name, scale in (("a = 3", a), ("a = 0.333333", 1 / a)):
@@ -51,7 +51,7 @@ def test_theorem_6_shows_what_is_passed_back() -> None:
 
 def test_theorem_13_shows_the_constant_in_a_weight() -> None:
     """The scales after the layer times the norm of what reaches it; layers that nothing reaches have none."""
-    settings = Settings((2, 2, 2), 3.0, layer=2, point=(0.6, 0.8))
+    settings = ConstructionSettings((2, 2, 2), 3.0, layer=2, point=(0.6, 0.8))
     shown = CONSTRUCTIONS["theorem-13"](settings)
     # ||h_1|| = a ||x|| reaches the last layer; after the first there is one scale, and ||x|| = 1 reaches it.
     assert shown.values["constant in the weight"].value == pytest.approx(3.0, rel=1e-9)
@@ -59,14 +59,14 @@ def test_theorem_13_shows_the_constant_in_a_weight() -> None:
     assert [x for x, _ in shown.series["constant"]] == [1.0, 2.0]
     for _, log10 in shown.series["constant"]:
         assert 10**log10 == pytest.approx(3.0, rel=1e-9)
-    negative = CONSTRUCTIONS["theorem-13"](Settings((2, 2, 2), 3.0, point=(-0.6, -0.8)))
+    negative = CONSTRUCTIONS["theorem-13"](ConstructionSettings((2, 2, 2), 3.0, point=(-0.6, -0.8)))
     assert [x for x, _ in negative.series["constant"]] == [1.0]
 
 
 def test_theorem_15_shows_gradients_of_a_training_loss() -> None:
     """Automatic differentiation of the mean logistic loss of the same network on the same data."""
     width, depth, layer = 3, 4, 2
-    shown = CONSTRUCTIONS["theorem-15"](Settings((width,) * (depth + 1), 2.0, layer))
+    shown = CONSTRUCTIONS["theorem-15"](ConstructionSettings((width,) * (depth + 1), 2.0, layer))
     inputs = torch.rand(8, width, generator=torch.Generator().manual_seed(0), dtype=torch.float64) + 0.5
     for name, a in (("a = 2", 2.0), ("a = 0.5", 0.5)):
         for at, log10 in shown.series[f"gradient, {name}"]:
@@ -82,7 +82,7 @@ def test_theorem_15_shows_gradients_of_a_training_loss() -> None:
 def test_layer_norms_multiply_the_constant() -> None:
     """A Jacobian near the bad point of one layer lies between the two numbers, which drift apart with depth."""
     eps = 1e-2
-    shown = CONSTRUCTIONS["layernorm"](Settings((6, 6, 6), eps=eps))
+    shown = CONSTRUCTIONS["layernorm"](ConstructionSettings((6, 6, 6), eps=eps))
     below, above = shown.series["at least"], shown.series["at most"]
     assert [x for x, _ in below] == [1.0, 2.0]
     assert above[0][1] == pytest.approx(1.0, abs=1e-9)  # 1/sqrt(eps)
@@ -108,14 +108,14 @@ def test_layers_are_sampled_from_end_to_end(depth: int) -> None:
 @pytest.mark.parametrize(
     ("name", "settings", "said"),
     [
-        ("theorem-6", Settings((2, 2), 0.0), "Expected a scale"),
-        ("theorem-15", Settings((2, 2), math.inf), "Expected a scale"),
-        ("theorem-15", Settings((2, 2, 2), 2.0, 3), "a layer from 1 to 2"),
-        ("theorem-13", Settings((2, 2, 2), 2.0, 3), "a layer from 1 to 2"),
-        ("layernorm", Settings((2, 3)), "the same width"),
+        ("theorem-6", ConstructionSettings((2, 2), 0.0), "Expected a scale"),
+        ("theorem-15", ConstructionSettings((2, 2), math.inf), "Expected a scale"),
+        ("theorem-15", ConstructionSettings((2, 2, 2), 2.0, 3), "a layer from 1 to 2"),
+        ("theorem-13", ConstructionSettings((2, 2, 2), 2.0, 3), "a layer from 1 to 2"),
+        ("layernorm", ConstructionSettings((2, 3)), "the same width"),
     ],
 )
-def test_what_cannot_be_built(name: str, settings: Settings, said: str) -> None:
+def test_what_cannot_be_built(name: str, settings: ConstructionSettings, said: str) -> None:
     """An error that says what holds."""
     with pytest.raises(InputError, match=said):
         CONSTRUCTIONS[name](settings)

@@ -11,14 +11,7 @@ from torch.func import functional_call
 
 from normscope.core.errors import InputError
 from normscope.core.value import Kind
-from normscope.papers.than2025.extremal import (
-    Extremal,
-    gradients,
-    l1_loss,
-    theorem_6,
-    theorem_13,
-    theorem_13_printed,
-)
+from normscope.papers.than2025.extremal import Extremal, gradients, l1_loss, theorem_6, theorem_13, theorem_13_printed
 from normscope.papers.than2025.extremal.theorem_13_networks import parts, total_input
 
 

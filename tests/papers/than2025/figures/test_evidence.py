@@ -30,7 +30,7 @@ from normscope.papers.than2025.figures.evidence import (
     variances,
     weight_norm_evidence,
 )
-from normscope.papers.than2025.figures.setting import FIGURES, settings_of
+from normscope.papers.than2025.figures.training_setting import FIGURES, settings_of
 
 
 def _run(folder: Path, *points: dict[str, float]) -> Run:

@@ -17,7 +17,7 @@ import torch
 from normscope.core.errors import InputError
 from normscope.monitor.run import Run
 from normscope.papers.than2025.figures.record import enlarged, into_unit_ball, record, training_data
-from normscope.papers.than2025.figures.setting import settings_of
+from normscope.papers.than2025.figures.training_setting import settings_of
 
 SETTING = replace(
     settings_of("fig1", "smoke")[0], arguments={"width": 16, "in_features": 64}, examples=640, epochs=4, probes=4
@@ -30,7 +30,7 @@ from dataclasses import replace
 import torch
 torch.set_num_threads(1)
 from normscope.papers.than2025.figures.record import record
-from normscope.papers.than2025.figures.setting import settings_of
+from normscope.papers.than2025.figures.training_setting import settings_of
 setting = replace(settings_of("fig1", "smoke")[0], arguments={"width": 16, "in_features": 64}, examples=640, epochs=4,
                   probes=4)
 record(setting, Path(sys.argv[1]), certify=False)

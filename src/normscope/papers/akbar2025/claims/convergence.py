@@ -11,9 +11,18 @@ from normscope.geometry.flow import gradient_of
 from normscope.geometry.hessian import dense_hessian
 from normscope.geometry.norm_growth import equilibrium_norm
 from normscope.geometry.symmetry import batch_norm_orbit
-from normscope.papers.claim import Claims, Outcome, Verdict, close, given, holds, refuted
-from normscope.papers.laboratory import chain, change, descended, hidden_layer, neuron, normalized, output, square_loss
+from normscope.papers.claim import Claims, Outcome, Verdict, assumes, close, holds, refuted
 from normscope.papers.measure import confirm, jacobian
+from normscope.papers.small_networks import (
+    chain,
+    change,
+    gradient_descent,
+    hidden_layer,
+    neuron,
+    normalized,
+    output,
+    square_loss,
+)
 from normscope.papers.tensors import ZERO, gaussian, largest, numbers, zeros
 
 CLAIMS = Claims("akbar2025")
@@ -37,7 +46,7 @@ def _converges() -> Outcome:
     Corrected: Needs a step below 2/L and bounded level sets (or another condition that keeps the path in a compact set
     and excludes circling, such as Kurdyka-Lojasiewicz). The logistic loss of separable data has no critical point.
     """
-    short, long = (descended(lambda p: p["w"].square().sum() / 2, {"w": numbers(1)}, s, 100) for s in (1.9, 2.1))
+    short, long = (gradient_descent(lambda p: p["w"].square().sum() / 2, {"w": numbers(1)}, s, 100) for s in (1.9, 2.1))
     middle, late = float(_logistic(300).norm()), float(_logistic(3000).norm())
     measured = {
         "|w| after 100 steps of 1.9/L": largest(short["w"]),
@@ -46,7 +55,7 @@ def _converges() -> Outcome:
         "after 3000 steps": late,
     }
     needs = largest(short["w"]) < 1 < largest(long["w"]) and late > middle + 0.5
-    return given(needs, measured, "the step and the level sets decide")
+    return assumes(needs, measured, "the step and the level sets decide")
 
 
 @CLAIMS.add("003-7b", "Section 7.2")
@@ -109,7 +118,7 @@ def _linear_saddle() -> Outcome:
     loss = square_loss(x, target, "batch", lambda h: h)
     slope = max(largest(value) for value in gradient_of(loss, point).values())
     lowest = float(torch.linalg.eigvalsh(dense_hessian(loss, point))[0])
-    end = descended(loss, point | {"V": 0.1 * gaussian(407, 2, 4)}, 0.1, 200)
+    end = gradient_descent(loss, point | {"V": 0.1 * gaussian(407, 2, 4)}, 0.1, 200)
     there, nearby = float(loss(point)), float(loss(end))
     measured = {"gradient": slope, "smallest eigenvalue": lowest, "loss there": there, "loss nearby": nearby}
     bad = slope < ZERO and lowest < -ZERO and nearby < there - 1e-3
@@ -141,7 +150,7 @@ def _condition_number() -> Outcome:
         "w^4/4: steps to 0.01": flat[1],
     }
     needs = 8 < needed[100] / needed[10] < 12 and flat[1] > 50 * flat[0]
-    return given(needs, measured, "with strong convexity, not with convexity alone")
+    return assumes(needs, measured, "with strong convexity, not with convexity alone")
 
 
 @CLAIMS.add("003-72m", "Section 6 (margin)")

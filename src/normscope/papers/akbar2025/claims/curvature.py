@@ -16,9 +16,9 @@ from normscope.geometry.flow import gradient_flow, gradient_of
 from normscope.geometry.hessian import dense_hessian, smallest_eigenvalue_bound
 from normscope.geometry.symmetry import symmetry_dimension
 from normscope.papers.akbar2025.claims.symmetries import flat_directions
-from normscope.papers.claim import Claims, Measured, Outcome, Verdict, close, given, holds, refuted
-from normscope.papers.laboratory import change, hidden_layer, square_loss, weight_of_neuron
+from normscope.papers.claim import Claims, Measured, Outcome, Verdict, assumes, close, holds, refuted
 from normscope.papers.measure import confirm, confirm_bound, gradient, jacobian
+from normscope.papers.small_networks import change, hidden_layer, square_loss, weight_of_neuron
 from normscope.papers.tensors import ZERO, gaussian, identity, largest, numbers, ones, zeros
 
 CLAIMS = Claims("akbar2025")
@@ -70,7 +70,7 @@ def _mixed() -> Outcome:
     unit = slope / slope.norm()
     mixed = float(point["w"] @ bend @ unit)
     confirm("w^T H u", -float(slope.norm()), mixed)
-    end = gradient_flow(loss, point, 60.0, 160)
+    end = gradient_flow(loss, point, 60.0)
     rest = float((dense_hessian(loss, end) @ end["w"]).norm())
     measured = {"w^T H u along the gradient": mixed, "|H w| near the minimum": rest}
     return refuted(abs(mixed) > ZERO, measured, "w^T H u is minus the slope along u")
@@ -100,7 +100,7 @@ def _plane() -> Outcome:
     }
     right = close(float(still[0]), -1 / 4) and close(float(still[1]), 0.0)
     needs = right and not close(float(moving[0]), second / 4)
-    return given(needs, measured, "true where the slope is zero, not elsewhere")
+    return assumes(needs, measured, "true where the slope is zero, not elsewhere")
 
 
 @CLAIMS.add("003-61", "Section 6.1", standardization_core)
@@ -168,7 +168,7 @@ def _origin() -> Outcome:
     defined = bool(bare.isfinite().all())
     measured = {"gradient, eps = 1e-5": float(slope.norm()), "gradient, eps = 0, is a number": defined}
     needs = bool(slope.isfinite().all()) and not defined
-    return given(needs, measured, "only eps = 0 leaves it undefined", Verdict.FALSE)
+    return assumes(needs, measured, "only eps = 0 leaves it undefined", Verdict.FALSE)
 
 
 @CLAIMS.add("003-dl", "Section 6 (deep linear networks)")

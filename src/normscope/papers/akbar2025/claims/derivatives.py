@@ -4,14 +4,19 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from normscope.geometry.derivatives import batch_norm_backward, layer_norm_backward, standardization_core, standardized
+from normscope.geometry.derivatives import (
+    batch_norm_backward,
+    layer_norm_backward,
+    standardization_core,
+    standardized,
+    weight_norm_gradients,
+)
 from normscope.geometry.flow import Point, gradient_of
 from normscope.geometry.hessian import dense_hessian
 from normscope.geometry.symmetry import batch_norm_orbit
-from normscope.geometry.weight_norm import weight_norm_gradients
 from normscope.papers.claim import Claims, Outcome, close, holds, refuted
-from normscope.papers.laboratory import change, hidden_layer, inner, square_loss
 from normscope.papers.measure import confirm, gradient, jacobian
+from normscope.papers.small_networks import change, hidden_layer, inner, square_loss
 from normscope.papers.tensors import ZERO, gaussian, identity, largest
 
 CLAIMS = Claims("akbar2025")

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from normscope.geometry.conservation import conserved
-from normscope.geometry.derivatives import batch_norm_backward, standardized
+from normscope.geometry.derivatives import batch_norm_backward, standardized, weight_norm_gradients
 from normscope.geometry.flow import Loss, Point, gradient_flow, gradient_of
 from normscope.geometry.hessian import dense_hessian
 from normscope.geometry.norm_growth import (
@@ -17,11 +17,11 @@ from normscope.geometry.norm_growth import (
     square_after_step,
 )
 from normscope.geometry.symmetry import radial_derivative
-from normscope.geometry.weight_norm import weight_norm_gradients
-from normscope.papers.claim import Claims, Measured, Outcome, close, given, holds, refuted
-from normscope.papers.laboratory import (
+from normscope.papers.claim import Claims, Measured, Outcome, assumes, close, holds, refuted
+from normscope.papers.measure import confirm, gradient, norm
+from normscope.papers.small_networks import (
     chain,
-    descended,
+    gradient_descent,
     hidden_layer,
     inner,
     neuron,
@@ -29,11 +29,10 @@ from normscope.papers.laboratory import (
     square_loss,
     weight_of_neuron,
 )
-from normscope.papers.measure import confirm, gradient, norm
 from normscope.papers.tensors import ZERO, gaussian, largest, numbers, ones, zeros
 
 CLAIMS = Claims("akbar2025")
-#: What the Runge-Kutta steps of these flows may lose.
+#: Tolerance for what the integration of these flows may lose.
 FLOW = 1e-6
 
 
@@ -49,14 +48,14 @@ def _norm_conserved() -> Outcome:
     lambda ||w||^2.
     """
     loss, start, x = neuron()
-    end = gradient_flow(loss, start, 20.0, 160)
+    end = gradient_flow(loss, start, 20.0)
     ratio = math.sqrt(_square(end["w"]) / _square(start["w"]))
     stabilized, _, _ = neuron(eps=0.1)
     slopes = gradient_of(stabilized, start)
     variance = (x @ start["w"]).var(correction=0)
     rate = -2 * radial_derivative(variance, start["gamma"], slopes["gamma"], 0.1)
     confirm("the rate for eps = 0.1", float(rate), -2 * inner(start, slopes, "w"))
-    drifted = gradient_flow(stabilized, start, 20.0, 160)
+    drifted = gradient_flow(stabilized, start, 20.0)
     measured = {
         "angle moved": float(torch.arccos(start["w"] @ end["w"] / (start["w"].norm() * end["w"].norm()))),
         "norm after/before, eps = 0": ratio,
@@ -74,12 +73,12 @@ def _norm_grows() -> Outcome:
     """
     loss, start, _ = neuron()
     slopes = gradient_of(loss, start)
-    after = descended(loss, start, 0.5, 1)
+    after = gradient_descent(loss, start, 0.5, 1)
     before, growth = _square(start["w"]), _square(after["w"]) - _square(start["w"])
     confirm("||w+||^2", square_after_step(before, _square(slopes["w"]), 0.5), _square(after["w"]))
     decayed = 0.9 * start["w"] - 0.5 * slopes["w"]
     confirm("||w+||^2 with decay", square_after_step(before, _square(slopes["w"]), 0.5, 0.2), _square(decayed))
-    end = descended(loss, start, 0.5, 40)
+    end = gradient_descent(loss, start, 0.5, 40)
     measured = {
         "growth of ||w||^2": growth,
         "eta^2 ||grad||^2": 0.25 * _square(slopes["w"]),
@@ -118,7 +117,7 @@ def _layer_norm_conserves() -> Outcome:
     x, target, point = gaussian(203, 16, 3), gaussian(204, 16, 2), hidden_layer(205)
     loss = square_loss(x, target, "layer")
     slopes = gradient_of(loss, point)
-    end = gradient_flow(loss, point, 3.0, 80)
+    end = gradient_flow(loss, point, 3.0)
     before, after = (conserved("layer", p["W"], p["b"]) for p in (point, end))
     for name, value in before.items():
         confirm(name, 0.0, largest(value - after[name]), FLOW)
@@ -149,9 +148,9 @@ def _weight_norm_conserved() -> Outcome:
     Corrected: So it does; gradient steps grow it by eta^2 ||grad_v||^2.
     """
     loss, start = _weight_normalized()
-    end = gradient_flow(loss, start, 10.0, 120)
+    end = gradient_flow(loss, start, 10.0)
     slopes = gradient_of(loss, start)
-    after = _square(descended(loss, start, 0.5, 1)["v"])
+    after = _square(gradient_descent(loss, start, 0.5, 1)["v"])
     confirm("||v+||^2", square_after_step(_square(start["v"]), _square(slopes["v"]), 0.5), after)
     ratio = _square(end["v"]) / _square(start["v"])
     measured = {"||v||^2 after/before the flow": ratio, "growth of ||v||^2 in a step": after - _square(start["v"])}
@@ -166,7 +165,7 @@ def _weight_norm_reason() -> Outcome:
     """
     loss, start = _weight_normalized()
     slopes = gradient_of(loss, start)
-    end = gradient_flow(loss, start, 10.0, 120)
+    end = gradient_flow(loss, start, 10.0)
     along = inner(start, slopes, "v") - inner(start, slopes, "g")
     confirm("<v, grad_v>", 0.0, inner(start, slopes, "v"))
     values = [_square(p["v"]) - _square(p["g"]) for p in (start, end)]
@@ -182,7 +181,7 @@ def _weight_decay() -> Outcome:
     lambda^2), G the gradient norm on the unit sphere.
     """
     loss, start = weight_of_neuron()
-    end = gradient_flow(loss, start, 20.0, 320, decay=0.05)
+    end = gradient_flow(loss, start, 20.0, decay=0.05)
     ratio = _square(end["w"]) / _square(start["w"])
     confirm("the decay", square_after_flow(1.0, 0.05, 20.0), ratio, FLOW)
     a, b, eta, decay, size = 1.0, 0.0, 0.1, 0.01, 2.0
@@ -206,7 +205,7 @@ def _offset_kept() -> Outcome:
     Corrected: Under BatchNorm every single bias stays.
     """
     x, target, point = gaussian(209, 16, 3), gaussian(210, 16, 2), hidden_layer(211)
-    ends = {kind: gradient_flow(square_loss(x, target, kind), point, 2.0, 60) for kind in ("batch", "layer")}
+    ends = {kind: gradient_flow(square_loss(x, target, kind), point, 2.0) for kind in ("batch", "layer")}
     measured = {
         "BN: largest change of a bias": largest(ends["batch"]["b"] - point["b"]),
         "LN: change of the mean bias": float((ends["layer"]["b"] - point["b"]).mean().abs()),
@@ -223,11 +222,11 @@ def _sphere_time() -> Outcome:
     Corrected: And time runs with 1/||w||^2: from 2w the same path takes four times as long.
     """
     loss, start = weight_of_neuron()
-    once = gradient_flow(loss, start, 1.0, 60)["w"]
-    twice = gradient_flow(loss, {"w": 2 * start["w"]}, 4.0, 60)["w"]
+    once = gradient_flow(loss, start, 1.0)["w"]
+    twice = gradient_flow(loss, {"w": 2 * start["w"]}, 4.0)["w"]
     gap = largest(once / once.norm() - twice / twice.norm())
     confirm("the direction from 2w after four times the time", 0.0, gap, FLOW)
-    final = gradient_flow(loss, start, 40.0, 160)["w"]
+    final = gradient_flow(loss, start, 40.0)["w"]
     slope = largest(gradient_of(loss, {"w": final})["w"])
     measured = {"norm at the end/start": float(final.norm() / start["w"].norm()), "gradient at the end": slope}
     stays = close(measured["norm at the end/start"], 1.0, FLOW) and slope < 1e-4
@@ -315,7 +314,7 @@ def _dead_units() -> Outcome:
     measured: Measured = {"samples that turn the worst unit on, beta = 0": fewest, "units on, beta = -sqrt(m - 1)": on}
     measured["gradient of beta there"] = largest(slope)
     needs = fewest > 0 and on == 0
-    return given(needs, measured, "a shift of zero keeps units alive, a low one turns them off for good")
+    return assumes(needs, measured, "a shift of zero keeps units alive, a low one turns them off for good")
 
 
 @CLAIMS.add("003-sad", "Section 5.1 (saddle points), 7.1", dense_hessian)
@@ -354,7 +353,7 @@ def _arc() -> Outcome:
 
     path = [numbers(0, 0.5)]
     for _ in range(14):
-        path.append(gradient_flow(loss, {"w": path[-1]}, 0.2, 16)["w"])
+        path.append(gradient_flow(loss, {"w": path[-1]}, 0.2)["w"])
     angles, norms = [math.atan2(*w.flip(0).tolist()) for w in path], [float(w.norm()) for w in path]
     turns = [b - a for a, b in itertools.pairwise(angles)]
     measured = {

@@ -14,10 +14,10 @@ from normscope.geometry.flow import Loss, Point, gradient_of
 from normscope.geometry.hessian import dense_hessian
 from normscope.geometry.norm_growth import square_after_step
 from normscope.geometry.symmetry import scale_deviation
-from normscope.papers.akbar2025.batched import output
-from normscope.papers.claim import Claims, Outcome, close, given, holds, unsupported
-from normscope.papers.laboratory import descended
+from normscope.papers.akbar2025.batched_networks import output
+from normscope.papers.claim import Claims, Outcome, assumes, close, holds, unsupported
 from normscope.papers.measure import confirm
+from normscope.papers.small_networks import gradient_descent
 from normscope.papers.tensors import ZERO, gaussian, largest, numbers
 
 CLAIMS = Claims("akbar2025")
@@ -81,11 +81,11 @@ def _experiment_1_plain() -> Outcome:
     for name, loss in losses.items():
         for scale in (0.05, 5.0):
             start = {"w": scale * numbers(1, 0.5)}
-            end = descended(loss, start, 0.2, 100)
+            end = gradient_descent(loss, start, 0.2, 100)
             measured[f"{name}: norm at the end/start from {scale:g}"] = float(end["w"].norm() / start["w"].norm())
     out, back, far, farther = measured.values()
     needs = out > 1 > back and far > 1 and farther > 1
-    return given(needs, measured, "it needs a loss with a finite minimizer")
+    return assumes(needs, measured, "it needs a loss with a finite minimizer")
 
 
 @CLAIMS.add("003-X2", "Experiment 2", dense_hessian)
@@ -107,7 +107,7 @@ def _experiment_2() -> Outcome:
         def loss(p: Point, network: Callable[..., Tensor] = network, target: Tensor = target) -> Tensor:
             return (network(p) - target).square().mean() / 2
 
-        end = descended(loss, _start(seed + 1, (2, 10, 10, 10, 1)), 0.1, 200)
+        end = gradient_descent(loss, _start(seed + 1, (2, 10, 10, 10, 1)), 0.1, 200)
         tops[norm].append(float(torch.linalg.eigvalsh(dense_hessian(loss, end))[-1]))
         if norm:
             smaller = {name: value if name == "V" else value / 3 for name, value in end.items()}
@@ -136,7 +136,7 @@ def _classifiers() -> tuple[Tensor, Tensor, dict[bool, dict[str, Tensor]]]:
         def loss(p: Point, norm: bool = norm) -> Tensor:
             return F.softplus(-label * output(p, x, norm=norm, activation=torch.relu)[:, 0]).mean()
 
-        trained[norm] = descended(loss, _start(560, (50, 20, 1), math.sqrt(2)), 0.5, 200)
+        trained[norm] = gradient_descent(loss, _start(560, (50, 20, 1), math.sqrt(2)), 0.5, 200)
     return x, label, trained
 
 
@@ -205,7 +205,7 @@ def _five_layers(norm: bool, scale: float) -> tuple[float, float, float]:
     start = _start(581, (4, 12, 12, 12, 12, 1), math.sqrt(2))
     start = {name: value if name == "V" else scale * value for name, value in start.items()}
     first = float(gradient_of(loss, start)["W0"].norm())
-    return float(loss(start)), float(loss(descended(loss, start, 0.1, 60))), first
+    return float(loss(start)), float(loss(gradient_descent(loss, start, 0.1, 60))), first
 
 
 @CLAIMS.add("003-X4", "Experiment 4", scale_deviation)
@@ -221,7 +221,7 @@ def _experiment_4() -> Outcome:
     trains = found[1.0][1] < 0.5 * found[1.0][0] and found[1e-2][1] < 0.7 * found[1e-2][0]
     lost = found[1e-8][1] > 0.999 * found[1e-8][0]
     slow = measured["first gradient, scale 1000 over scale 1"] < 2e-3
-    return given(trains and lost and slow, measured, "eps sets a floor, and large weights are slow")
+    return assumes(trains and lost and slow, measured, "eps sets a floor, and large weights are slow")
 
 
 @CLAIMS.add("003-X4p", "Experiment 4 (without BatchNorm)")

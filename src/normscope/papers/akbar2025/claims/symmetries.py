@@ -5,6 +5,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from normscope.geometry.conservation import conserved
+from normscope.geometry.derivatives import weight_norm_gradients
 from normscope.geometry.flow import Point, gradient_of
 from normscope.geometry.hessian import dense_hessian, nullity
 from normscope.geometry.symmetry import (
@@ -15,12 +16,11 @@ from normscope.geometry.symmetry import (
     scale_deviation,
     symmetry_dimension,
 )
-from normscope.geometry.weight_norm import weight_norm_gradients
 from normscope.operators.normalizers.group_norm import group_norm_at
 from normscope.operators.normalizers.weight_norm import weight_norm_effective
-from normscope.papers.claim import Claims, Outcome, close, given, holds, refuted
-from normscope.papers.laboratory import change, hidden_layer, inner, normalized, output, square_loss
+from normscope.papers.claim import Claims, Outcome, assumes, close, holds, refuted
 from normscope.papers.measure import Function, confirm, gradient, jacobian
+from normscope.papers.small_networks import change, hidden_layer, inner, normalized, output, square_loss
 from normscope.papers.tensors import ZERO, gaussian, identity, largest, numbers
 
 CLAIMS = Claims("akbar2025")
@@ -68,7 +68,7 @@ def _scale_invariance() -> Outcome:
         "change, running statistics and eps scaled along": moved,
     }
     needs = max(exact, moved) < ZERO < min(stale, measured["change, eps = 1e-5, c = 10"])
-    return given(needs, measured, "exact without eps and with the statistics of the batch, not otherwise")
+    return assumes(needs, measured, "exact without eps and with the statistics of the batch, not otherwise")
 
 
 @CLAIMS.add("003-C411", "Corollary 4.1.1", radial_derivative)
@@ -170,7 +170,7 @@ def _layer_scale() -> Outcome:
         "change, eps scaled along": along,
     }
     needs = max(measured["change, eps = 0"], along) < ZERO < measured["change, eps = 1e-5"]
-    return given(needs, measured, "exact without eps only")
+    return assumes(needs, measured, "exact without eps only")
 
 
 @CLAIMS.add("003-LNr", "Section 4.2", layer_norm_orbit)

@@ -1,1 +1,1 @@
-"""The experiments of Section 8, many seeds at once, each claim of the paper beside what was measured."""
+"""The experiments of Section 8, with many seeds at once, and each claim of the paper beside the measurements."""

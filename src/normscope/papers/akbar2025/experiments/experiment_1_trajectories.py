@@ -12,9 +12,9 @@ from torch.nn import functional as F
 from normscope.core.statement import statement
 from normscope.geometry.derivatives import standardized
 from normscope.geometry.flow import Loss, Point
-from normscope.papers.akbar2025.batched import NAMES, drawn, spread
-from normscope.papers.laboratory import descended
-from normscope.papers.study import Evidence, Findings, Line, Panel, Progress
+from normscope.papers.akbar2025.batched_networks import NAMES, seed_range, seeded_normal
+from normscope.papers.small_networks import gradient_descent
+from normscope.papers.study import Evidence, Findings, Progress, StudyChart, StudyLine
 
 #: By whether there is BatchNorm, and by the length of the start.
 Paths = dict[tuple[bool, float], np.ndarray]
@@ -51,9 +51,9 @@ def run(s: _Setting, seed: int, data_root: Path | None, progress: Progress) -> F
 
 def _data(seed: int, s: _Setting) -> tuple[Tensor, Tensor, Tensor]:
     """Return separable points, their labels and the direction that separates them."""
-    angle = drawn(seed, s.seeds, 1)[:, 0] * math.pi
+    angle = seeded_normal(seed, s.seeds, 1)[:, 0] * math.pi
     truth = torch.stack([angle.cos(), angle.sin()], 1)
-    x = drawn(seed + 500, s.seeds, s.samples, 2)
+    x = seeded_normal(seed + 500, s.seeds, s.samples, 2)
     label = torch.sign((x * truth[:, None]).sum(2))
     return x + 0.5 * label[..., None] * truth[:, None], label, truth
 
@@ -69,9 +69,9 @@ def _losses(x: Tensor, label: Tensor, batch_norm: bool, eps: float = 1e-5) -> Lo
 
 
 def _path(losses: Loss, start: Tensor, rate: float, steps: int) -> np.ndarray:
-    """Return the weights before each step and at the end: (steps + 1, seeds, 2)."""
+    """Train; return the weights before each step and after the last: (steps + 1, seeds, 2)."""
     seen: list[Tensor] = []
-    end = descended(losses, {"w": start}, rate, steps, lambda point, slopes: seen.append(point["w"]))
+    end = gradient_descent(losses, {"w": start}, rate, steps, lambda point, slopes: seen.append(point["w"]))
     return torch.stack([*seen, end["w"]]).numpy()
 
 
@@ -87,23 +87,25 @@ def _angles(path: np.ndarray, truth: np.ndarray) -> np.ndarray:
     return np.degrees(np.arccos(np.clip(cosine, -1, 1)))
 
 
-def _panels(paths: Paths, equal: dict[float, np.ndarray], s: _Setting) -> tuple[Panel, ...]:
+def _panels(paths: Paths, equal: dict[float, np.ndarray], s: _Setting) -> tuple[StudyChart, ...]:
     """Return the paths of one seed, lengths over time, and angles at equal effective steps."""
     lines, lengths, angles = [], [], []
     every = list(range(0, s.steps + 1, max(1, s.steps // 100)))
     for (batch_norm, norm), path in paths.items():
         label = f"{NAMES[batch_norm]}, start {norm:g}"
-        lines.append(Line(label, tuple(path[:, 0, 0].tolist()), tuple(path[:, 0, 1].tolist()), dashed=not batch_norm))
+        lines.append(
+            StudyLine(label, tuple(path[:, 0, 0].tolist()), tuple(path[:, 0, 1].tolist()), dashed=not batch_norm)
+        )
         ratio = np.linalg.norm(path, axis=2) / np.linalg.norm(path[0], axis=1)
-        lengths.append(Line.over_seeds(label, every, ratio[every].T, dashed=not batch_norm))
+        lengths.append(StudyLine.over_seeds(label, every, ratio[every].T, dashed=not batch_norm))
     for norm, path in equal.items():
         direction = path[every] / np.linalg.norm(path[every], axis=2, keepdims=True)
         turned = np.degrees(np.arccos(np.clip((direction * direction[:1]).sum(2), -1, 1)))
-        angles.append(Line.over_seeds(f"start {norm:g}", every, turned.T))
+        angles.append(StudyLine.over_seeds(f"start {norm:g}", every, turned.T))
     return (
-        Panel("Paths of w (one seed)", "w_1", "w_2", tuple(lines)),
-        Panel("Length of w", "step", "length over length at the start", tuple(lengths), log_y=True),
-        Panel("Angle turned, BatchNorm, rate proportional to |w|^2", "step", "degrees", tuple(angles)),
+        StudyChart("Paths of w (one seed)", "w_1", "w_2", tuple(lines)),
+        StudyChart("Length of w", "step", "length over length at the start", tuple(lengths), log_y=True),
+        StudyChart("Angle turned, BatchNorm, rate proportional to |w|^2", "step", "degrees", tuple(angles)),
     )
 
 
@@ -120,13 +122,13 @@ def _evidence(
     aligned = {b: np.mean([right[b, n] for n in s.norms]) for b in (True, False)}
     return [
         *(Evidence(f"with BatchNorm |w| changes by less than 1 % (start of length {n:g})", "BatchNorm",
-                   {"paper": 0.01, **spread(drift[n])}, drift[n].max() < 0.01) for n in s.norms),
+                   {"paper": 0.01, **seed_range(drift[n])}, drift[n].max() < 0.01) for n in s.norms),
         Evidence("with BatchNorm the path turns monotonically towards its end", "BatchNorm",
                  {"share of runs": monotone.mean()}, monotone.mean() > 0.95),
         Evidence("without BatchNorm |w| grows from small starts", "plain",
-                 {"share of seeds": (grown > 1).mean(), **spread(grown)}, (grown > 1).all()),
+                 {"share of seeds": (grown > 1).mean(), **seed_range(grown)}, (grown > 1).all()),
         Evidence("without BatchNorm |w| shrinks from large starts", "plain",
-                 {"share of seeds": (shrunk < 1).mean(), **spread(shrunk)}, (shrunk < 1).all()),
+                 {"share of seeds": (shrunk < 1).mean(), **seed_range(shrunk)}, (shrunk < 1).all()),
         Evidence("both align with the separating direction", "both",
                  {"accuracy, BatchNorm": aligned[True], "plain": aligned[False]}, min(aligned.values()) > 0.95),
         Evidence("free of scale: at equal rate/|w|^2 the angles do not depend on the length of the start", "BatchNorm",

@@ -13,9 +13,17 @@ from normscope.curvature.directions import Directions, row_groups
 from normscope.curvature.problem import Problem
 from normscope.curvature.quotient import quotient
 from normscope.geometry.flow import Loss, Point
-from normscope.papers.akbar2025.batched import NAMES, drawn, length, module, output, spread, weights
-from normscope.papers.laboratory import descended
-from normscope.papers.study import Evidence, Findings, Line, Panel, Progress
+from normscope.papers.akbar2025.batched_networks import (
+    NAMES,
+    length,
+    module,
+    output,
+    seed_range,
+    seeded_normal,
+    weights,
+)
+from normscope.papers.small_networks import gradient_descent
+from normscope.papers.study import Evidence, Findings, Progress, StudyChart, StudyLine
 
 TITLE = "Training and Hessian with and without BatchNorm (Figure 8.1, right)"
 
@@ -36,7 +44,7 @@ SETTINGS = {"smoke": _Setting(10, 150), "laptop": _Setting(20, 1000)}
 @statement("akbar2025", "Experiment 2 (run)", holds="as an experiment; data and seeds are ours, the paper gives none")
 def run(s: _Setting, seed: int, data_root: Path | None, progress: Progress) -> Findings:
     """Train three hidden layers of ten units with and without BatchNorm and measure their Hessians at the end."""
-    x = drawn(seed, s.seeds, s.samples, 2)
+    x = seeded_normal(seed, s.seeds, s.samples, 2)
     target = torch.sin(2 * x[..., :1]) + 0.5 * x[..., 1:]
     start = weights(seed + 1, s.seeds, s.widths)
     curves: dict[bool, dict[str, np.ndarray]] = {}
@@ -57,16 +65,18 @@ def _losses(x: Tensor, target: Tensor, norm: bool) -> Loss:
 
 
 def _trained(losses: Loss, start: Point, s: _Setting) -> tuple[dict[str, Tensor], dict[str, np.ndarray]]:
-    """Return where training ends, with losses and gradient norms along the way: (steps, seeds)."""
+    """Train; return the final weights, and the loss and gradient norm at every step: (steps, seeds)."""
     seen: list[tuple[Tensor, Tensor]] = []
-    end = descended(losses, start, s.rate, s.steps, lambda point, slopes: seen.append((losses(point), length(slopes))))
+    end = gradient_descent(
+        losses, start, s.rate, s.steps, lambda point, slopes: seen.append((losses(point), length(slopes)))
+    )
     loss, gradient = (torch.stack(values).numpy() for values in zip(*seen, strict=True))
     return end, {"loss": loss, "gradient": gradient}
 
 
 def _bounded(losses: Loss, start: Point, rate: float, s: _Setting) -> float:
-    """Return the share of seeds whose loss after training at a rate is finite and below that of the start."""
-    end = descended(losses, start, rate, s.steps // 2)
+    """Return the share of seeds whose loss after training at a learning rate is finite and below the initial loss."""
+    end = gradient_descent(losses, start, rate, s.steps // 2)
     return float((losses(end) < losses(start)).double().mean())
 
 
@@ -89,21 +99,21 @@ def _spectrum(end: Point, place: int, x: Tensor, target: Tensor, norm: bool) -> 
     }  # fmt: skip
 
 
-def _panels(curves: dict[bool, dict[str, np.ndarray]], spectra: Any, s: _Setting) -> tuple[Panel, ...]:
+def _panels(curves: dict[bool, dict[str, np.ndarray]], spectra: Any, s: _Setting) -> tuple[StudyChart, ...]:
     """Return losses, gradient norms, spectra and stable rates."""
     every = list(range(0, s.steps, max(1, s.steps // 150)))
 
-    def over_time(key: str) -> tuple[Line, ...]:
-        return tuple(Line.over_seeds(NAMES[n], [1 + e for e in every], curves[n][key][every].T) for n in NAMES)
+    def over_time(key: str) -> tuple[StudyLine, ...]:
+        return tuple(StudyLine.over_seeds(NAMES[n], [1 + e for e in every], curves[n][key][every].T) for n in NAMES)
 
     largest = {n: [r["spectrum"][::-1][:30] for r in spectra[n]] for n in NAMES}
-    ranks = [Line.over_seeds(NAMES[n], range(1, 31), largest[n]) for n in NAMES]
-    stable = tuple(Line(NAMES[n], s.rates, tuple(curves[n]["bounded"].tolist())) for n in NAMES)
+    ranks = [StudyLine.over_seeds(NAMES[n], range(1, 31), largest[n]) for n in NAMES]
+    stable = tuple(StudyLine(NAMES[n], s.rates, tuple(curves[n]["bounded"].tolist())) for n in NAMES)
     return (
-        Panel("Training loss", "step", "loss", over_time("loss"), log_y=True),
-        Panel("Gradient norm", "step", "norm", over_time("gradient"), log_y=True),
-        Panel("Largest 30 eigenvalues of the Hessian", "rank", "eigenvalue", tuple(ranks)),
-        Panel("Seeds whose loss falls", "learning rate", "share", stable, log_x=True),
+        StudyChart("Training loss", "step", "loss", over_time("loss"), log_y=True),
+        StudyChart("Gradient norm", "step", "norm", over_time("gradient"), log_y=True),
+        StudyChart("Largest 30 eigenvalues of the Hessian", "rank", "eigenvalue", tuple(ranks)),
+        StudyChart("Seeds whose loss falls", "learning rate", "share", stable, log_x=True),
     )
 
 
@@ -126,19 +136,20 @@ def _evidence(curves: dict[bool, dict[str, np.ndarray]], spectra: Any, s: _Setti
                  "final loss, BatchNorm": np.median(last[True]), "final loss, plain": np.median(last[False])},
                  early.mean() > 0.5),
         Evidence("the largest eigenvalue is five times smaller with BatchNorm (BatchNorm/plain)", "both",
-                 {"paper": 0.2, **spread(top)}, np.median(top) <= 0.2),
+                 {"paper": 0.2, **seed_range(top)}, np.median(top) <= 0.2),
         Evidence("the largest eigenvalue is smaller with BatchNorm at all", "both",
                  {"share of seeds": (top < 1).mean()}, (top < 1).mean() > 0.5),
-        Evidence("free of scale: largest eigenvalue on the spheres over the plain one", "both", spread(sphere), None),
+        Evidence("free of scale: largest eigenvalue on the spheres over the plain one", "both",
+                 seed_range(sphere), None),
         Evidence("the condition number without zero modes is 20 with BatchNorm", "BatchNorm",
-                 {"paper": 20.0, **spread(conditions[True])}, np.median(conditions[True]) <= 40),
+                 {"paper": 20.0, **seed_range(conditions[True])}, np.median(conditions[True]) <= 40),
         Evidence("the condition number is 200 without BatchNorm", "plain",
-                 {"paper": 200.0, **spread(conditions[False])}, 100 <= np.median(conditions[False]) <= 400),
+                 {"paper": 200.0, **seed_range(conditions[False])}, 100 <= np.median(conditions[False]) <= 400),
         Evidence("the condition number is better with BatchNorm", "both",
                  {"share of seeds": np.mean(np.array(conditions[True]) < np.array(conditions[False]))},
                  np.mean(np.array(conditions[True]) < np.array(conditions[False])) > 0.9),
         Evidence("with BatchNorm the Hessian has many zeros (below 1e-4 of the largest)", "BatchNorm",
-                 {"scale groups": groups, **spread(zeros)}, np.median(zeros) >= groups),
+                 {"scale groups": groups, **seed_range(zeros)}, np.median(zeros) >= groups),
         Evidence("with BatchNorm the gradient norm has no spikes (largest over median, below the plain one)", "both",
                  {"BatchNorm": np.median(spikes[True]), "plain": np.median(spikes[False])},
                  np.median(spikes[True]) < np.median(spikes[False])),

@@ -12,9 +12,9 @@ from torch.nn import functional as F
 
 from normscope.core.statement import statement
 from normscope.geometry.flow import Point
-from normscope.papers.akbar2025.batched import NAMES, drawn, output, spread, weights
-from normscope.papers.laboratory import descended
-from normscope.papers.study import Evidence, Findings, Line, Panel, Progress
+from normscope.papers.akbar2025.batched_networks import NAMES, output, seed_range, seeded_normal, weights
+from normscope.papers.small_networks import gradient_descent
+from normscope.papers.study import Evidence, Findings, Progress, StudyChart, StudyLine
 
 TITLE = "Margins and flatness with and without BatchNorm (Figure 8.2)"
 
@@ -37,7 +37,7 @@ EPS = 1e-5
 @statement("akbar2025", "Experiment 3 (run)", holds="as an experiment; data and seeds are ours, the paper gives none")
 def run(s: _Setting, seed: int, data_root: Path | None, progress: Progress) -> Findings:
     """Train 50-20-1 classifiers on labels of a random network, and measure margins and accuracy under noise."""
-    x = drawn(seed, s.seeds, s.train + s.test, 50)
+    x = seeded_normal(seed, s.seeds, s.train + s.test, 50)
     label = torch.sign(output(weights(seed + 7, s.seeds, (50, 5, 1)), x, norm=False, activation=torch.tanh)[..., 0])
     found: dict[bool, dict[str, Any]] = {}
     for norm in NAMES:
@@ -48,7 +48,7 @@ def run(s: _Setting, seed: int, data_root: Path | None, progress: Progress) -> F
             out = output(p, x[:, : s.train], norm=norm, activation=torch.relu, eps=EPS)[..., 0]
             return F.softplus(-label[:, : s.train] * out).mean(1)
 
-        end = descended(losses, start, s.rate, s.steps)
+        end = gradient_descent(losses, start, s.rate, s.steps)
         found[norm] = _measured(end, x, label, norm, s, seed)
     return {"network": "50-20-1, ReLU"}, _panels(found, s), _evidence(found)
 
@@ -92,7 +92,9 @@ def _noise(end: Point, x: Tensor, label: Tensor, norm: bool, s: _Setting, seed: 
     """
     found = np.zeros((len(x), len(s.noise)))
     for draw in range(s.draws):
-        unit = {k: drawn(seed + 9000 + 100 * draw + i, len(x), *v.shape[1:]) for i, (k, v) in enumerate(end.items())}
+        unit = {
+            k: seeded_normal(seed + 9000 + 100 * draw + i, len(x), *v.shape[1:]) for i, (k, v) in enumerate(end.items())
+        }
         if relative:
             unit = {k: u * end[k].norm(dim=2, keepdim=True) / math.sqrt(u.shape[2]) for k, u in unit.items()}
         for place, size in enumerate(s.noise):
@@ -102,22 +104,22 @@ def _noise(end: Point, x: Tensor, label: Tensor, norm: bool, s: _Setting, seed: 
     return found
 
 
-def _panels(found: dict[bool, dict[str, Any]], s: _Setting) -> tuple[Panel, ...]:
+def _panels(found: dict[bool, dict[str, Any]], s: _Setting) -> tuple[StudyChart, ...]:
     """Return the distribution of margins, and accuracy against noise, raw and relative."""
     top = max(float(np.quantile(found[n]["margins"], 0.99)) for n in NAMES)
     edges = np.linspace(min(0.0, *(float(found[n]["margins"].min()) for n in NAMES)), top, 25)
     middles = ((edges[1:] + edges[:-1]) / 2).tolist()
     histograms = tuple(
-        Line.over_seeds(NAMES[n], middles, [np.histogram(m, edges)[0] / len(m) for m in found[n]["margins"]])
+        StudyLine.over_seeds(NAMES[n], middles, [np.histogram(m, edges)[0] / len(m) for m in found[n]["margins"]])
         for n in NAMES
     )
-    raw = [Line.over_seeds(NAMES[n], s.noise, found[n]["noise"]) for n in NAMES]
-    raw.append(Line.over_seeds("BatchNorm, the same network with 10 W", s.noise, found[True]["ten"], dashed=True))
-    relative = tuple(Line.over_seeds(NAMES[n], s.noise, found[n]["relative"]) for n in NAMES)
+    raw = [StudyLine.over_seeds(NAMES[n], s.noise, found[n]["noise"]) for n in NAMES]
+    raw.append(StudyLine.over_seeds("BatchNorm, the same network with 10 W", s.noise, found[True]["ten"], dashed=True))
+    relative = tuple(StudyLine.over_seeds(NAMES[n], s.noise, found[n]["relative"]) for n in NAMES)
     return (
-        Panel("Margins y f(x) on training points", "margin", "share", histograms),
-        Panel("Accuracy under noise", "standard deviation of the noise", "training accuracy", tuple(raw)),
-        Panel("Accuracy under noise relative to rows", "noise relative to the row", "training accuracy", relative),
+        StudyChart("Margins y f(x) on training points", "margin", "share", histograms),
+        StudyChart("Accuracy under noise", "standard deviation of the noise", "training accuracy", tuple(raw)),
+        StudyChart("Accuracy under noise relative to rows", "noise relative to the row", "training accuracy", relative),
     )
 
 
@@ -132,15 +134,15 @@ def _evidence(found: dict[bool, dict[str, Any]]) -> tuple[Evidence, ...]:
         Evidence("both reach 100 % training accuracy", "both",
                  {"BatchNorm, least": b["train"].min(), "plain, least": p["train"].min()},
                  min(b["train"].min(), p["train"].min()) == 1.0),
-        Evidence("the mean margin is 1.8 with BatchNorm", "BatchNorm", {"paper": 1.8, **spread(b["mean margin"])},
+        Evidence("the mean margin is 1.8 with BatchNorm", "BatchNorm", {"paper": 1.8, **seed_range(b["mean margin"])},
                  abs(np.median(b["mean margin"]) - 1.8) < 0.3),
-        Evidence("the mean margin is 1.2 without", "plain", {"paper": 1.2, **spread(p["mean margin"])},
+        Evidence("the mean margin is 1.2 without", "plain", {"paper": 1.2, **seed_range(p["mean margin"])},
                  abs(np.median(p["mean margin"]) - 1.2) < 0.3),
         Evidence("margins are larger with BatchNorm", "both", {"share of seeds": higher.mean()}, higher.mean() > 0.9),
         Evidence("margins are more uniform with BatchNorm (deviation over mean)", "both",
                  {"share of seeds": narrow.mean()}, narrow.mean() > 0.9),
         Evidence("free of scale: margin over the product of norms, BatchNorm over plain", "both",
-                 spread(b["certified"] / p["certified"]), None),
+                 seed_range(b["certified"] / p["certified"]), None),
         Evidence("BatchNorm keeps its accuracy under larger noise on the parameters", "both",
                  {"share of seeds": flat.mean()}, flat.mean() > 0.9),
         Evidence("the same network with 10 W keeps it under still larger noise: the measure is not one of the network",

@@ -10,9 +10,9 @@ from torch import Tensor
 
 from normscope.core.statement import statement
 from normscope.geometry.flow import Loss, Point, gradient_of
-from normscope.papers.akbar2025.batched import drawn, length, output, spread, weights
-from normscope.papers.laboratory import descended
-from normscope.papers.study import Evidence, Findings, Line, Panel, Progress
+from normscope.papers.akbar2025.batched_networks import length, output, seed_range, seeded_normal, weights
+from normscope.papers.small_networks import gradient_descent
+from normscope.papers.study import Evidence, Findings, Progress, StudyChart, StudyLine
 
 TITLE = "Bad initial scales with and without BatchNorm"
 
@@ -35,7 +35,7 @@ TRAINED = 0.5
 @statement("akbar2025", "Experiment 4 (run)", holds="as an experiment; data and seeds are ours, the paper gives none")
 def run(s: _Setting, seed: int, data_root: Path | None, progress: Progress) -> Findings:
     """Train five layers from bad initial scales: with BatchNorm, without, and with a rate proportional to ``|w|^2``."""
-    x = drawn(seed, s.seeds, s.samples, 4)
+    x = seeded_normal(seed, s.seeds, s.samples, 4)
     target = torch.tanh(x[..., :1] - x[..., 1:2])
     zero = target.square().mean((1, 2)) / 2
     names = ("BatchNorm", "plain", "BatchNorm, rate times |w|^2")
@@ -48,16 +48,16 @@ def run(s: _Setting, seed: int, data_root: Path | None, progress: Progress) -> F
         squared = {n: s.rate * (1.0 if n == "V" else factor**2) for n in start}
         for name, norm, rate in zip(names, (True, False, True), (one, one, squared), strict=True):
             losses = _losses(x, target, norm)
-            found[name].append(_share(losses, descended(losses, start, rate, s.steps), zero))
+            found[name].append(_share(losses, gradient_descent(losses, start, rate, s.steps), zero))
         slopes = gradient_of(lambda p: _losses(x, target, True)(p).sum(), start)
         found["gradient"].append(length({"W0": slopes["W0"]}).numpy())
     table = {name: np.stack(values) for name, values in found.items()}
     panels = (
-        Panel("Loss after training over that of predicting zero", "scale of the weights", "share", tuple(
-            Line.over_seeds(n, s.scales, np.minimum(table[n], 10.0).T) for n in names
+        StudyChart("Loss after training over that of predicting zero", "scale of the weights", "share", tuple(
+            StudyLine.over_seeds(n, s.scales, np.minimum(table[n], 10.0).T) for n in names
         ), log_x=True),
-        Panel("First gradient of the first layer, BatchNorm", "scale of the weights", "norm",
-              (Line.over_seeds("measured", s.scales, table["gradient"].T),), log_x=True, log_y=True),
+        StudyChart("First gradient of the first layer, BatchNorm", "scale of the weights", "norm",
+              (StudyLine.over_seeds("measured", s.scales, table["gradient"].T),), log_x=True, log_y=True),
     )  # fmt: skip
     return {"activation": "ReLU"}, panels, _evidence(table, s)
 
@@ -68,7 +68,7 @@ def _losses(x: Tensor, target: Tensor, norm: bool) -> Loss:
 
 
 def _share(losses: Loss, end: Point, zero: Tensor) -> np.ndarray:
-    """Return the loss at the end over that of predicting zero; infinite where training left the numbers."""
+    """Return the final loss relative to the loss of predicting zero; infinite if training diverged."""
     found: np.ndarray = (losses(end) / zero).numpy()
     return np.where(np.isfinite(found), found, np.inf)
 
@@ -86,15 +86,15 @@ def _evidence(table: dict[str, np.ndarray], s: _Setting) -> tuple[Evidence, ...]
         Evidence("without BatchNorm training fails from very small weights", "plain",
                  {"share of seeds that train": trained["plain"][small]}, trained["plain"][small] == 0),
         Evidence("with BatchNorm training proceeds from very large weights", "BatchNorm",
-                 {"share of seeds that train": trained["BatchNorm"][large], **spread(table["BatchNorm"][large])},
+                 {"share of seeds that train": trained["BatchNorm"][large], **seed_range(table["BatchNorm"][large])},
                  trained["BatchNorm"][large] > 0.9),
         Evidence("with BatchNorm training proceeds from very small weights", "BatchNorm",
-                 {"share of seeds that train": trained["BatchNorm"][small], **spread(table["BatchNorm"][small])},
+                 {"share of seeds that train": trained["BatchNorm"][small], **seed_range(table["BatchNorm"][small])},
                  trained["BatchNorm"][small] > 0.9),
         Evidence("with BatchNorm training proceeds from scale 1", "BatchNorm",
                  {"share of seeds that train": trained["BatchNorm"][unit]}, None),
         Evidence("the first gradient falls with the scale of the weights (largest scale over 1)", "BatchNorm",
-                 {"predicted": 1.0 / s.scales[-1], **spread(shrink)}, None),
+                 {"predicted": 1.0 / s.scales[-1], **seed_range(shrink)}, None),
         Evidence("free of scale: with a rate times |w|^2 large weights train as those of scale 1", "BatchNorm",
                  {"largest difference of the loss share": np.abs(free[large] - free[unit]).max()}, None),
     )  # fmt: skip

@@ -9,7 +9,7 @@ from torch import Tensor
 from normscope.geometry.norm_growth import square_after_step
 from normscope.papers.cisneros2025.claims.mechanisms import network
 from normscope.papers.cisneros2025.training import descend
-from normscope.papers.claim import Claims, Measured, Outcome, Verdict, given, holds, refuted
+from normscope.papers.claim import Claims, Measured, Outcome, Verdict, assumes, holds, refuted
 from normscope.papers.measure import confirm_bound
 from normscope.papers.tensors import gaussian, zeros
 from normscope.weight_normalization.chain import read_chain
@@ -140,7 +140,7 @@ def _gap() -> Outcome:
     shallow, deep = (rademacher_bound(depth, 1.0, math.sqrt(50_000), 50_000) for depth in (10, 40))
     gap = generalization_gap_bound(shallow, 1.0, 50_000, 0.05)
     measured = {"complexity, L = 10": shallow, "complexity, L = 40": deep, "gap, L = 10, n = 50000": gap}
-    return given(deep <= 2.0 * shallow and gap < 1.0, measured, "the radius is fixed beforehand and phi(0) = 0")
+    return assumes(deep <= 2.0 * shallow and gap < 1.0, measured, "the radius is fixed beforehand and phi(0) = 0")
 
 
 @CLAIMS.add("004-lim1", "Limitations (smooth activations)", gradient_bound)
@@ -152,7 +152,7 @@ def _smooth() -> Outcome:
     finite = math.isfinite(hessian_bound([paper_layer(4, 1.0, curvature=_TANH)], 1.0, [1.0, 1.0]))
     none = math.isinf(hessian_bound([paper_layer(4, 1.0)], 1.0, [1.0, 1.0]))
     measured = {"Hessian bound, tanh": finite, "none for ReLU": none}
-    return given(finite and none, measured, "second derivatives are spoken of")
+    return assumes(finite and none, measured, "second derivatives are spoken of")
 
 
 @CLAIMS.add("004-next1", "Next Checks 1 (least weight norm)", certify_step)
@@ -257,7 +257,7 @@ def _schedules() -> Outcome:
         _step(net, x[single], y[single], certify_step(net, x[single], y[single]).largest_certified_step)
         rise = max(rise, float(square_loss(net(x).detach(), y)) / before - 1.0)
     measured: Measured = {"least factor of a certified step": least, "largest rise after a step on one example": rise}
-    return given(rise > 0, measured, "steps are on the whole data")
+    return assumes(rise > 0, measured, "steps are on the whole data")
 
 
 @CLAIMS.add("004-fail2", "Failure signatures (ratio)", certify_step, step_certificate)

@@ -15,9 +15,9 @@ from normscope.geometry.flow import Point, gradient_of
 from normscope.geometry.hessian import dense_hessian
 from normscope.geometry.norm_growth import growth_after_heavy_ball, square_after_step
 from normscope.operators.normalizers.weight_norm import weight_norm_bounds, weight_norm_effective
-from normscope.papers.claim import Claims, Outcome, Verdict, close, given, holds, refuted
-from normscope.papers.laboratory import descended, hidden_layer, square_loss
+from normscope.papers.claim import Claims, Outcome, Verdict, assumes, close, holds, refuted
 from normscope.papers.measure import confirm, confirm_bound, norm
+from normscope.papers.small_networks import gradient_descent, hidden_layer, square_loss
 from normscope.papers.tensors import ZERO, gaussian, largest, ones, zeros
 
 CLAIMS = Claims("cisneros2025")
@@ -94,7 +94,7 @@ def _unit_jacobians() -> Outcome:
         "||V^||/sqrt(m), random, largest": max(random) / math.sqrt(8),
     }
     needs = product > 1 + ZERO and scaled <= 1 + ZERO and max(random) <= math.sqrt(8)
-    return given(needs, measured, "the scaling by the width carries it")
+    return assumes(needs, measured, "the scaling by the width carries it")
 
 
 @CLAIMS.add("004-M1'", "Mechanism 1 (abstract)", dense_hessian)
@@ -204,7 +204,7 @@ def _faster() -> Outcome:
     """
     loss, start = _one_layer()
     small, large = {"0": start}, {"0": 5 * start}
-    ends = [float(loss(descended(loss, p, size, 60))) for p, size in ((small, 0.1), (large, 0.1), (large, 2.5))]
+    ends = [float(loss(gradient_descent(loss, p, size, 60))) for p, size in ((small, 0.1), (large, 0.1), (large, 2.5))]
     confirm("the loss from 5v with 25 times the step", ends[0], ends[2])
     measured = {
         "loss at the start": float(loss(small)),
@@ -223,8 +223,8 @@ def _small_norm() -> Outcome:
     """
     loss, start = _one_layer()
     tiny = {"0": 1e-4 * start}
-    thrown = descended(loss, tiny, 0.1, 1)["0"].norm(dim=1)
-    ends = [float(loss(descended(loss, p, 0.1, 60))) for p in ({"0": start}, tiny)]
+    thrown = gradient_descent(loss, tiny, 0.1, 1)["0"].norm(dim=1)
+    ends = [float(loss(gradient_descent(loss, p, 0.1, 60))) for p in ({"0": start}, tiny)]
     least = float(thrown.min())
     measured = {"loss after 60 steps from v": ends[0], "from v/10000": ends[1], "least norm after a step": least}
     return holds(ends[1] > ends[0] + 1e-6, measured, "one long step, then tiny ones, and a worse loss")
@@ -267,7 +267,7 @@ def _least_norm() -> Outcome:
     falls = {rule: _rows_under(rule) for rule in ("plain", "momentum", "decay", "adam")}
     measured = {f"largest fall of a norm in a step, {rule}": fall for rule, fall in falls.items()}
     needs = max(falls["plain"], falls["momentum"]) < ZERO < min(falls["decay"], falls["adam"])
-    return given(needs, measured, "plain steps never shorten a row")
+    return assumes(needs, measured, "plain steps never shorten a row")
 
 
 @CLAIMS.add("004-Q2", "Open Question 2", square_after_step, conserved)
@@ -283,7 +283,7 @@ def _other_normalizers() -> Outcome:
         loss, at = square_loss(x, target, kind), hidden_layer(742)
         worst, whole = 0.0, 0.0
         for _ in range(30):
-            following = descended(loss, at, 0.2, 1)
+            following = gradient_descent(loss, at, 0.2, 1)
             worst = max(worst, float((at["W"].norm(dim=1) - following["W"].norm(dim=1)).max()))
             total = [float(p["W"].square().sum() + p["b"].square().sum()) for p in (at, following)]
             whole, at = max(whole, total[0] - total[1]), following
@@ -291,7 +291,7 @@ def _other_normalizers() -> Outcome:
         confirm("the fall of ||W||^2 + ||b||^2", 0.0, whole)
     measured = {f"largest fall of a row's norm, {kind}": fall for kind, fall in falls.items()}
     needs = falls["batch"] < ZERO < falls["layer"]
-    return given(needs, measured, "row by row for BatchNorm, as a whole for LayerNorm")
+    return assumes(needs, measured, "row by row for BatchNorm, as a whole for LayerNorm")
 
 
 @CLAIMS.add("004-Q3", "Open Question 3")

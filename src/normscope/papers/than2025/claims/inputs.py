@@ -12,9 +12,20 @@ from normscope.operators.normalizers.batch_norm import batch_norm_printed, batch
 from normscope.operators.normalizers.group_norm import group_norm_global
 from normscope.operators.normalizers.layer_norm import layer_norm_global, layer_norm_on_floor
 from normscope.operators.scalar.activations import slope
-from normscope.papers.claim import Claims, Measured, Outcome, Verdict, bound, close, given, holds, refuted, unsupported
-from normscope.papers.laboratory import certified, chain, layer_norm, layer_norm_at_zero
+from normscope.papers.claim import (
+    Claims,
+    Measured,
+    Outcome,
+    Verdict,
+    assumes,
+    bound,
+    close,
+    holds,
+    refuted,
+    unsupported,
+)
 from normscope.papers.measure import Function, confirm, confirm_bound, gradient, jacobian_norm, norm, quotient
+from normscope.papers.small_networks import certified, chain, layer_norm, layer_norm_at_zero
 from normscope.papers.tensors import EPS, gaussian, identity, numbers, ones
 from normscope.papers.than2025.extremal.theorem_6_networks import layer_norm_blow_up, remark_7, theorem_6
 
@@ -126,7 +137,7 @@ def _exponential() -> Outcome:
     }
     rates = remark_7(slow), remark_7([1.1] * 59)
     stays = close(half, bounded, 1e-8) and rates[0][0] < 1e-9 < rates[1][0]
-    return given(stays and constant > 100 and small < 0.01, measured, "s_k > 1 alone is not enough")
+    return assumes(stays and constant > 100 and small < 0.01, measured, "s_k > 1 alone is not enough")
 
 
 @CLAIMS.add("001-R7t", "Remark 7, tightness", lemma_5, theorem_6)
@@ -188,7 +199,7 @@ def _definition_8() -> Outcome:
     outputs = [_frozen(w, _statistics(w, data))(data) for w in (weights, small)]
     change = float((outputs[0] - outputs[1]).abs().max())
     measured = {"product of norms": norm(weights[0]) ** 3, "outputs differ by, weights times 1e-3": change}
-    return given(change < 1e-10, measured, "the bounds s_i restrict no BatchNorm network")
+    return assumes(change < 1e-10, measured, "the bounds s_i restrict no BatchNorm network")
 
 
 @CLAIMS.add("001-T9", "Theorem 9", theorem_9, batch_norm_scale)

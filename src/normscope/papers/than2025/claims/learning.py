@@ -14,9 +14,9 @@ from normscope.lipschitz.loss.constants import corollary_14
 from normscope.lipschitz.loss.regression import l1
 from normscope.lipschitz.theorem_9 import corollary_10, corollary_11, lemma_5
 from normscope.operators.normalizers.layer_norm import layer_norm_global
-from normscope.papers.claim import Claims, Measured, Outcome, Verdict, close, given, refuted, unsupported
-from normscope.papers.laboratory import certified, chain, layer_norm, layer_norm_at_zero, of_weight
+from normscope.papers.claim import Claims, Measured, Outcome, Verdict, assumes, close, refuted, unsupported
 from normscope.papers.measure import CorrectionError, confirm, confirm_bound, gradient, jacobian_norm
+from normscope.papers.small_networks import certified, chain, layer_norm, layer_norm_at_zero, of_weight
 from normscope.papers.tensors import EPS, gaussian, identity, numbers, ones, zeros
 from normscope.papers.than2025.complexity.iteration_counts import (
     corollary_18,
@@ -206,7 +206,7 @@ def _theorem_20() -> Outcome:
     }
     needed = fixed_fails <= DELTA * len(fixed) and own_fails > DELTA * len(own)
     otherwise = Verdict.HOLDS if fixed_fails == 0 else Verdict.FALSE
-    return given(needed, measured, "the partition must not depend on the data", otherwise)
+    return assumes(needed, measured, "the partition must not depend on the data", otherwise)
 
 
 @CLAIMS.add("001-T20c", "Section 5.2.2", corollary_14)
@@ -241,7 +241,7 @@ def _corollary_21() -> Outcome:
     fails = sum(risk > bound for risk, bound in found)
     measured = {"violations of 200, discontinuous at 2000 points": fails, "risk": found[0][0], "bound": found[0][1]}
     because = "a loss that is 0 near the samples and 1 elsewhere is discontinuous on a null set"
-    return given(fails > DELTA * DATASETS, measured, because)
+    return assumes(fails > DELTA * DATASETS, measured, because)
 
 
 @CLAIMS.add("001-curse", "Section 5.2.1, related bounds", g_paper, g_tight, g_total_variation)
@@ -317,7 +317,7 @@ def _corollary_22() -> Outcome:
     measured: Measured = {"cross-entropy at logits t (0, 1), t = 10": losses[0], "t = 1e5": losses[2]}
     measured["factor of LayerNorm, K = 4"] = factor
     unbounded = losses[2] > 1e4 and factor > 1e9
-    return given(unbounded, measured, "the loss is unbounded, and LayerNorm's factor is large")
+    return assumes(unbounded, measured, "the loss is unbounded, and LayerNorm's factor is large")
 
 
 @CLAIMS.add("001-abs", "Abstract, Section 6", layer_norm_global, lemma_5)

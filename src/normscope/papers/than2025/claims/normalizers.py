@@ -22,9 +22,9 @@ from normscope.operators.normalizers.layer_norm import (
     layer_norm_printed,
 )
 from normscope.operators.normalizers.secular_equation import centered_scale_norm
-from normscope.papers.claim import Claims, Measured, Outcome, Verdict, bound, close, given, holds, worst
-from normscope.papers.laboratory import layer_norm
+from normscope.papers.claim import Claims, Measured, Outcome, Verdict, assumes, bound, close, holds, worst
 from normscope.papers.measure import confirm, confirm_bound, jacobian, jacobian_norm, norm, quotient
+from normscope.papers.small_networks import layer_norm
 from normscope.papers.tensors import EPS, gaussian, largest, numbers, ones, zeros
 
 CLAIMS = Claims("than2025")
@@ -76,7 +76,7 @@ def _frozen_statistics() -> Outcome:
     confirm("the stacked constant", batch_norm_batch_at(x, None, eps), norm(derivative.reshape(18, 18)))
     measured = {"d(sample 1)/d(sample 2), frozen": frozen, "d(sample 1)/d(sample 2), training": across}
     because = "only with frozen statistics is a sample normalized by itself"
-    return given(frozen == 0 and across > 0, measured, because)
+    return assumes(frozen == 0 and across > 0, measured, because)
 
 
 @CLAIMS.add("001-BNc", "Section 3.2", layer_norm_at, batch_norm_batch_at)
@@ -149,7 +149,7 @@ def _contraction() -> Outcome:
     far = layer_norm_on_floor(ones(8), eps, 2.0)
     everywhere = jacobian_norm(lambda a: layer_norm(a, eps=eps), ones(8))
     measured |= {"constant where std >= 2": far, "constant on all inputs": everywhere}
-    return given(far < 1 < everywhere, measured, "a contraction on that set alone", Verdict.FALSE)
+    return assumes(far < 1 < everywhere, measured, "a contraction on that set alone", Verdict.FALSE)
 
 
 @CLAIMS.add("001-L2e", "Section 3.2", layer_norm_global, layer_norm_at)
@@ -225,4 +225,4 @@ def _scale() -> Outcome:
     printed = batch_norm_printed(var, EPS)
     plain = batch_norm_running(None, var, EPS)
     measured = {"true with gamma = (1, 1, 8)": true, "printed without a scale": printed, "true without a scale": plain}
-    return given(plain <= printed < true, measured, "the printed number needs |gamma| <= 1")
+    return assumes(plain <= printed < true, measured, "the printed number needs |gamma| <= 1")

@@ -21,9 +21,9 @@ from normscope.operators.normalizers.layer_norm import (
     layer_norm_on_floor,
     layer_norm_range,
 )
-from normscope.papers.claim import Claims, Measured, Outcome, close, given, holds, refuted
-from normscope.papers.laboratory import certified, chain, layer_norm, layer_norm_at_zero, normalized, of_weight
+from normscope.papers.claim import Claims, Measured, Outcome, assumes, close, holds, refuted
 from normscope.papers.measure import Function, confirm, confirm_bound, gradient, jacobian_norm, norm, quotient
+from normscope.papers.small_networks import certified, chain, layer_norm, layer_norm_at_zero, normalized, of_weight
 from normscope.papers.tensors import EPS, gaussian, identity, numbers, ones
 from normscope.papers.than2025.extremal import gradients, l1_loss, theorem_13, theorem_13_printed
 from normscope.papers.than2025.extremal.theorem_13_networks import parts, total_input
@@ -68,7 +68,7 @@ def _theorem_12_weights() -> Outcome:
         "||h_2|| at 1e6 x, LayerNorm": float(_normalized(weights[:2])(1e6 * x).norm()),
     }
     grows = close(sizes[2] / sizes[1], 1e3, 1e-6)
-    return given(grows and least > 0, measured, "A_{i-1} is infinite on R^n")
+    return assumes(grows and least > 0, measured, "A_{i-1} is infinite on R^n")
 
 
 @CLAIMS.add("001-T12b", "Theorem 12 (7)", theorem_12, layer_norm_at)
@@ -109,7 +109,7 @@ def _training() -> Outcome:
     sizes = {c: float(gradient(loss, c * weight).norm()) for c in (1.0, 0.1, 1e-3)}
     measured = {f"gradient norm at c W, c = {c:g}": s for c, s in sizes.items()}
     inverse = all(close(s * c, sizes[1.0], 1e-6) for c, s in sizes.items())
-    return given(inverse, measured, "in training the gradient grows as 1/c")
+    return assumes(inverse, measured, "in training the gradient grows as 1/c")
 
 
 @CLAIMS.add("001-T13(8)", "Theorem 13 (8)", theorem_13, theorem_13_printed)
@@ -198,7 +198,7 @@ def _corollary_14_bound() -> Outcome:
 
     sizes = {t: size(t) for t in (1.0, 1e2, 1e4)}
     measured = {f"gradient norm in W_1 at t x, t = {t:g}": found for t, found in sizes.items()}
-    return given(close(sizes[1e4], 1e4 * sizes[1.0], 1e-6), measured, "the constant in O grows with ||x||")
+    return assumes(close(sizes[1e4], 1e4 * sizes[1.0], 1e-6), measured, "the constant in O grows with ||x||")
 
 
 def _scalar_loss(
@@ -286,7 +286,7 @@ def _remark_16() -> Outcome:
         measured[f"{name}, A = {a:g}"] = float(gradient(loss, weight).norm())
     vanishes = measured["tanh, square, A = 100"] < 1e-6 * measured["tanh, square, A = 1"]
     grows = close(measured["logistic, wrong label, A = 100"] / measured["logistic, wrong label, A = 10"], 10.0, 0.05)
-    return given(vanishes and grows, measured, "it depends on the loss and on g")
+    return assumes(vanishes and grows, measured, "it depends on the loss and on g")
 
 
 @CLAIMS.add("001-R16v", "Remark 16, small gradients", theorem_15, gradients)
@@ -322,7 +322,7 @@ def _control() -> Outcome:
 
     sizes = {scale: size(scale) for scale in (1.0, 1e-1, 1e-2)}
     measured = {f"gradient norm in W_1, weights times {scale:g}": found for scale, found in sizes.items()}
-    return given(sizes[1e-2] > 30 * sizes[1.0], measured, "small weights make them large")
+    return assumes(sizes[1e-2] > 30 * sizes[1.0], measured, "small weights make them large")
 
 
 @CLAIMS.add("001-R17", "Remark 17, without normalizers", unnormalized_product, gradients)
@@ -372,4 +372,4 @@ def _remark_17_normalized() -> Outcome:
     (one, factor), (ten, smaller) = size(1.0), size(10.0)
     measured = {"gradient norm in W_1": one, "weights times 10": ten, "prod 1/sigma": factor, "times 10": smaller}
     scale = close(factor / smaller, 1e4, 1e-6) and close(one / ten, 10.0, 1e-6)
-    return given(scale, measured, "the product fell by 1e4, the gradient by 10")
+    return assumes(scale, measured, "the product fell by 1e4, the gradient by 10")

@@ -1,4 +1,4 @@
-"""How many iterations a network needs by the papers' corollaries, with and without its normalizers."""
+"""Iteration counts of a network by the corollaries of the paper, with and without its normalizers."""
 
 from __future__ import annotations
 
@@ -52,8 +52,8 @@ class Setting:
 
 
 @dataclass(frozen=True)
-class Layer:
-    """One layer as far as counts go."""
+class ChainLayer:
+    """The facts about one layer that iteration counts depend on."""
 
     name: str  #: what it is called
     norm: Value  #: norm of its weight
@@ -83,7 +83,7 @@ class LayerComplexity:
 
 
 @statement("normscope", "Proposition OPT-6", holds="plain chain, 1-Lipschitz activations, statistics that do not move")
-def layer_complexities(layers: Sequence[Layer], loss: Value, setting: Setting) -> tuple[LayerComplexity, ...]:
+def layer_complexities(layers: Sequence[ChainLayer], loss: Value, setting: Setting) -> tuple[LayerComplexity, ...]:
     """Return iteration counts for the weight of every layer.
 
     The loss is ``L_i``-Lipschitz in ``W_i`` with ``L_i = l A s_{i+1} ... s_K`` without normalizers, and with them times
@@ -98,7 +98,7 @@ def layer_complexities(layers: Sequence[Layer], loss: Value, setting: Setting) -
     Raises:
         InputError: if there is no layer.
 
-    >>> two = [Layer("a", Value.of(2.0, Kind.CERTIFIED)), Layer("b", Value.of(3.0, Kind.CERTIFIED))]
+    >>> two = [ChainLayer("a", Value.of(2.0, Kind.CERTIFIED)), ChainLayer("b", Value.of(3.0, Kind.CERTIFIED))]
     >>> rows = layer_complexities(two, Value.of(1.0, Kind.CERTIFIED), Setting())
     >>> [round(r.without.lipschitz.value, 9) for r in rows]
     [3.0, 1.0]
@@ -152,7 +152,7 @@ def seen_as_chain(result: Result) -> bool:
     return proved is not None and proved.log <= whole.log + _SLACK
 
 
-def _paired(result: Result, *, floor: bool = True) -> list[Layer]:
+def _paired(result: Result, *, floor: bool = True) -> list[ChainLayer]:
     """Return the layers of a network, each with the normalizer of its number."""
     layers = []
     for i, found in enumerate(result.layers):
@@ -160,11 +160,11 @@ def _paired(result: Result, *, floor: bool = True) -> list[Layer]:
         constant = None if normalizer is None else (normalizer.on_floor if floor else None) or normalizer.proved
         printed = None if normalizer is None else normalizer.printed
         folded = found.folded if normalizer is not None else None
-        layers.append(Layer(found.name, found.upper, constant, printed, folded))
+        layers.append(ChainLayer(found.name, found.upper, constant, printed, folded))
     return layers
 
 
-def _normalized(layer: Layer) -> Value:
+def _normalized(layer: ChainLayer) -> Value:
     """Return the constant of a layer together with its normalizer."""
     if layer.normalizer is None:
         return layer.norm
@@ -191,7 +191,7 @@ QUICK: dict[str, Any] = {"points": 1, "ascent": 0, "seed": 0, "stacked": False, 
 
 @dataclass(frozen=True, repr=False)
 class Iterations(Shown):
-    """Everything that is said about the iterations a network needs."""
+    """Iteration counts of a network: of the chain of its layers, and of its real graph."""
 
     _layout = ("normscope.report.complexity", "complexity_sections")
     _rows = "layers"

@@ -1,4 +1,4 @@
-"""The constructions of the papers by name: the numbers each shows, and how they go over layers or depth."""
+"""The extremal constructions of the paper by name: their constants, and how these grow with layers or depth."""
 
 import math
 from collections.abc import Callable
@@ -23,8 +23,8 @@ Points = list[tuple[float, float]]
 
 
 @dataclass(frozen=True)
-class Settings:
-    """What a construction is built of."""
+class ConstructionSettings:
+    """Parameters of a construction."""
 
     widths: tuple[int, ...]  #: ``n_0, ..., n_K``
     scale: float = 2.0  #: ``a``, of every layer
@@ -40,8 +40,8 @@ class Settings:
 
 
 @dataclass(frozen=True, repr=False)
-class Shown(display.Shown):
-    """What a construction shows."""
+class ConstructionReport(display.Shown):
+    """The numbers and curves of a construction."""
 
     _layout = ("normscope.report.extremal", "extremal_sections")
     _rows = "values"
@@ -54,7 +54,7 @@ class Shown(display.Shown):
     notes: tuple[str, ...] = field(default=())  #: what a reader must know
 
 
-def _theorem_6(settings: Settings) -> Shown:
+def _theorem_6(settings: ConstructionSettings) -> ConstructionReport:
     """Return the network of Theorem 6, its constant and gradients, for the scale and for its inverse."""
     values: dict[str, Value] = {}
     series = {}
@@ -70,10 +70,10 @@ def _theorem_6(settings: Settings) -> Shown:
     notes = (
         "gradients of the weights are products of what is passed back and the signal: of one order for all layers",
     )
-    return Shown(title, values, series, y_label="log10 of the gradient passed back", notes=notes)
+    return ConstructionReport(title, values, series, y_label="log10 of the gradient passed back", notes=notes)
 
 
-def _theorem_13(settings: Settings) -> Shown:
+def _theorem_13(settings: ConstructionSettings) -> ConstructionReport:
     """Return the constants of Theorem 13 in the weight of a layer, printed and true, and those of every layer."""
     x = None if settings.point is None else torch.tensor(settings.point, dtype=torch.float64)
     net = theorem_13(settings.widths, settings.scale, settings.layer, x)
@@ -90,10 +90,10 @@ def _theorem_13(settings: Settings) -> Shown:
         if here.printed is not None:
             series.setdefault("printed", []).append((float(i), here.printed.log10))
     title = f"Theorem 13: constant in the weight of layer {settings.layer} of {settings.depth}"
-    return Shown(title, values, series, y_label="log10 of the constant in the weight")
+    return ConstructionReport(title, values, series, y_label="log10 of the constant in the weight")
 
 
-def _theorem_15(settings: Settings) -> Shown:
+def _theorem_15(settings: ConstructionSettings) -> ConstructionReport:
     """Return gradients of a logistic training loss at every layer, prescribed, for the scale and its inverse."""
     source = torch.Generator().manual_seed(0)
     inputs = torch.rand(8, settings.widths[0], generator=source, dtype=torch.float64) + 0.5
@@ -117,10 +117,10 @@ def _theorem_15(settings: Settings) -> Shown:
                 values[f"its factor c a^(K-i), {name}"] = net.factor
     title = f"Theorem 15: gradient of a training loss, {depth} layers"
     notes = ("the loss is logistic and all inputs are misclassified, so that its slope stays near one",)
-    return Shown(title, values, series, y_label="log10 of the gradient of the weight", notes=notes)
+    return ConstructionReport(title, values, series, y_label="log10 of the gradient of the weight", notes=notes)
 
 
-def _layer_norm(settings: Settings) -> Shown:
+def _layer_norm(settings: ConstructionSettings) -> ConstructionReport:
     """Return the constants of a network of LayerNorms over its depth."""
     width, depth = settings.widths[0], settings.depth
     if len(set(settings.widths)) > 1:
@@ -135,11 +135,11 @@ def _layer_norm(settings: Settings) -> Shown:
     title = f"Corollary 11: identity weights, LayerNorm, {settings.activation}, {depth} layers, eps {settings.eps:g}"
     values = {"constant, at least": net.attained, "constant, at most": net.constant}
     notes = ("without LayerNorm the same weights have the constant 1",)
-    return Shown(title, values, series, "layers", "log10 of the Lipschitz constant", notes)
+    return ConstructionReport(title, values, series, "layers", "log10 of the Lipschitz constant", notes)
 
 
 #: What shows a construction, by its name.
-CONSTRUCTIONS: dict[str, Callable[[Settings], Shown]] = {
+CONSTRUCTIONS: dict[str, Callable[[ConstructionSettings], ConstructionReport]] = {
     "theorem-6": _theorem_6,
     "theorem-13": _theorem_13,
     "theorem-15": _theorem_15,
@@ -147,8 +147,8 @@ CONSTRUCTIONS: dict[str, Callable[[Settings], Shown]] = {
 }
 
 
-def extremal(construction: str, settings: Settings | None = None) -> Shown:
-    """Build a network with a prescribed constant and return what it shows.
+def extremal(construction: str, settings: ConstructionSettings | None = None) -> ConstructionReport:
+    """Build a network with a prescribed constant and return its numbers.
 
     Args:
         construction: one of :data:`CONSTRUCTIONS`.
@@ -162,7 +162,7 @@ def extremal(construction: str, settings: Settings | None = None) -> Shown:
     """
     if construction not in CONSTRUCTIONS:
         raise InputError(f"Expected one of {', '.join(CONSTRUCTIONS)}, got {construction!r}.")
-    return CONSTRUCTIONS[construction](settings or Settings((8,) * 21))
+    return CONSTRUCTIONS[construction](settings or ConstructionSettings((8,) * 21))
 
 
 def _both(scale: float) -> dict[str, float]:
@@ -173,7 +173,7 @@ def _both(scale: float) -> dict[str, float]:
 
 
 def sampled(depth: int) -> list[int]:
-    """Return layers evenly from the first to the last, not too many.
+    """Return a limited number of evenly spaced layers, including the first and the last.
 
     >>> sampled(5)
     [1, 2, 3, 4, 5]
@@ -188,7 +188,7 @@ def sampled(depth: int) -> list[int]:
 HOMOGENEOUS = (nn.ReLU, nn.LeakyReLU, nn.Identity, nn.PReLU, nn.Flatten)
 
 
-class Scaled(NamedTuple):
+class LogScaledVector(NamedTuple):
     """A vector as ``exp(log) * unit``; ``log`` is ``-inf`` for zero."""
 
     unit: Tensor  #: a vector of norm one, or zero
@@ -196,7 +196,7 @@ class Scaled(NamedTuple):
 
 
 @statement("normscope", "Proposition EXT-1", holds="layers without bias and positively homogeneous activations")
-def scaled_output(network: nn.Sequential, x: Tensor) -> Scaled:
+def scaled_output(network: nn.Sequential, x: Tensor) -> LogScaledVector:
     """Return ``h(x)`` as a unit vector and the logarithm of its norm, however large or small it is.
 
     Each layer is applied to a unit vector and the norm of what comes out is added as a logarithm. Since ``h`` is
@@ -231,8 +231,8 @@ def scaled_output(network: nn.Sequential, x: Tensor) -> Scaled:
             unit = module(unit)
             largest = float(unit.abs().max()) if unit.numel() else 0.0
             if largest == 0:
-                return Scaled(unit, -math.inf)
+                return LogScaledVector(unit, -math.inf)
             norm = float(torch.linalg.vector_norm(unit / largest))  # divided before, so that squares stay in range
             logs += [math.log(largest), math.log(norm)]
             unit = unit / largest / norm
-    return Scaled(unit, math.fsum(logs))
+    return LogScaledVector(unit, math.fsum(logs))

@@ -28,7 +28,7 @@ AT_INPUT = "this input, all weights of the layer"
 
 @dataclass(frozen=True)
 class Parts:
-    """What the constructions around one layer share."""
+    """The widths, scales and input that the constructions around one layer share."""
 
     widths: tuple[int, ...]  #: ``n_0, ..., n_K``
     layer: int  #: ``i``, from one
@@ -147,7 +147,7 @@ def theorem_13_printed(here: Parts) -> Value:
 
 @dataclass(frozen=True)
 class Gradients:
-    """What one layer sees of a network of scaled identities at the first unit vector."""
+    """The gradients of one layer of a network of scaled identities, at the first unit vector."""
 
     layer: int  #: ``i``, from one
     signal: Value  #: ``||h_{i-1}(x)||``, what reaches it

@@ -42,7 +42,7 @@ def checked_widths(widths: Sequence[int]) -> tuple[int, ...]:
 
 
 def checked_scales(scales: Sequence[float] | float, depth: int, dtype: torch.dtype) -> tuple[float, ...]:
-    """Return one scale for each layer as the given float type holds it; one number stands for all."""
+    """Return one scale per layer, rounded to a dtype; a single number is used for all layers."""
     given = (float(scales),) * depth if isinstance(scales, int | float) else tuple(float(a) for a in scales)
     if len(given) != depth:
         raise InputError(f"Expected one scale for each of the {depth} layers, got {len(given)}.")

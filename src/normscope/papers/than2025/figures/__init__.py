@@ -1,1 +1,1 @@
-"""Experiments: the papers' figures, trained and measured again. One figure, one setting per network."""
+"""The figures of the paper, reproduced: training settings, recording, and evidence for each claim."""

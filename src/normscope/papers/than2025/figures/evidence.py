@@ -1,4 +1,4 @@
-"""Claims about the paper's figures, next to what a run shows, and the facts one needs to repeat it."""
+"""Claims about the figures of the paper, the evidence of a run for each, and the facts needed to repeat it."""
 
 import json
 import platform
@@ -14,8 +14,8 @@ from normscope import __version__
 from normscope.core.result import Result
 from normscope.core.statement import statement
 from normscope.monitor.run import Run, Series
-from normscope.papers.study import Evidence, line
-from normscope.papers.than2025.figures.setting import Setting
+from normscope.papers.study import Evidence, fit_line
+from normscope.papers.than2025.figures.training_setting import TrainingSetting
 
 #: What the text of the paper says the products reach, as decimal logarithms, and the network it says it of.
 PRODUCT_OF_NORMS, PRODUCT_OF_INVERSE_SIGMA, SAID_OF = 50.0, -25.0, "resnet18"
@@ -91,7 +91,7 @@ def variance_evidence(run: Run, network: str) -> list[Evidence]:
 
 
 def reduction_evidence(run: Run, network: str) -> list[Evidence]:
-    """Return what a run says of the product the paper finds to be 1e-25, in each sense it may have."""
+    """Return the evidence of a run for the product that the paper reports as 1e-25, under each reading."""
     courses = [("1/sigma (of the mean variance)", -product_of_variances(run).values / 2)]
     courses += [(words, run.series(name).values) for name, words in REDUCTIONS if name in run.names]
     normalized = len(courses) > 1
@@ -108,17 +108,17 @@ def reduction_evidence(run: Run, network: str) -> list[Evidence]:
 
 
 def _exponential(claim: str, network: str, logs: Series) -> Evidence:
-    """Judge exponential growth: logarithms near a rising line; fewer than three points are always on one."""
+    """Judge exponential growth by a linear fit of the logarithms; fewer than three points decide nothing."""
     measured = {"log10, first": logs.values[0], "log10, largest": logs.values.max(), "log10": logs.values[-1]}
     if len(logs.steps) < 3:
         return Evidence(claim, network, measured, None)
-    slope, straight = line(np.asarray(logs.steps, dtype=float), logs.values)
+    slope, straight = fit_line(np.asarray(logs.steps, dtype=float), logs.values)
     measured |= {"log10 per 1000 updates": 1000 * slope, "R^2": straight}
     return Evidence(claim, network, measured, slope > 0 and straight >= STRAIGHT)
 
 
 def certified_evidence(folder: Path, network: str) -> list[Evidence]:
-    """Return what the certified end-to-end constant did between the start and the end of a run."""
+    """Return the certified end-to-end constants at the start and at the end of a run."""
     files = [folder / "start.json", folder / "end.json"]
     if not all(file.exists() for file in files):
         return []
@@ -145,7 +145,7 @@ _PARTS = {
 
 
 def evidence_of(figure: str, runs: Mapping[str, Run], folder: Path) -> list[Evidence]:
-    """Return every claim around a figure with what its runs show, then what the certified constants did."""
+    """Return the evidence of runs for every claim about a figure, then their certified constants."""
     found: list[Evidence] = []
     for network, run in runs.items():
         for part in _PARTS[figure]:
@@ -155,7 +155,7 @@ def evidence_of(figure: str, runs: Mapping[str, Run], folder: Path) -> list[Evid
 
 
 def command_of(figure: str, scale: str, seed: int, *, certify: bool = True, located: bool = False) -> str:
-    """Return the command that reproduces a figure; the folder of its data is the reader's own.
+    """Return the command that reproduces a figure, with a placeholder for the data folder.
 
     >>> command_of("fig1", "laptop", 0, certify=False, located=True)
     'normscope reproduce fig1 --scale laptop --seed 0 --no-certify --data-root DIR'
@@ -167,13 +167,13 @@ def command_of(figure: str, scale: str, seed: int, *, certify: bool = True, loca
 def facts(
     figure: str,
     scale: str,
-    settings: Sequence[Setting],
+    settings: Sequence[TrainingSetting],
     evidence: Sequence[Evidence],
     *,
     certify: bool = True,
     located: bool = False,
 ) -> dict[str, Any]:
-    """Return the JSON form of a reproduction: what was run, with what, and what came of it."""
+    """Return the JSON form of a reproduction: command, settings, versions and evidence."""
     return {
         "kind": "reproduction",
         "figure": figure,

@@ -16,7 +16,7 @@ from normscope.monitor.monitor import Monitor
 from normscope.monitor.run import CONFIG, METRICS, Run
 from normscope.monitor.sinks.folder import RunFolder
 from normscope.papers.study import labelled_data
-from normscope.papers.than2025.figures.setting import Setting
+from normscope.papers.than2025.figures.training_setting import TrainingSetting
 from normscope.zoo import catalogue as zoo
 from normscope.zoo.train import he_normal_, train
 from normscope.zoo.training_state import steps_done
@@ -31,14 +31,14 @@ TOLERANCE = 1e-2
 
 
 def record(
-    setting: Setting,
+    setting: TrainingSetting,
     folder: Path,
     *,
     root: str | Path | None = None,
     progress: Callable[[str], None] | None = None,
     certify: bool = True,
 ) -> Run:
-    """Train as a setting says, measure along the way, and return the run; one that is there goes on or is kept.
+    """Train and measure a network as its setting says and return the run; an existing run is resumed or reused.
 
     A run goes on from its last whole epoch, or anew if there is none. Each measurement depends on the weights of its
     moment alone, so a run that was stopped records what an unbroken one does, its clocks apart.
@@ -87,19 +87,19 @@ def record(
     return Run.open(folder)
 
 
-def training_data(setting: Setting, root: str | Path | None) -> tuple[Tensor, Tensor]:
+def training_data(setting: TrainingSetting, root: str | Path | None) -> tuple[Tensor, Tensor]:
     """Return the training images in the unit ball, and their labels."""
     images, labels = labelled_data(setting.data, root, "train", setting.examples)
     return into_unit_ball(images if setting.side is None else enlarged(images, setting.side)), labels
 
 
-def is_finished(setting: Setting, folder: Path, *, certify: bool) -> bool:
-    """Return whether every epoch of a setting was trained, and the analyses made if they are wanted."""
+def is_finished(setting: TrainingSetting, folder: Path, *, certify: bool) -> bool:
+    """Return whether all epochs are trained and, if required, both analyses are done."""
     whole = steps_done(folder / STATE, epochs=True) >= setting.epochs
     return whole and (not certify or (folder / "end.json").exists())
 
 
-def _refuse_another(setting: Setting, folder: Path) -> None:
+def _refuse_another(setting: TrainingSetting, folder: Path) -> None:
     """Raise if a folder holds a run of another setting, or one that is not of a figure."""
     file, plain = folder / SETTING, json.loads(json.dumps(setting.to_dict()))
     if not file.exists():
@@ -141,7 +141,7 @@ def into_unit_ball(images: Tensor) -> Tensor:
 
 
 def enlarged(images: Tensor, side: int) -> Tensor:
-    """Return square images with three channels and sides of so many pixels, by repetition of what there is.
+    """Return images with three channels, enlarged to a side length by nearest-neighbour interpolation.
 
     >>> import torch
     >>> enlarged(torch.ones(2, 1, 8, 8), 16).shape

@@ -1,0 +1,53 @@
+"""Twofold precision: against exact rational arithmetic."""
+
+from __future__ import annotations
+
+from fractions import Fraction
+
+import pytest
+import torch
+from torch import Tensor
+
+from normscope.linalg.double_double import DoubleDouble, product, slices, two_product, two_sum
+
+
+def _numbers(*shape: int, seed: int = 0) -> Tensor:
+    generator = torch.Generator().manual_seed(seed)
+    spread = 10 ** (8 * torch.rand(shape, generator=generator, dtype=torch.float64) - 4)
+    return spread * torch.randn(shape, generator=generator, dtype=torch.float64)
+
+
+def _exact(pair: DoubleDouble, index: tuple[int, ...]) -> Fraction:
+    return Fraction(float(pair.high[index])) + Fraction(float(pair.low[index]))
+
+
+def test_sums_and_products_are_exact() -> None:
+    a, b = _numbers(40), _numbers(40, seed=1)
+    for i in range(40):
+        x, y = Fraction(float(a[i])), Fraction(float(b[i]))
+        for function, truth in ((two_sum, x + y), (two_product, x * y)):
+            high, low = function(a, b)
+            assert Fraction(float(high[i])) + Fraction(float(low[i])) == truth
+
+
+@pytest.mark.parametrize("bits", [10, 24])
+def test_slices_add_up_and_have_few_bits(bits: int) -> None:
+    value = DoubleDouble(_numbers(20), 1e-20 * _numbers(20, seed=2))
+    parts = list(slices(value, bits))
+    for i in range(20):
+        told = sum((Fraction(float(p[i])) for p in parts), Fraction(0))
+        assert abs(told - _exact(value, (i,))) <= Fraction(2) ** -100 * Fraction(float(value.high.abs().max()))
+    unit = parts[0][parts[0] != 0].abs().min()
+    assert float(parts[0].abs().max() / unit) <= 2 ** (bits + 1)
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32])
+def test_a_product_of_matrices_is_as_exact_as_it_says(dtype: torch.dtype) -> None:
+    w = _numbers(3, 30).to(dtype).double()
+    x = DoubleDouble(_numbers(30, 2, seed=3), 1e-18 * _numbers(30, 2, seed=4))
+    found, error = product(w, x, torch.matmul, 30)
+    for i in range(3):
+        for j in range(2):
+            truth = sum((Fraction(float(w[i, k])) * _exact(x, (k, j)) for k in range(30)), Fraction(0))
+            assert abs(_exact(found, (i, j)) - truth) <= Fraction(error)
+    assert error < 1e-20 * float(w.abs().max() * x.high.abs().max())
