@@ -40,6 +40,10 @@ def test_every_metric_is_described_once() -> None:
     assert set(QUANTITIES) == {kind.name for kind in QUANTITIES.values()}
 
 
+def test_every_quantity_is_in_the_file_of_its_name() -> None:
+    assert all(kind.__module__ == f"normscope.monitor.quantities.{name}" for name, kind in QUANTITIES.items())
+
+
 def test_a_quantity_says_how_it_measures() -> None:
     with pytest.raises(NotImplementedError):
         Quantity().measure(None)  # type: ignore[arg-type]

@@ -16,7 +16,7 @@ from normscope.graph.guard import same_bits
 from normscope.monitor.quantities.chain import ChainEstimate
 from normscope.monitor.quantities.folded import FoldedNorms
 from normscope.monitor.quantities.inverse_sigma import InverseSigma
-from normscope.monitor.quantities.spectral import SpectralNorms
+from normscope.monitor.quantities.norms import SpectralNorms
 
 
 def test_a_moment_moved_is_elsewhere_and_the_model_is_not() -> None:

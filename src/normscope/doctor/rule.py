@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 
 from normscope.core.finding import Certainty, Finding, Severity
-from normscope.doctor.history import RunHistory
+from normscope.doctor.run_history import RunHistory
 from normscope.doctor.subject import ENOUGH, Subject, drop_rate, layer_of, place_of
 
 #: What the files of rules import from here.

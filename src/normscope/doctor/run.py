@@ -14,7 +14,7 @@ from normscope.core.errors import InputError
 from normscope.core.files import Saved
 from normscope.core.finding import FINDINGS_VERSION, Finding, Severity, grouped, order
 from normscope.doctor.catalogue import RULES
-from normscope.doctor.history import RunHistory
+from normscope.doctor.run_history import RunHistory
 from normscope.doctor.settings import Settings
 from normscope.doctor.subject import Progress, Subject, examine
 from normscope.graph.guard import untouched

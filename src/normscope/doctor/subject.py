@@ -22,13 +22,13 @@ from normscope.core.errors import (
 )
 from normscope.doctor.earlier_version import EarlierModel, compare_with_earlier
 from normscope.doctor.fault import explain_fault
-from normscope.doctor.features import channel_axis, feature_axes
+from normscope.doctor.feature_axes import channel_axis, feature_axes
 from normscope.doctor.infinite_derivative import Singularities
 from normscope.doctor.modules import unwrap
 from normscope.doctor.neighbours import between
 from normscope.doctor.probe import ChannelStatistics, NodeObserver, batch_statistics
 from normscope.doctor.second_run import CouplingTest, SecondRun, captured_in, run_again
-from normscope.doctor.state import changed_by_forward, random_part
+from normscope.doctor.state_changes import changed_by_forward, random_part
 from normscope.doctor.structure import Structure
 from normscope.graph.capture import Captured, capture
 from normscope.graph.guard import untouched

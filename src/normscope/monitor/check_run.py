@@ -6,8 +6,8 @@ from pathlib import Path
 from typing import Any
 
 from normscope.core.finding import Finding, Severity
-from normscope.doctor.history import RunHistory
 from normscope.doctor.run import CheckResult, check_history
+from normscope.doctor.run_history import RunHistory
 from normscope.doctor.settings import Settings
 from normscope.monitor.run import Run
 

@@ -7,7 +7,7 @@ import torch
 
 from monitor.moments import batch, dense, moment_of, small
 from normscope.monitor.quantities.folded import FoldedNorms
-from normscope.monitor.quantities.spectral import SpectralNorms
+from normscope.monitor.quantities.norms import SpectralNorms
 
 
 def test_the_folded_norm_is_that_of_both_maps() -> None:

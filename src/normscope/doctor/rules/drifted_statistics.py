@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from normscope.doctor.modules import listed_channels
 from normscope.doctor.probe import ChannelStatistics
 from normscope.doctor.rule import Certainty, Finding, Findings, Rule, RunHistory, Subject, place_of
-from normscope.doctor.rules.new_statistics import are_new
+from normscope.doctor.rules.initial_statistics import are_new
 from normscope.operators.normalizer import normalizers
 from normscope.operators.site import Site
 

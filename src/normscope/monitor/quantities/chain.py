@@ -1,7 +1,7 @@
 """A cheap end-to-end estimate: the constants of layers and normalizers multiplied as if the network were a chain."""
 
 from normscope.core.value import Kind, product
-from normscope.monitor.quantities.spectral import lower_product
+from normscope.monitor.quantities.norms import lower_product
 from normscope.monitor.quantity import Description, Quantity, Snapshot
 from normscope.operators.normalizer import acts_on_weights
 

@@ -1,7 +1,7 @@
 """Layers folded with the fixed normalization after them, and their product: unchanged when a weight is rescaled."""
 
 from normscope.core.value import ALL_INPUTS, Kind
-from normscope.monitor.quantities.spectral import lower_product
+from normscope.monitor.quantities.norms import lower_product
 from normscope.monitor.quantity import Chart, Description, Quantity, Snapshot
 
 

@@ -9,8 +9,8 @@ import pytest
 from normscope.core.errors import NormscopeError
 from normscope.core.finding import Finding, Severity
 from normscope.doctor.catalogue import RULES
-from normscope.doctor.history import MetricHistory, RunHistory
 from normscope.doctor.run import check_history
+from normscope.doctor.run_history import MetricHistory, RunHistory
 from normscope.doctor.settings import Settings
 
 STEPS = [10, 20, 30, 40, 100]

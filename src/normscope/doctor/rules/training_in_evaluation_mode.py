@@ -2,7 +2,7 @@
 
 from normscope.doctor.modules import batch_norms
 from normscope.doctor.rule import Certainty, Findings, Rule, RunHistory, Severity, Subject
-from normscope.doctor.rules.frozen_in_training import is_frozen
+from normscope.doctor.rules.frozen_in_train_mode import is_frozen
 
 #: Consecutive probes that must agree.
 PROBES = 2

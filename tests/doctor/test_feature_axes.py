@@ -8,7 +8,7 @@ from torch import Tensor, nn
 
 from checking import noise
 from networks import Lambda
-from normscope.doctor.features import channel_axis, feature_axes, varying
+from normscope.doctor.feature_axes import channel_axis, feature_axes, varying
 from normscope.doctor.subject import examine
 
 

@@ -5,7 +5,7 @@ import math
 import torch
 
 from normscope.doctor.rule import Certainty, Findings, Rule, Severity, Subject, place_of
-from normscope.doctor.rules.half_reduction import planned_graph, widened
+from normscope.doctor.rules.half_precision_reduction import planned_graph, widened
 from normscope.operators.site import Site
 
 #: Slope at nearly equal entries that is worth a remark in float32, that of eps = 1e-10.

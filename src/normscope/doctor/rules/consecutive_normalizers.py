@@ -1,7 +1,7 @@
 """NS102: a normalizer right after a normalizer."""
 
 from normscope.doctor.rule import Certainty, Findings, Rule, Severity, Subject, place_of
-from normscope.doctor.rules.cannot_act import is_direct, is_first_removable, pairs
+from normscope.doctor.rules.redundant_normalizer import is_direct, is_first_removable, pairs
 
 
 def check(rule: Rule, subject: Subject) -> Findings:

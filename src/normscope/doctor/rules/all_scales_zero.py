@@ -3,7 +3,7 @@
 from normscope.doctor.modules import batch_norms
 from normscope.doctor.neighbours import reach
 from normscope.doctor.rule import Certainty, Findings, Rule, Severity, Subject, place_of
-from normscope.doctor.rules.new_statistics import is_new, is_trained
+from normscope.doctor.rules.initial_statistics import is_new, is_trained
 
 
 def check(rule: Rule, subject: Subject) -> Findings:

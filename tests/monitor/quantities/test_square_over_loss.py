@@ -11,7 +11,7 @@ from torch import nn
 from monitor.moments import batch, moment_of, small
 from normscope.core.errors import InputError
 from normscope.monitor.quantities.gradient import Gradients
-from normscope.monitor.quantities.loss_ratio import SquareOverLoss, square_over_loss
+from normscope.monitor.quantities.square_over_loss import SquareOverLoss, square_over_loss
 
 
 def test_the_ratio() -> None:

@@ -7,7 +7,7 @@ from torch import nn
 from torch.nn.utils.parametrizations import spectral_norm
 
 from checking import found, noise
-from normscope.doctor.rules.spectral_behind import attained_norm
+from normscope.doctor.rules.unconverged_spectral_norm import attained_norm
 
 
 def test_new_weights_under_old_vectors() -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from torch import nn
 
 from checking import places
-from normscope.doctor.rules.uneven_tracking import between
+from normscope.doctor.rules.uneven_batch_counts import between
 
 
 def _counted(*counts: int) -> nn.Sequential:

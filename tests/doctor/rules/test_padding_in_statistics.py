@@ -6,7 +6,7 @@ import torch
 from torch import nn
 
 from checking import found, noise
-from normscope.doctor.rules.padding import padded_share
+from normscope.doctor.rules.padding_in_statistics import padded_share
 
 
 def _padded(value: float = 0.0) -> torch.Tensor:

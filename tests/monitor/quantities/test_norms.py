@@ -8,7 +8,7 @@ import torch
 from monitor.moments import batch, dense, moment_of, small
 from normscope import analyze
 from normscope.core.value import Kind
-from normscope.monitor.quantities.spectral import SpectralNorms, lower_product
+from normscope.monitor.quantities.norms import SpectralNorms, lower_product
 
 
 def test_norms_are_those_of_the_layers_from_below() -> None:

@@ -3,7 +3,7 @@
 import math
 
 from normscope.doctor.rule import Certainty, Findings, Rule, Severity, Subject
-from normscope.doctor.rules.spectral_behind import spectrally_normalized
+from normscope.doctor.rules.unconverged_spectral_norm import spectrally_normalized
 from normscope.operators.normalizers.spectral_norm import convolution_certificate
 
 #: Norm at which a convolution is reported.

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from normscope.doctor.rule import Certainty, Findings, Rule, Subject, place_of
-from normscope.doctor.rules.new_statistics import are_new
+from normscope.doctor.rules.initial_statistics import are_new
 from normscope.operators.normalizer import acts_on_weights
 from normscope.operators.site import Site
 

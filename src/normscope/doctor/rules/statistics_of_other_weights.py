@@ -4,7 +4,7 @@ import torch
 
 from normscope.doctor.modules import batch_norms
 from normscope.doctor.rule import Certainty, Findings, Rule, Subject
-from normscope.doctor.rules.frozen_in_training import is_frozen
+from normscope.doctor.rules.frozen_in_train_mode import is_frozen
 
 #: Smallest relative change of a tensor that counts.
 CHANGED = 1e-3

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor, nn
 
 from checking import noise
-from normscope.doctor.state import changed_by_forward, random_part
+from normscope.doctor.state_changes import changed_by_forward, random_part
 from normscope.graph.inputs import ModelInputs
 
 
