@@ -87,6 +87,7 @@ def test_without_data_nothing_is_said_of_data() -> None:
 def test_the_model_and_its_input_are_described() -> None:
     """Enough to know what was looked at, and how."""
     model = seeded(nn.Sequential(nn.Linear(4, 5), nn.ReLU()))
+    model[0].weight.requires_grad_(False)  # frozen parameters count too
     result = normscope.analyze(model, X, name="net", seed=5, points=1, ascent=0)
     assert (result.model["name"], result.model["class"], result.model["parameters"]) == ("net", "Sequential", 25)
     assert (result.model["mode"], result.model["norm"], result.model["torch"]) == ("running", "l2", torch.__version__)

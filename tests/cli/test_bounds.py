@@ -7,6 +7,11 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import pytest
+
+from normscope.analysis.bounds import run as bounds_run
+from normscope.core.errors import InputError
+
 Run = Callable[..., Any]
 MODEL = "zoo:relu10[norm=bn,width=16,in_features=64]"
 DATA = ("--train", "digits", "--test", "digits", "--limit", 60)
@@ -43,3 +48,20 @@ def test_declared_tuning(run: Run) -> None:
     """The held-out row is refused."""
     result = run("bounds", MODEL, *DATA, "--tuned-on-test", "--only", "held-out", "--json")
     assert json.loads(result.stdout)["rows"][0]["status"] == "refused"
+
+
+def test_both_data_sets_are_read_alike(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each its own split, with the same scaling and as many samples."""
+    given: dict[str, Any] = {}
+
+    def computed(model: object, **options: Any) -> None:
+        given.update(options)
+        raise InputError("seen")
+
+    monkeypatch.setattr(bounds_run, "bounds", computed)
+    assert run("bounds", MODEL, *DATA, "--normalize", "raw").exit_code == 2
+    train, test = given["train"], given["test"]
+    assert train.normalization.name == "raw"
+    assert test.normalization == train.normalization
+    assert len(train) == len(test) == 60
+    assert not train.tensors().inputs.equal(test.tensors().inputs)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import random
 
 import numpy as np
@@ -9,7 +10,7 @@ import pytest
 import torch
 
 from normscope.core import environment
-from normscope.core.environment import flags, restore_flags, restore_rng, rng_state, same_rng
+from normscope.core.environment import flags, rarely_collected, restore_flags, restore_rng, rng_state, same_rng
 
 
 def test_every_setting_is_put_back() -> None:
@@ -88,3 +89,11 @@ def test_a_draw_is_seen() -> None:
         draw()
         assert not same_rng(state)
         restore_rng(state)
+
+
+def test_garbage_is_collected_as_before_also_after_an_interruption() -> None:
+    """A computation that is stopped leaves no setting of its own."""
+    before = gc.get_threshold()
+    with pytest.raises(KeyboardInterrupt), rarely_collected():
+        raise KeyboardInterrupt
+    assert gc.get_threshold() == before

@@ -62,6 +62,19 @@ def test_blocks_are_chosen_by_pattern_and_unused_parameters_have_no_gradient() -
         assert problem.gradient()[1][-2:].tolist() == [0.0, 0.0]
 
 
+def test_one_or_several_vectors_are_split_and_joined_and_missing_parts_are_zero() -> None:
+    with Problem(classifier(), labelled()) as problem:
+        one = problem.random(0)
+        for vectors in (one, torch.stack([one, problem.random(1), problem.random(2)])):
+            parts: list[Tensor | None] = list(problem.split(vectors).values())
+            assert torch.equal(problem.flatten(parts, vectors), vectors)
+            expected = vectors.clone()
+            for place in (0, -1):
+                parts[place] = None
+                expected[..., problem.blocks[place].place] = 0.0
+            assert torch.equal(problem.flatten(parts, vectors), expected)
+
+
 def test_mistakes_are_told() -> None:
     model, (x, y) = classifier(), labelled()
     with pytest.raises(InputError, match="No parameter matches 'conv"):

@@ -61,6 +61,8 @@ def test_logits_scales_and_numbers() -> None:
     """Logits since when, scales that stand still while others move, the first layer and step with NaN."""
     (one,) = _found(logit={"attn": [5.0, 120.0, 150.0, 130.0, 200.0], "calm": [5.0, 200.0, 9.0, 9.0, 9.0]})
     assert (one.code, one.place, one.evidence["since"]) == ("NS507", "attn", 20)
+    assert one.message.startswith("since step 20 ")
+    assert "at step 100 it is 200:" in one.message
     (two,) = _found(scale_moved={"stuck": [0.0] * 5, "moves": [0.0, 0.1, 0.2, 0.3, 0.4]})
     assert (two.code, two.place, two.evidence["steps"]) == ("NS404", "stuck", 90)
     assert _found(scale_moved={"a": [0.0] * 5, "b": [0.0] * 5}) == []  # nothing is trained

@@ -66,6 +66,24 @@ def test_the_climb_never_goes_down_and_its_value_is_attained() -> None:
     assert jacobian_norm(model, point.unsqueeze(0)) == pytest.approx(value, rel=1e-9)
 
 
+def test_every_second_step_of_every_point_goes_on_along_its_last() -> None:
+    """By shares of it up to two; random steps beside it grow with the size that worked for the point."""
+    start, last = points(3, 2, seed=1), points(3, 2, seed=2)
+    sizes = torch.tensor([0.5, 2.0, 8.0], dtype=torch.float64)
+
+    def moved(size: torch.Tensor, last: torch.Tensor) -> torch.Tensor:
+        return climbing._tried(start, size, last, 8, torch.Generator().manual_seed(0)) - start[:, None]
+
+    along = moved(0 * sizes, last)
+    shares = along[:, ::2, 0] / last[:, :1]
+    assert (shares > 0).all()
+    assert (shares <= 2).all()
+    torch.testing.assert_close(along[:, ::2], shares[..., None] * last[:, None])
+    assert not along[:, 1::2].any()
+    alone, same = moved(sizes, 0 * last), moved(0 * sizes + 1, 0 * last)
+    torch.testing.assert_close(alone, sizes[:, None, None] * same)
+
+
 def test_what_does_not_rise_ends_early() -> None:
     """A linear network has one Jacobian."""
     calls = []

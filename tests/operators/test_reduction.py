@@ -46,6 +46,14 @@ def test_extremes_and_norms(name: str) -> None:
     nonlinear(NONLINEAR[name], close=0.99)
 
 
+@pytest.mark.parametrize("order", [0.0, 0.5])
+def test_orders_below_one_are_no_norms(order: float) -> None:
+    """The slope is infinite beside an axis, or the number of entries jumps there."""
+    found = program(lambda x: torch.linalg.vector_norm(x, order, 1, keepdim=True), 3).opaque
+    assert any(f"order {order}" in e.atom.reason for e in found)
+    without_constant(lambda x: torch.linalg.vector_norm(x, order, 1) + x.sum(1), 3, on_range=False)
+
+
 @pytest.mark.parametrize("correction", [0, 1])
 def test_a_spread_is_a_norm(correction: int) -> None:
     """``||x - mean|| / sqrt(n - c)``: one over the root, attained at every point.

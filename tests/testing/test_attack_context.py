@@ -52,10 +52,13 @@ def test_a_failing_attack_is_noted_and_the_others_go_on() -> None:
 
 
 def test_samples_are_cut_along_the_batch() -> None:
-    """What is not batched belongs to each."""
-    parts = split_batch(ModelInputs((torch.arange(6).reshape(3, 2), 7)), 2)
-    assert [p.args[0].tolist() for p in parts] == [[[0, 1], [2, 3]]]
-    assert parts[0].args[1] == 7
+    """All but an incomplete last part; what is not batched belongs to each."""
+    batch = ModelInputs((torch.arange(6).reshape(3, 2), 7), {"mask": torch.ones(3)})
+    samples = [[0, 1], [2, 3], [4, 5]]
+    for size, expected in ((1, [[s] for s in samples]), (2, [samples[:2]]), (3, [samples])):
+        parts = split_batch(batch, size)
+        assert [p.args[0].tolist() for p in parts] == expected
+        assert all(p.args[1] == 7 and p.kwargs["mask"].tolist() == [1.0] * size for p in parts)
 
 
 class _Hand(nn.Module):

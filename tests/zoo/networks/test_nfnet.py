@@ -8,7 +8,7 @@ import numpy as np
 import torch
 from torch import nn
 
-from normscope.zoo.networks.nfnet import RELU_GAIN, NFNet, StandardizedConv2d
+from normscope.zoo.networks.nfnet import RELU_GAIN, NFNet, NormalizerFreeBlock, StandardizedConv2d
 
 
 def test_weight_is_standardized_per_output_channel() -> None:
@@ -43,3 +43,14 @@ def test_expected_deviations_start_again_where_channels_change() -> None:
     betas = [block.beta**2 for block in NFNet(blocks=3, alpha=0.5).blocks]
     expected = [1.0, 1.25, 1.5, 1.75, 1.25, 1.5, 1.75, 1.25, 1.5]
     assert all(math.isclose(a, b) for a, b in zip(betas, expected, strict=True))
+
+
+def test_a_block_is_its_formula() -> None:
+    """The branch reads the input over its expected deviation; alpha and a gain that starts at zero multiply it."""
+    torch.manual_seed(0)
+    block = NormalizerFreeBlock(4, 4, 1, alpha=0.5, beta=3.0).double()
+    x = torch.randn(2, 4, 5, 5, dtype=torch.float64)
+    assert torch.equal(block(x), x)
+    nn.init.constant_(block.skip_gain, 0.7)
+    branch = block.conv2(RELU_GAIN * block.conv1(RELU_GAIN * (x / 3.0).relu()).relu())
+    torch.testing.assert_close(block(x), x + 0.5 * 0.7 * branch)
