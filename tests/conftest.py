@@ -68,7 +68,10 @@ def usual_balls(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Leave out what is marked ``turns`` and whose turn is another day, unless it was asked for by name."""
+    """Leave out what is marked ``turns`` and whose turn is another day, unless it was asked for by name.
+
+    Tests of a file that are marked ``together`` run on the same day: what they share takes longer than they do.
+    """
     if os.environ.get("NORMSCOPE_ALL") or any("::" in word for word in config.args):
         return
     copies: Counter[str] = Counter()
@@ -76,10 +79,11 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     for item in items:
         mark = item.get_closest_marker("turns")
         if mark is not None:
-            function = item.nodeid.partition("[")[0]
-            if (zlib.crc32(function.encode()) + copies[function] + SEED) % mark.args[0]:
+            together = mark.kwargs.get("together", False)
+            name = item.nodeid.partition("::" if together else "[")[0]
+            if (zlib.crc32(name.encode()) + copies[name] + SEED) % mark.args[0]:
                 waiting.append(item)
-            copies[function] += 1
+            copies[name] += not together
     config.hook.pytest_deselected(items=waiting)
     left_out = set(waiting)
     items[:] = [item for item in items if item not in left_out]

@@ -129,7 +129,7 @@ def _hold_pairs(model: nn.Module, inputs: Inputs, everywhere: float, floor: floa
     assert math.log(max(outside, 1e-300)) <= everywhere
 
 
-@pytest.mark.turns(3)
+@pytest.mark.turns(6)
 @pytest.mark.parametrize("name", todays(ARCHITECTURES, 4))
 def test_an_architecture_as_it_is_made(name: str) -> None:
     """With the weights it is initialized with; others every day."""
@@ -138,7 +138,7 @@ def test_an_architecture_as_it_is_made(name: str) -> None:
     _check(architecture, model.eval(), inputs)
 
 
-@pytest.mark.turns(2)
+@pytest.mark.turns(5)
 @pytest.mark.parametrize("name", todays((n for n, a in ARCHITECTURES.items() if not a.refused), 2))
 def test_an_architecture_after_training(name: str) -> None:
     """After a few steps of training and with some rows of its weights three times as large; others every day."""

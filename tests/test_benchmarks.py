@@ -44,7 +44,7 @@ def quick(tmp_path_factory: pytest.TempPathFactory) -> tuple[subprocess.Complete
     return _run("--quick", "--out", str(out)), out
 
 
-@pytest.mark.turns(2)
+@pytest.mark.turns(5)
 @pytest.mark.parametrize("name", todays(CHOICES, 2))
 def test_a_benchmark_runs(name: str, tmp_path: Path) -> None:
     """Others every day; `make test-all` runs all of them and looks at their numbers."""

@@ -205,7 +205,7 @@ def check(seed: int) -> None:
     assert here <= max(around, here * (1 + 1e-6))
 
 
-@pytest.mark.turns(3)
+@pytest.mark.turns(6)
 @pytest.mark.parametrize("seed", todays(range(COUNT), 12))
 def test_nothing_in_a_ball_exceeds_its_certificate(seed: int) -> None:
     check(seed)

@@ -45,7 +45,7 @@ def _run(script: str, place: Path, **more: str) -> subprocess.CompletedProcess[s
     return subprocess.run(["bash", "-c", script], cwd=place, env=env, capture_output=True, text=True, check=False)
 
 
-@pytest.mark.turns(2)
+@pytest.mark.turns(5)
 def test_the_hook_fails_a_commit_with_a_finding(place: Path) -> None:
     """As pre-commit runs it: entry and arguments, no file names."""
     (hook,) = _read(".pre-commit-hooks.yaml")

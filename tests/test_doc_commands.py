@@ -164,6 +164,7 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return here
 
 
+@pytest.mark.turns(3)
 @pytest.mark.parametrize("command", [c for c in LINES if _is_run(c)], ids=_short)
 def test_quick_commands_run(command: str, world: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """They end well, a check perhaps with findings, and say something."""
@@ -260,6 +261,7 @@ def test_no_line_of_shell_is_forgotten() -> None:
     assert {_short(c) for c in commands if c not in LINES} == set(NEVER)
 
 
+@pytest.mark.turns(3)
 @pytest.mark.parametrize("command", [c for c in LINES if not _is_run(c)], ids=_short)
 def test_arguments_of_the_others_are_read(command: str, world: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Verb, arguments and options are those of the command line, and every value is one that it takes."""
@@ -272,6 +274,7 @@ def test_arguments_of_the_others_are_read(command: str, world: Path, monkeypatch
         verb.make_context(words[0], words[1:], parent=context)
 
 
+@pytest.mark.turns(3)
 @pytest.mark.parametrize("command", _commands(SPAN.findall), ids=_short)
 def test_commands_in_sentences_name_verbs_and_options(command: str) -> None:
     """What stands in a sentence may leave out arguments, but invents neither a verb nor an option."""

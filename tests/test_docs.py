@@ -20,7 +20,7 @@ FOLDERS = ("docs", "tutorials")
 LINK = re.compile(r"\[[^\]]*\]\(([^)#\s]+)[^)]*\)")
 
 
-@pytest.mark.turns(2)
+@pytest.mark.turns(5)
 @pytest.mark.parametrize(
     "page", [p for p in PAGES if p.parent.name in FOLDERS and SNIPPET.search(p.read_text())], ids=lambda p: p.name
 )

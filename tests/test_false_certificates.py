@@ -107,6 +107,7 @@ def _each(m: Any, x: Tensor) -> Tensor:
     return torch.stack([torch.addmm(row, m.w, m.v, beta=0.5, alpha=3.0) for row in x]).square()
 
 
+@pytest.mark.turns(3)
 @pytest.mark.parametrize("name", NETWORKS)
 @pytest.mark.parametrize("front_end", ["export", "dispatch"])
 def test_no_tensor_of_it_leaves_its_bounds(name: str, front_end: str) -> None:
@@ -219,6 +220,7 @@ JUMPING: dict[str, Form] = {
 }
 
 
+@pytest.mark.turns(3)
 @pytest.mark.parametrize("name", JUMPING)
 def test_what_jumps_has_no_bound(name: str) -> None:
     """However the jump comes about."""
@@ -482,6 +484,7 @@ ELSEWHERE: dict[str, Form] = {
 }
 
 
+@pytest.mark.turns(3)
 @pytest.mark.parametrize("name", ELSEWHERE)
 def test_what_is_exported_is_what_runs(name: str) -> None:
     """On inputs of every kind the slope stays below what is said of all inputs."""
@@ -516,6 +519,7 @@ THROUGH_PYTHON: dict[str, Form] = {
 }
 
 
+@pytest.mark.turns(3)
 @pytest.mark.parametrize("name", THROUGH_PYTHON)
 def test_what_leaves_torch_has_no_bound_on_all_inputs(name: str) -> None:
     """However flat it is around the data, and on whatever inputs it would show."""

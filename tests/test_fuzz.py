@@ -24,7 +24,7 @@ from normscope.testing.upper_bound import check_upper_bound
 from rotation import todays
 
 COUNT = int(os.environ.get("NORMSCOPE_FUZZ", "510"))
-CHUNK = 15
+CHUNK = 6
 
 
 @pytest.mark.turns(3)

@@ -90,7 +90,7 @@ def test_every_field_is_described() -> None:
     assert undescribed(SCHEMA, "") == []
 
 
-@pytest.mark.turns(2)
+@pytest.mark.turns(5)
 @pytest.mark.parametrize("name", RESULTS)
 def test_real_results_fit(name: str) -> None:
     """Results of real networks fit, with no field left undescribed."""

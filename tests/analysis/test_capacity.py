@@ -72,6 +72,7 @@ def test_batch_norm_with_running_statistics() -> None:
     assert site.proved.value == pytest.approx(3.9999200024, abs=1e-9)
 
 
+@pytest.mark.turns(3)
 @pytest.mark.parametrize(
     ("gamma", "expected"),
     [([3.0, 2.0, 1.0, 0.5], 856.2392), ([1.0, 1.0], 316.2278), ([1.0] + [0.0] * 9, 300.0), ([2.0], 0.0)],
@@ -98,6 +99,7 @@ def test_group_norm_takes_the_largest_group_not_the_sum() -> None:
     assert printed.value == pytest.approx(1264.911, abs=1e-3)
 
 
+@pytest.mark.turns(3)
 @pytest.mark.parametrize(
     ("dtype", "expected"),
     [(torch.float32, 2896.309), (torch.float64, 2.0**26), (torch.bfloat16, 2896.309), (torch.float16, 2896.309)],
@@ -194,6 +196,7 @@ def test_a_result_survives_its_json_form() -> None:
         assert again == result
 
 
+@pytest.mark.turns(3)
 def test_the_seed_decides_everything_random() -> None:
     """Two runs with one seed are equal."""
     model = _net(nn.Linear(4, 6), nn.LayerNorm(6), nn.ReLU(), nn.Linear(6, 2))
@@ -248,6 +251,7 @@ def test_channels_without_variance() -> None:
     assert result.layers[0].folded.value == pytest.approx(truth, rel=1e-8)
 
 
+@pytest.mark.turns(3)
 @pytest.mark.parametrize("norm", [nn.LayerNorm(3, eps=0.0), nn.RMSNorm(3, eps=0.0), nn.GroupNorm(1, 3, eps=0.0)])
 def test_without_a_stabilizer_there_is_no_constant_on_all_inputs(norm: nn.Module) -> None:
     """Infinite everywhere, finite on the floors of the data, and the reader is told where."""
@@ -278,7 +282,7 @@ def test_a_zero_scale_closes_the_branch() -> None:
     assert _upper(analyze(model, DATA)) == pytest.approx(1.0, rel=1e-9)
 
 
-@pytest.mark.turns(2)
+@pytest.mark.turns(5)
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
 def test_half_precision(dtype: torch.dtype) -> None:
     """Weights are taken as the numbers they are; the floors hold for the network in exact arithmetic."""
@@ -344,6 +348,7 @@ def test_a_module_called_twice_is_two_layers_of_one_weight() -> None:
     assert product.value == pytest.approx(spectral_norm(tied.a.weight.detach()) ** 2, rel=1e-8)
 
 
+@pytest.mark.turns(3)
 @pytest.mark.parametrize(
     ("wrap", "dtype"),
     [
@@ -487,7 +492,7 @@ def _stream() -> Iterator[Tensor]:
     yield from DATA.split(3)
 
 
-@pytest.mark.turns(3)
+@pytest.mark.turns(6)
 @pytest.mark.parametrize(
     "data",
     [
@@ -518,6 +523,7 @@ def test_a_batch_of_one() -> None:
     assert _ordered(result)
 
 
+@pytest.mark.turns(3)
 def test_a_limit_on_the_samples_holds_for_everything() -> None:
     """Statistics, floors and Jacobians are of the first samples alone."""
     model = _net(nn.Linear(4, 6), nn.LayerNorm(6), nn.ReLU())
@@ -606,7 +612,7 @@ print(int(status["VmHWM"].split()[0]) * 1024)
 """
 
 
-@pytest.mark.turns(2)
+@pytest.mark.turns(5)
 @pytest.mark.skipif(sys.platform != "linux", reason="the peak is read as Linux tells it")
 @pytest.mark.parametrize(
     "model",

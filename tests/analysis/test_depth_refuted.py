@@ -170,7 +170,7 @@ def case(request: pytest.FixtureRequest) -> tuple[Result, nn.Module, Tensor]:
     return analyze(model.eval(), data, points=1, ascent=0), model, data
 
 
-@pytest.mark.turns(3)
+@pytest.mark.turns(6)
 def test_curves_along_depth(case: tuple[Result, nn.Module, Tensor]) -> None:
     """The bound on all inputs, at every place that is a module called once."""
     result, model, data = case

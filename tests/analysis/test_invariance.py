@@ -66,7 +66,7 @@ def _logs(result: Result) -> dict[str, float]:
     return found
 
 
-@pytest.mark.turns(3)
+@pytest.mark.turns(6)
 @pytest.mark.parametrize("factors", [{0: 8.0}, {0: 0.5, 3: 4.0}, {0: 3.0, 3: 0.01}])
 @pytest.mark.parametrize("name", todays(NORMALIZERS, 2))
 def test_rescaling_a_weight_before_a_normalizer_changes_nothing(name: str, factors: dict[int, float]) -> None:

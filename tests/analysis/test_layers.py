@@ -13,6 +13,7 @@ from networks import jacobian_norm, points, seeded
 from normscope.analysis import analyze
 
 
+@pytest.mark.turns(3)
 @pytest.mark.filterwarnings("ignore:Using padding='same'")
 @pytest.mark.parametrize(
     "conv",

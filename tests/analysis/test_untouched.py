@@ -53,7 +53,7 @@ MODELS: dict[str, Callable[[], nn.Module]] = {
 }
 
 
-@pytest.mark.turns(2)
+@pytest.mark.turns(5)
 @pytest.mark.parametrize("settings", [{}, {"mode": "batch"}, {"mode": "frozen-batch"}], ids=lambda s: s.get("mode", ""))
 @pytest.mark.parametrize("name", MODELS)
 def test_model_data_and_process_are_as_before(name: str, settings: dict[str, str]) -> None:

@@ -120,7 +120,7 @@ def _search(row: WeightRow, model: nn.Module, x: Tensor) -> None:
                 assert _climbed(function, weight, size, k, 4) <= bound.value * ROUNDING, row.name
 
 
-@pytest.mark.turns(2)
+@pytest.mark.turns(5)
 @pytest.mark.parametrize("name", NAMES)
 def test_no_bound_is_below_what_is_found(name: str) -> None:
     """Weights of every kind of network: convolutions, groups, attention, recurrence, tied and normalized weights."""

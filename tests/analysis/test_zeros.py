@@ -79,7 +79,7 @@ NETWORKS: dict[str, Callable[[], nn.Module]] = {
 }
 
 
-@pytest.mark.turns(3)
+@pytest.mark.turns(6)
 @pytest.mark.parametrize("mode", ["running", "batch", "frozen-batch"])
 @pytest.mark.parametrize("name", todays(NETWORKS, 4))
 def test_every_table_is_there(name: str, mode: str) -> None:

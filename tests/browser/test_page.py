@@ -17,7 +17,7 @@ Visit = Callable[..., Any]
 NETWORKS = ("mlp", "resnet50", "transformer")
 
 
-@pytest.mark.turns(2)
+@pytest.mark.turns(5)
 @pytest.mark.parametrize("name", NETWORKS)
 def test_the_numbers_are_those_of_the_file(visit: Visit, name: str) -> None:
     """Nothing is complained about, and each end-to-end constant and each layer shows the number of result.json."""
@@ -222,6 +222,7 @@ def test_side_by_side(visit: Visit) -> None:
     assert page.run("return location.hash") == "#r1"
 
 
+@pytest.mark.turns(3)
 def test_a_thousand_layers_are_usable(visit: Visit) -> None:
     """Drawn, sorted and filtered without complaint, each within a second or so."""
     page = visit("deep")
@@ -249,6 +250,7 @@ def test_nothing_leaves_the_page(visit: Visit) -> None:
     assert any("Content Security Policy" in text for text in page.complaints())
 
 
+@pytest.mark.turns(3)
 def test_a_chart_can_be_fed_live(visit: Visit) -> None:
     """New data, also 100,000 points, is drawn at once; what the reader zoomed into stays."""
     page = visit("mlp")

@@ -111,7 +111,7 @@ def serve() -> Iterator[Callable[..., WatchServer]]:
         server.close()
 
 
-@pytest.mark.turns(3)
+@pytest.mark.turns(6)
 def test_points_arrive_while_a_real_process_trains(
     visit: Callable[..., Page], serve: Callable[..., WatchServer], tmp_path: Path
 ) -> None:
@@ -207,7 +207,7 @@ def long_run(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return large(tmp_path_factory.mktemp("long") / "run")
 
 
-@pytest.mark.turns(3)
+@pytest.mark.turns(6)
 def test_a_hundred_thousand_points_and_two_hundred_layers_stay_responsive(
     visit: Callable[..., Page], serve: Callable[..., WatchServer], long_run: Path
 ) -> None:
@@ -226,7 +226,7 @@ def test_a_hundred_thousand_points_and_two_hundred_layers_stay_responsive(
     assert page.complaints() == []
 
 
-@pytest.mark.turns(2)
+@pytest.mark.turns(5)
 def test_looking_closer_brings_every_point(
     visit: Callable[..., Page], serve: Callable[..., WatchServer], long_run: Path
 ) -> None:
@@ -280,6 +280,7 @@ def test_numbers_a_log_scale_cannot_show_are_told(
     assert page.run("return normscope.watch.chart('norm').plot.data[1]") == [-1, 0, 1, 2, 3]
 
 
+@pytest.mark.turns(2)
 @pytest.mark.parametrize(("width", "dark"), [(1440, False), (390, True)])
 def test_runs_overlaid_fit_their_width(
     visit: Callable[..., Page], serve: Callable[..., WatchServer], tmp_path: Path, width: int, dark: bool

@@ -203,6 +203,7 @@ BAD: list[tuple[str, list[str], list[str]]] = [
 ]
 
 
+@pytest.mark.turns(3)
 @pytest.mark.parametrize(("arguments", "said"), [case[1:] for case in BAD], ids=[case[0] for case in BAD])
 def test_mistakes(run: Run, files: Path, arguments: list[str], said: list[str]) -> None:
     """Each mistake: exit code 2, what holds and what to do on stderr, no traceback, nothing written."""
@@ -266,6 +267,7 @@ def test_random_weights_are_told(run: Run) -> None:
     assert found["normalizers"][0]["kind"] == "batch_norm"
 
 
+@pytest.mark.turns(3)
 def test_same_seed_same_numbers(run: Run) -> None:
     """The result depends on the seed and nothing else."""
     texts = [run("analyze", SMALL, "--seed", seed, "--json").stdout for seed in (3, 3, 4)]
@@ -297,7 +299,7 @@ def test_text_is_full_width_whatever_the_terminal(run: Run, files: Path, monkeyp
     assert len(row) > 60
 
 
-@pytest.mark.turns(2)
+@pytest.mark.turns(5)
 def test_all_shows_every_row(run: Run) -> None:
     """Long tables are folded, and whole with --all."""
     deep = "zoo:relu10[width=3,depth=34,in_features=4]"

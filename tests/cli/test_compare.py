@@ -82,6 +82,7 @@ def test_a_folder_that_analyze_wrote_is_its_result(tmp_path: Path) -> None:
     assert {**shown, "models": files["models"]} == files
 
 
+@pytest.mark.turns(3)
 @pytest.mark.parametrize(
     ("items", "said"),
     [
@@ -108,6 +109,7 @@ def test_places_are_checked_before_the_work(tmp_path: Path) -> None:
     )
 
 
+@pytest.mark.turns(3)
 def test_a_permuted_and_scaled_copy_is_the_same_network(run: Run, tmp_path: Path) -> None:
     state = build("relu10", norm="bn", width=4, in_features=9).state_dict()
     names = [name for name, value in state.items() if value.ndim == 2]

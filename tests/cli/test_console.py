@@ -236,7 +236,7 @@ def build():
 """
 
 
-@pytest.mark.turns(2)
+@pytest.mark.turns(5)
 def test_json_is_alone_on_stdout_whatever_the_users_code_prints(tmp_path: Path) -> None:
     """That goes to stderr."""
     (tmp_path / "loud.py").write_text(LOUD)

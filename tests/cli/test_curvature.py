@@ -25,6 +25,7 @@ def test_text_and_json(run: Run) -> None:
     assert len(data["largest"]) == 2
 
 
+@pytest.mark.turns(3)
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [

@@ -11,6 +11,7 @@ import pytest
 Run = Callable[..., Any]
 
 
+@pytest.mark.turns(3)
 @pytest.mark.parametrize("words", [["Theorem 13"], ["Theorem", "13"], ["than2025", "theorem", "13"]])
 def test_a_theorem(run: Run, words: list[str]) -> None:
     result = run("explain", *words)

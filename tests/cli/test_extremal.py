@@ -60,6 +60,7 @@ def test_text_and_picture(run: Run) -> None:
     assert len(root.findall("{http://www.w3.org/2000/svg}path")) == 4  # two lines, each with its key
 
 
+@pytest.mark.turns(3)
 @pytest.mark.parametrize(
     ("arguments", "text"),
     [

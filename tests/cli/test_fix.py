@@ -95,6 +95,7 @@ def test_places_are_checked_before_the_model_is_built(net: Run, place: str, said
     assert said in " ".join(done.stderr.split())
 
 
+@pytest.mark.turns(3)
 def test_a_rotation_is_tried_only_where_it_is_asked_for(net: Run) -> None:
     """A network without a residual stream refuses it, and says so."""
     tried = []

@@ -19,6 +19,7 @@ Run = Callable[..., Any]
 COMMAND = [sys.executable, "-m", "normscope.cli.main"]
 
 
+@pytest.mark.turns(3)
 @pytest.mark.parametrize("arguments", [["--help"], ["--version"], ["analyze", "--help"], ["demo", "--help"]])
 def test_help_does_not_import_torch(arguments: list[str]) -> None:
     """Help and version answer without torch, numpy or rich's tables."""
@@ -63,7 +64,7 @@ def test_wrong_use_is_two(run: Run, arguments: list[str]) -> None:
     assert "Traceback" not in result.output
 
 
-@pytest.mark.turns(2)
+@pytest.mark.turns(5)
 def test_interrupt_is_130_without_a_traceback(tmp_path: Path) -> None:
     """Ctrl-C during a slow factory ends with one plain line, exit code 130, and nothing written."""
     ready = tmp_path / "ready"
@@ -110,7 +111,7 @@ def test_unexpected_exceptions_show_themselves(run: Run, monkeypatch: pytest.Mon
     assert not Path("result.json").exists()
 
 
-@pytest.mark.turns(3)
+@pytest.mark.turns(6)
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs a device that is always full")
 @pytest.mark.parametrize("arguments", [["--help"], ["statements"], ["version"]])
 def test_a_full_disk_behind_stdout_is_one_line(arguments: list[str]) -> None:

@@ -33,6 +33,7 @@ def test_json_alone_and_quiet(run: Run) -> None:
     assert run("weights", SMALL, "--quiet").stdout == ""
 
 
+@pytest.mark.turns(3)
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [

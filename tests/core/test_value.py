@@ -66,7 +66,7 @@ EXACT: dict[str, tuple[Callable[[Sequence[Value]], Value], Callable[[Sequence[fl
 }
 
 
-@pytest.mark.turns(3)
+@pytest.mark.turns(6)
 @pytest.mark.parametrize(("combine", "exact"), EXACT.values(), ids=EXACT.keys())
 @SMALL
 @given(values=st.lists(VALUES, min_size=1, max_size=8))

@@ -68,6 +68,7 @@ CASES: list[tuple[Callable[[], nn.Module], str, set[str]]] = [
 ]
 
 
+@pytest.mark.turns(3)
 @pytest.mark.parametrize(("build", "mode", "outer"), CASES)
 @pytest.mark.parametrize("held", [gram.HELD, 500])
 def test_the_spectrum_is_that_of_the_dense_matrix(

@@ -12,7 +12,7 @@ from normscope.curvature.problem import Problem
 from normscope.curvature.products import MATRICES, WAYS, Products, difference_gap, symmetry_gap
 
 
-@pytest.mark.turns(3)
+@pytest.mark.turns(6)
 @pytest.mark.parametrize("mode", ["batch", "running"])
 @pytest.mark.parametrize("way", WAYS)
 def test_the_hessian_is_that_of_a_plain_model(mode: str, way: str) -> None:
@@ -60,7 +60,7 @@ def test_the_empirical_fisher_is_the_mean_of_outer_products_of_single_gradients(
     torch.testing.assert_close(found, expected)
 
 
-@pytest.mark.turns(2)
+@pytest.mark.turns(5)
 def test_batches_masks_and_blocks() -> None:
     model, data = nn.Sequential(classifier(), nn.Dropout(0.3)), labelled()
     with Problem(model, data, dtype=torch.float64, batch=15, masks=2, parameters="0.0.*") as problem:

@@ -47,6 +47,7 @@ def test_exact_parts_and_single_probes() -> None:
     assert found.trace.value == pytest.approx(7.0)
 
 
+@pytest.mark.turns(2)
 @pytest.mark.parametrize("trained", [True, False])
 def test_a_part_whose_trace_is_known_helps_where_the_rest_is_small(trained: bool) -> None:
     model, (x, y) = classifier(norm=False), labelled()

@@ -34,7 +34,7 @@ EXPECTED: dict[str, set[str]] = {
 }
 
 
-@pytest.mark.turns(2)
+@pytest.mark.turns(5)
 @pytest.mark.parametrize("name", EXPECTED)
 def test_no_errors_and_only_true_warnings(name: str) -> None:
     """In evaluation, on a batch of its inputs."""

@@ -55,7 +55,7 @@ def _findings(code: str, text: str) -> list[Finding]:
     return list(result.findings)
 
 
-@pytest.mark.turns(2)
+@pytest.mark.turns(5)
 @pytest.mark.parametrize("code", RULES)
 def test_the_examples_are_what_the_page_says(code: str) -> None:
     """The first is found, the second is not."""

@@ -25,7 +25,7 @@ def _gradients(model: torch.nn.Module, inputs: tuple[Tensor, ...]) -> dict[str, 
     return dict(zip(named, torch.autograd.grad(loss, list(named.values()), allow_unused=True), strict=True))
 
 
-@pytest.mark.turns(3)
+@pytest.mark.turns(6)
 @pytest.mark.parametrize("seed", range(6))
 def test_random_networks(seed: int) -> None:
     """Every rule runs; biases that are told to be cancelled have no gradient."""

@@ -21,7 +21,7 @@ CASES: dict[str, tuple[Builder, tuple[Shape, ...], int]] = {
 }
 
 
-@pytest.mark.turns(2)
+@pytest.mark.turns(5)
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize("name", CASES)
 def test_each_kind_is_drawn_and_is_a_function(name: str) -> None:

@@ -40,6 +40,7 @@ def test_expected_loss_against_sampling() -> None:
     assert training_loss(problem, x, y).at(w) == pytest.approx(float(squares.mean()), rel=1e-10)
 
 
+@pytest.mark.turns(3)
 @pytest.mark.parametrize("features", [1, 3, 8])
 @pytest.mark.parametrize("samples", [3, 20, 200])
 @pytest.mark.parametrize("steps", [0, 5, 500])
@@ -66,6 +67,7 @@ def test_what_moves_which_part() -> None:
     assert large < small
 
 
+@pytest.mark.turns(3)
 def test_selection_is_negative_on_average() -> None:
     """The summary of the slides is above the error: over 60 data sets by more than five standard errors."""
     left_out = torch.tensor([

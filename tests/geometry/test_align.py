@@ -72,7 +72,7 @@ def zoo(name: str, **options: int) -> Symmetries:
 VIT = {"image_size": 16, "patch": 8, "width": 12, "depth": 2, "heads": 2, "classes": 4}
 
 
-@pytest.mark.turns(3)
+@pytest.mark.turns(6)
 @pytest.mark.parametrize(
     ("name", "options"),
     [("resnet20", {"width": 4}), ("lstm", {"hidden": 8}), ("vit_tiny", VIT)],
@@ -82,7 +82,7 @@ def test_a_transformed_copy_comes_back(name: str, options: dict[str, int]) -> No
     _comes_back(zoo(name, **options))
 
 
-@pytest.mark.turns(2)
+@pytest.mark.turns(5)
 @pytest.mark.parametrize("build", [gpt2, qwen3])
 def test_a_transformed_language_model_comes_back(build: Callable[[], tuple[nn.Module, Tensor]]) -> None:
     torch.manual_seed(0)

@@ -164,6 +164,7 @@ def spectral() -> nn.Module:
     return model
 
 
+@pytest.mark.turns(3)
 def test_spectral_normalization_is_trained_alike() -> None:
     one, first = run(plain, monitored=False, model=spectral())
     two, second = run(plain, monitored=True, model=spectral())
@@ -171,6 +172,7 @@ def test_spectral_normalization_is_trained_alike() -> None:
     _same(one, two)
 
 
+@pytest.mark.turns(2)
 @pytest.mark.parametrize("build", [net, spectral])
 def test_modules_are_looked_at_without_a_trace(build: Callable[[], nn.Module], monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(*given: object) -> None:
@@ -183,7 +185,7 @@ def test_modules_are_looked_at_without_a_trace(build: Callable[[], nn.Module], m
     _same(one, two)
 
 
-@pytest.mark.turns(2)
+@pytest.mark.turns(5)
 def test_a_probe_leaves_everything_as_it_is() -> None:
     model = net()
     x, y = data()

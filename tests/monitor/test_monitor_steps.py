@@ -71,6 +71,7 @@ def test_an_angle_is_recorded_where_an_update_lies_between_and_only_there(
     assert (run.series("angle/0").steps.tolist() if "angle/0" in run.names else []) == expected
 
 
+@pytest.mark.turns(3)
 @pytest.mark.parametrize("broken", [0, 3, 6])
 def test_a_layer_that_is_no_number_is_left_out_until_it_is_one_again(tmp_path: Path, broken: int) -> None:
     model = _net()

@@ -30,6 +30,7 @@ LINEAR: dict[str, Case] = {
 }  # fmt: skip
 
 
+@pytest.mark.turns(3)
 @pytest.mark.parametrize("name", LINEAR)
 def test_products_with_a_constant(name: str) -> None:
     """The norm of the matrix, wherever it stands."""

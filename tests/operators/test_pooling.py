@@ -47,7 +47,7 @@ LINEAR: dict[str, Case] = {
 }  # fmt: skip
 
 
-@pytest.mark.turns(3)
+@pytest.mark.turns(6)
 @pytest.mark.parametrize("name", LINEAR)
 def test_averages_and_interpolation(name: str) -> None:
     """Linear: exact on small maps."""

@@ -158,6 +158,7 @@ def test_findings_are_shown_gravest_first_and_grouped() -> None:
     assert "No checks were run" in report_html(result())
 
 
+@pytest.mark.turns(3)
 def test_a_thousand_layers_stay_small(tmp_path: Path) -> None:
     """A thousand layers and as many normalizers: below 2.5 MB, every row on the page, the result inside."""
     found = deep(1000)

@@ -50,7 +50,7 @@ def test_layers_and_variances() -> None:
     assert list(ax.get_lines()[0].get_ydata()) == [details["seen_variance_min"], details["seen_variance_max"]]
 
 
-@pytest.mark.turns(2)
+@pytest.mark.turns(5)
 def test_all_views_or_one_into_given_axes(tmp_path: Path) -> None:
     """The figure can be written as a vector graphic."""
     result = _result()

@@ -16,7 +16,7 @@ from normscope.report.reproduction import PANELS, draw_figure, evidence_section,
 from normscope.report.table import plain_text
 
 
-@pytest.mark.turns(2)
+@pytest.mark.turns(5)
 @pytest.mark.parametrize("name", [name for name in STUDIES if name.startswith("wn-")])
 def test_a_study_at_the_smallest_scale(name: str, tmp_path: Path) -> None:
     done = reproduce(name, "smoke", out=tmp_path)
@@ -77,7 +77,7 @@ def run(tmp_path: Path) -> Run:
     return Run.open(tmp_path)
 
 
-@pytest.mark.turns(3)
+@pytest.mark.turns(6)
 @pytest.mark.parametrize("figure", PANELS)
 def test_each_figure_has_its_panels_for_each_network(run: Run, figure: str, tmp_path: Path) -> None:
     """A row for every three of them; it can be written."""

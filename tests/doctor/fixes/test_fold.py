@@ -29,6 +29,7 @@ def _statistics(model: nn.Module) -> nn.Module:
     return model.eval()
 
 
+@pytest.mark.turns(3)
 @pytest.mark.parametrize("bias", [True, False])
 @pytest.mark.parametrize("affine", [True, False])
 def test_it_is_what_torch_makes_of_it(bias: bool, affine: bool) -> None:

@@ -44,7 +44,7 @@ NETWORKS = {
 }
 
 
-@pytest.mark.turns(3)
+@pytest.mark.turns(6)
 @pytest.mark.parametrize("name", NETWORKS)
 def test_trained_networks_keep_their_outputs(name: str) -> None:
     """All fixes at once, and each alone; on samples that no fix has seen; the model itself is left alone."""

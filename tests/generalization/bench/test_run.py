@@ -12,7 +12,7 @@ from normscope.generalization.bench.problems import Draw
 from normscope.generalization.bench.run import KNOWN_BOUNDS, KNOWN_FALSE, try_bound
 
 
-@pytest.mark.turns(3)
+@pytest.mark.turns(6)
 @pytest.mark.parametrize("name", [n for n in KNOWN_BOUNDS if n not in KNOWN_FALSE])
 def test_ours_pass(name: str) -> None:
     """30 draws here, 200 in the slow test."""

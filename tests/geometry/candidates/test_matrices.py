@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pytest
 import torch
 from torch import Tensor, nn
 
@@ -16,6 +17,7 @@ def matrices(model: nn.Module, x: Tensor) -> list[int]:
     return sorted(g.dimension for g in found.groups if g.kind in ("linear", "rotation"))
 
 
+@pytest.mark.turns(3)
 def test_heads_and_streams() -> None:
     torch.manual_seed(0)
     x = torch.randn(4, 4, 8)

@@ -9,6 +9,7 @@ from torch import nn
 from normscope.geometry.discover import symmetry
 
 
+@pytest.mark.turns(3)
 @pytest.mark.parametrize(
     ("norm", "expected"),
     [

@@ -41,6 +41,7 @@ MODELS = {
 }  # fmt: skip
 
 
+@pytest.mark.turns(3)
 @pytest.mark.parametrize("name", MODELS)
 @pytest.mark.parametrize("seed", range(2))
 def test_it_is_never_worse_than_composition_and_no_jacobian_exceeds_it(name: str, seed: int) -> None:
@@ -72,7 +73,7 @@ def test_a_network_without_activations_needs_no_chain() -> None:
     assert joined == alone
 
 
-@pytest.mark.turns(2)
+@pytest.mark.turns(5)
 def test_in_a_deep_network_only_short_chains_are_made() -> None:
     """Every block adds to what the next chain runs over: those that are too long are left out, by counting."""
 

@@ -80,6 +80,7 @@ NETWORKS = {
 }  # fmt: skip
 
 
+@pytest.mark.turns(3)
 @pytest.mark.parametrize("name", NETWORKS)
 def test_a_chain_through_maxima_gains_and_no_jacobian_exceeds_it(name: str) -> None:
     """Against the composition joined to chains that end at every maximum."""

@@ -38,7 +38,7 @@ def _residual(seed: int) -> ChainForm:
     return ChainForm((2, 3), (first, second), target, (1.0, 0.3))
 
 
-@pytest.mark.turns(3)
+@pytest.mark.turns(6)
 @pytest.mark.parametrize("seed", range(4))
 @pytest.mark.parametrize("slopes", [(0.0, 1.0), (0.2, 1.0), (-0.1, 1.1)])
 def test_no_multipliers_of_a_grid_are_better(seed: int, slopes: tuple[float, float]) -> None:

@@ -34,7 +34,7 @@ def _first(form: ChainForm) -> list[torch.Tensor]:
     return [torch.ones(unit.size, dtype=torch.float64) for unit in form.units]
 
 
-@pytest.mark.turns(2)
+@pytest.mark.turns(5)
 @pytest.mark.parametrize("low", [0.0, -0.2])
 def test_the_gradient_is_that_of_differences(low: float, monkeypatch: pytest.MonkeyPatch) -> None:
     """Along every coordinate, with eigenvectors that have converged."""

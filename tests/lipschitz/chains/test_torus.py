@@ -42,7 +42,7 @@ def _regions(model: nn.Module) -> tuple[Region, TorusRegion]:
     return region, torus
 
 
-@pytest.mark.turns(2)
+@pytest.mark.turns(5)
 @pytest.mark.parametrize("seed", range(2))
 def test_it_bounds_the_network_that_it_embeds(seed: int) -> None:
     """No Jacobian of the zero-padded network exceeds it, nor its own dense chain by far."""
@@ -59,7 +59,7 @@ def test_it_bounds_the_network_that_it_embeds(seed: int) -> None:
     assert -0.05 < found[0] - dense[0] < 1.0
 
 
-@pytest.mark.turns(2)
+@pytest.mark.turns(5)
 @pytest.mark.parametrize("seed", range(2))
 def test_it_does_not_move_when_channels_are_scaled(seed: int) -> None:
     """By factors over six orders of magnitude that are no powers of two, between layers and in BatchNorm."""

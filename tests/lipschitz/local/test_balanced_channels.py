@@ -305,6 +305,7 @@ MOVED: dict[str, tuple[Callable[[int], nn.Module], Callable[[nn.Module, torch.Ge
 }
 
 
+@pytest.mark.turns(3)
 @pytest.mark.parametrize("seed", range(3))
 @pytest.mark.parametrize("name", MOVED)
 def test_factors_that_are_no_powers_of_two_do_not_move_them(name: str, seed: int) -> None:
@@ -326,6 +327,7 @@ def test_factors_that_are_no_powers_of_two_do_not_move_them(name: str, seed: int
         assert same.constant == pytest.approx(ball.constant, rel=1e-7)
 
 
+@pytest.mark.turns(3)
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16])
 @pytest.mark.parametrize("name", MOVED)
 def test_values_of_the_original_are_those_of_the_balanced_copy(name: str, dtype: torch.dtype) -> None:
@@ -368,6 +370,7 @@ def test_a_copy_that_is_another_network_is_not_used(monkeypatch: pytest.MonkeyPa
     assert not isinstance(balanced_program(captured, captured.at_batch(1)), BalancedProgram)
 
 
+@pytest.mark.turns(3)
 @pytest.mark.parametrize("seed", range(3))
 def test_deep_residual_networks_do_not_move_either(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """Rows are computed backwards; channels of the residual stream and inside the blocks are scaled and permuted.

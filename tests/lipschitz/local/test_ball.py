@@ -47,7 +47,7 @@ def _constant(model: nn.Module, x: Tensor, radius: float) -> Ball:
     return on_ball(program_of(model, x), Steps(SegmentNorms()), [x], radius)
 
 
-@pytest.mark.turns(3)
+@pytest.mark.turns(6)
 @pytest.mark.parametrize("seed", range(0, 30, 2))
 @pytest.mark.parametrize("radius", [0.01, 1.0])
 def test_no_jacobian_and_no_pair_of_the_ball_exceeds_it(seed: int, radius: float) -> None:

@@ -87,6 +87,7 @@ def test_deep_networks_are_enclosed_and_no_jacobian_exceeds_them(make: object, m
         assert jacobian_norm(model, x + 0.2 * (1 - 1e-9) * d / d.norm()) <= found[1].constant
 
 
+@pytest.mark.turns(3)
 def test_a_network_too_deep_is_refused() -> None:
     """Thirty blocks, whose norms multiply to more than float64 has digits."""
     model = seeded(nn.Sequential(*(Residual() for _ in range(30))), 0, scale=8.0)

@@ -82,6 +82,7 @@ def _attained(f: FeedbackSystem) -> float:
     return max(spectral_norm(f.A + (f.G * s) @ torch.linalg.solve(one - f.N * s, f.B)) for s in slopes)
 
 
+@pytest.mark.turns(3)
 @pytest.mark.parametrize("seed", range(6))
 @pytest.mark.parametrize("blocks", [(6, 3), (7,)])
 def test_no_choice_of_slopes_exceeds_the_bound(

@@ -28,6 +28,7 @@ def few(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sketched_tangents, "RAISED", 3.0)
 
 
+@pytest.mark.turns(3)
 @pytest.mark.usefixtures("few")
 @pytest.mark.parametrize("seed", range(4))
 def test_it_gives_what_an_enclosed_walk_gives(seed: int) -> None:
@@ -173,6 +174,7 @@ def _balls(model: nn.Module, x: Tensor) -> list[Ball]:
     return on_balls(program, Steps(SegmentNorms()), [x], [0.1, 0.5], sketched=True)
 
 
+@pytest.mark.turns(3)
 @pytest.mark.usefixtures("few")
 @pytest.mark.parametrize("seed", range(3))
 @pytest.mark.parametrize(("kind", "shape"), [("dense", (40,)), ("convolutional", (2, 8, 8))])

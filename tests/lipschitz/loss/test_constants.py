@@ -100,7 +100,7 @@ BOUNDED: list[tuple[nn.Module, Draw, int, float]] = [
 ]
 
 
-@pytest.mark.turns(3)
+@pytest.mark.turns(6)
 @pytest.mark.parametrize("reduction", ["mean", "sum", "none"])
 @pytest.mark.parametrize(
     ("loss", "draw", "inputs", "share"), BOUNDED, ids=lambda x: getattr(x, "__name__", str(x)[:60])

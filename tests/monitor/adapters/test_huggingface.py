@@ -56,7 +56,7 @@ def callback(path: Path, **settings: Any) -> HuggingFaceMonitor:
     return HuggingFaceMonitor(probe(), run=path / "run", every=2, budget=math.inf, **settings)
 
 
-@pytest.mark.turns(3)
+@pytest.mark.turns(6)
 def test_a_training_is_monitored_and_the_same_without(tmp_path: Path) -> None:
     without, beside = model(), model()
     train(without, tmp_path, [])
@@ -71,7 +71,6 @@ def test_a_training_is_monitored_and_the_same_without(tmp_path: Path) -> None:
     assert "margin/median" in run.names
 
 
-@pytest.mark.turns(2)
 def test_the_loss_on_the_probe_is_the_models_own(tmp_path: Path) -> None:
     net = model().eval()
     truth = float(net(**probe()).loss.detach())
@@ -96,7 +95,7 @@ class Stop(transformers.TrainerCallback):  # type: ignore[misc]
             raise RuntimeError("stop here")
 
 
-@pytest.mark.turns(2)
+@pytest.mark.turns(5)
 def test_a_training_that_failed_is_resumed_from_its_checkpoint(tmp_path: Path) -> None:
     """The run goes on in the same process, though the trainer told the callback of no end, and has each point once."""
     saving = {"save_strategy": "steps", "save_steps": 3}

@@ -79,6 +79,7 @@ def _watched(model: nn.Module, **settings: Any) -> tuple[Monitor, Sink]:
     return Monitor(model, labelled(), **rest | settings), sink
 
 
+@pytest.mark.turns(3)
 def test_readings_are_within_one_percent_at_their_own_step(counted: list[int]) -> None:
     """Four products an update; the numbers belong to the weights of the update that the reading began with."""
     model, (x, y) = classifier().train(), labelled()
@@ -108,6 +109,7 @@ def test_readings_are_within_one_percent_at_their_own_step(counted: list[int]) -
     assert all(sink.points[step]["train/loss"] == 1.0 for step in states)
 
 
+@pytest.mark.turns(3)
 @pytest.mark.parametrize("mode", ["batch", "running"])
 @pytest.mark.parametrize("modules", [False, True])
 def test_a_reading_over_many_updates_is_that_of_its_first(
@@ -222,6 +224,7 @@ def test_a_probe_by_hand_and_other_numbers_keep_the_order(monkeypatch: pytest.Mo
         assert sink.points[1]["curvature/largest"] != found["curvature/largest"]
 
 
+@pytest.mark.turns(3)
 def test_a_model_that_changes_ends_the_reading(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(curvature, "TOLERANCE", 1e-6)
     changes: list[Callable[[nn.Sequential], Any]] = [
@@ -271,6 +274,7 @@ def test_weights_that_are_not_finite_end_the_reading(monkeypatch: pytest.MonkeyP
         assert not monitor._is_unfinished()
 
 
+@pytest.mark.turns(3)
 def test_all_products_count_and_readings_become_rare_enough(monkeypatch: pytest.MonkeyPatch) -> None:
     """A clock that only products and training move: what is spent stays within the share, readings included."""
     now = [0.0]

@@ -128,7 +128,7 @@ def test_floors_per_group_hold_for_all_pairs_and_are_attained(layout: Layout, ki
     assert float(quotient) == pytest.approx(bound, rel=1e-10, abs=1e-300)
 
 
-@pytest.mark.turns(2)
+@pytest.mark.turns(5)
 @settings(derandomize=True, deadline=None, max_examples=60)
 @given(layouts, kinds, seeds, st.sampled_from((0.0, 0.2, 5.0)))
 def test_ball_is_never_exceeded(layout: Layout, kind: str, seed: int, radius: float) -> None:

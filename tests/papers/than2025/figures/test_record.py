@@ -63,7 +63,7 @@ def test_it_measures_what_the_figure_shows(unbroken: Run) -> None:
     assert accuracy[-1] > accuracy[0]
 
 
-@pytest.mark.turns(2)
+@pytest.mark.turns(5)
 def test_killed_at_any_moment_it_is_readable_and_goes_on_to_the_same_curve(unbroken: Run, tmp_path: Path) -> None:
     """SIGKILL while another process trains; then again with the same setting."""
     process = subprocess.Popen([sys.executable, "-c", PROGRAM, str(tmp_path)], stderr=subprocess.DEVNULL)
@@ -87,7 +87,7 @@ def normalized(tmp_path_factory: pytest.TempPathFactory) -> Run:
     return record(NORMALIZED, tmp_path_factory.mktemp("normalized"), certify=False)
 
 
-@pytest.mark.turns(2)
+@pytest.mark.turns(5)
 @pytest.mark.parametrize("losses", [0, 1, 3, 7])
 def test_stopped_at_any_step_it_records_what_an_unbroken_run_does(
     normalized: Run, tmp_path: Path, losses: int, monkeypatch: pytest.MonkeyPatch
