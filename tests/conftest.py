@@ -24,16 +24,16 @@ climb.CLIMB_WORK = 5e7
 
 from normscope.analysis import around  # noqa: E402  (it reads the number above)
 
-around.USUAL_SECONDS = 0.2
+around.USUAL_SECONDS = 0.05
 around.BALL_WORK = 5e9
 around.BALL_TRIES = 8
 USUALLY_CHEAP = around.CHEAP
 if not os.environ.get("NORMSCOPE_ALL"):
     around.CHEAP = 1e7  # of other than the smallest networks, balls are looked at where a test asks for them
 
-# A busy machine is slow; no example says anything about time.
-hypothesis.settings.register_profile("no deadline", deadline=None)
-hypothesis.settings.load_profile("no deadline")
+# A busy machine is slow; no example says anything about time. They are others every day.
+hypothesis.settings.register_profile("ours", deadline=None, max_examples=100 if os.environ.get("NORMSCOPE_ALL") else 40)
+hypothesis.settings.load_profile("ours")
 
 #: Days since 1970, unless the environment says otherwise; workers take it from the process that started them.
 SEED = int(os.environ.setdefault("NORMSCOPE_SEED", str(int(time.time() // 86400))))
@@ -64,6 +64,11 @@ def _every_part_is_computed(request: pytest.FixtureRequest, monkeypatch: pytest.
 def usual_balls(monkeypatch: pytest.MonkeyPatch) -> None:
     """Look at balls around data as users do who ask for nothing."""
     monkeypatch.setattr(around, "CHEAP", USUALLY_CHEAP)
+    monkeypatch.setattr(around, "USUAL_SECONDS", 0.2)
+
+
+#: Examples of docstrings that take long, and the days on which each runs once; their functions have tests of their own.
+LONG_EXAMPLES = {"normscope.testing.refute.refute": 5, "normscope.analysis.bounds.measures.measures": 3}
 
 
 @pytest.hookimpl(tryfirst=True)
@@ -78,6 +83,8 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     waiting = []
     for item in items:
         mark = item.get_closest_marker("turns")
+        if mark is None and item.name in LONG_EXAMPLES:
+            mark = pytest.mark.turns(LONG_EXAMPLES[item.name])
         if mark is not None:
             together = mark.kwargs.get("together", False)
             name = item.nodeid.partition("::" if together else "[")[0]

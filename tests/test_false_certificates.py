@@ -141,6 +141,7 @@ COUPLED: dict[str, Form] = {
 }
 
 
+@pytest.mark.turns(3)
 @pytest.mark.parametrize("name", COUPLED)
 def test_samples_that_depend_on_each_other_are_one_input(name: str) -> None:
     """The certificate is of the whole batch, says so, and holds at the data and far from it."""
@@ -246,6 +247,7 @@ UNLIKE: dict[str, Form] = {
 }
 
 
+@pytest.mark.turns(3)
 @pytest.mark.parametrize("name", UNLIKE)
 def test_what_is_no_normalizer_is_not_taken_for_one(name: str) -> None:
     """None is listed, and bounds hold at the data and far from it."""
@@ -362,6 +364,7 @@ def test_a_complex_output_is_refused() -> None:
         normscope.analyze(model, Draw(6).tensor(3, 4))
 
 
+@pytest.mark.turns(3)
 @pytest.mark.parametrize(
     ("form", "shape"),
     [

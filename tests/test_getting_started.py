@@ -36,7 +36,7 @@ def _here(words: list[str]) -> tuple[int, str]:
     return done.exit_code, done.stdout or done.stderr
 
 
-@pytest.mark.turns(6)
+@pytest.mark.turns(12)
 def test_the_commands_of_the_page_follow_each_other(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Each ends well, the check with its finding; analyze opens with the sentences that the page shows."""
     monkeypatch.chdir(tmp_path)

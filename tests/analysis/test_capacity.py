@@ -293,6 +293,7 @@ def test_half_precision(dtype: torch.dtype) -> None:
     assert _ordered(result)
 
 
+@pytest.mark.turns(2)
 def test_floors_hold_although_rounding_gave_others() -> None:
     """At a single sample the constant is attained: the lower bound must not pass the bound on the sample's floor."""
     for seed in range(4):
@@ -430,6 +431,7 @@ def test_a_scalar_output_of_one_sample() -> None:
     assert _upper(analyze(model, DATA)) == pytest.approx(truth, rel=1e-8)
 
 
+@pytest.mark.turns(3)
 @pytest.mark.parametrize(
     ("function", "constant"),
     [

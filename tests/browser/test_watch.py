@@ -268,6 +268,7 @@ def test_looking_closer_brings_every_point(
     assert page.complaints() == []
 
 
+@pytest.mark.turns(2)
 def test_numbers_a_log_scale_cannot_show_are_told(
     visit: Callable[..., Page], serve: Callable[..., WatchServer], tmp_path: Path
 ) -> None:

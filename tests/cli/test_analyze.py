@@ -257,6 +257,7 @@ def test_the_numbers_are_those_of_the_weights_given(run: Run, files: Path) -> No
     assert found["model"]["origin"]["initialization"] == "checkpoint"
 
 
+@pytest.mark.turns(2)
 def test_random_weights_are_told(run: Run) -> None:
     """A zoo network with random weights says so, takes its arguments, and knows its own input shape."""
     result = run("analyze", SMALL)
@@ -354,6 +355,7 @@ def test_a_report_that_cannot_be_written_is_said_before_the_work(run: Run, files
     assert not Path("result.json").exists()
 
 
+@pytest.mark.turns(2)
 def test_the_doctor_is_asked_where_that_is_wanted(run: Run, files: Path) -> None:
     """The findings are printed, on the page and in the result, here a bias before BatchNorm; --no-check leaves it."""
     done = run("analyze", SMALL, "--points", 1, "--ascent", 0)
@@ -368,6 +370,7 @@ def test_the_doctor_is_asked_where_that_is_wanted(run: Run, files: Path) -> None
     assert "No checks were run" in Path("report.html").read_text()
 
 
+@pytest.mark.turns(2)
 def test_the_theory_of_weight_normalization_is_a_panel(run: Run, files: Path) -> None:
     """Where it covers the model and the data have labels; other models have none."""
     quick = ("--data", "digits", "--limit", 20, "--points", 2, "--time", 0)

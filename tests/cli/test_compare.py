@@ -28,6 +28,7 @@ def _compare(tmp_path: Path, *arguments: str, code: int = 0) -> str:
     return result.output
 
 
+@pytest.mark.turns(2)
 def test_two_normalizers_side_by_side_with_their_findings(tmp_path: Path) -> None:
     """Text, JSON and a page that holds both results."""
     bn, ln = SMALL.format("bn"), SMALL.format("ln")
@@ -60,6 +61,7 @@ def test_checkpoints_of_one_model(tmp_path: Path) -> None:
     assert "x 10" in text
 
 
+@pytest.mark.turns(2)
 def test_an_earlier_result_beside_a_model(tmp_path: Path) -> None:
     """The doctor saw only the model, and it is said."""
     spec = SMALL.format("bn")

@@ -38,7 +38,7 @@ def shown(demo: tuple[Any, Path], monkeypatch: pytest.MonkeyPatch) -> Any:
     return demo[0]
 
 
-@pytest.mark.turns(3, together=True)
+@pytest.mark.turns(6, together=True)
 def test_writes_every_result_and_says_where(shown: Any) -> None:
     """Two results, the BatchNorm one again, and the summary; last comes the report to open."""
     assert shown.exit_code == 0
@@ -51,7 +51,7 @@ def test_writes_every_result_and_says_where(shown: Any) -> None:
     assert Path("there/summary.txt").read_text().strip() in shown.stdout
 
 
-@pytest.mark.turns(3, together=True)
+@pytest.mark.turns(6, together=True)
 def test_the_report_holds_both_results(shown: Any) -> None:
     """What is inside the page is what the files say, and the accuracies are on it."""
     text = Path("there/report.html").read_text()
@@ -63,7 +63,7 @@ def test_the_report_holds_both_results(shown: Any) -> None:
     assert all(f"{number} %" in text for number in accuracy if number.replace(".", "").isdigit())
 
 
-@pytest.mark.turns(3, together=True)
+@pytest.mark.turns(6, together=True)
 def test_shows_what_was_promised_side_by_side(shown: Any) -> None:
     """Every row of the comparison is there, with the numbers of the results."""
     rows = {line.strip()[:30].strip(): line for line in shown.stdout.splitlines()}
@@ -119,6 +119,7 @@ def test_unwritable_place(run: Run) -> None:
     assert "is a file" in result.stderr
 
 
+@pytest.mark.turns(3)
 @pytest.mark.parametrize("file", ["result.json", "summary.txt", "report.html", "plain/result.json"])
 def test_a_folder_in_the_way_is_said_before_the_work(run: Run, monkeypatch: pytest.MonkeyPatch, file: str) -> None:
     """Nothing is trained for nothing."""

@@ -25,6 +25,7 @@ def test_a_theorem(run: Run, words: list[str]) -> None:
         assert piece in result.stdout
 
 
+@pytest.mark.turns(2)
 def test_several_words_are_explained_one_after_the_other(run: Run) -> None:
     """And where one of them is unknown, what was asked for is named as a whole."""
     result = run("explain", "certified", "NS101")

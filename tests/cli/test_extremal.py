@@ -19,6 +19,7 @@ def _json(run: Run, *arguments: object) -> dict[str, Any]:
     return json.loads(result.stdout)
 
 
+@pytest.mark.turns(2)
 def test_theorem_6_explodes_and_vanishes(run: Run) -> None:
     """Two constants, one the inverse of the other; the gradient passed back grows towards the first layer."""
     found = _json(run, "theorem-6", "--depth", 400, "--width", 3, "--scale", 8)

@@ -50,6 +50,7 @@ def test_weights_are_written_and_read_back(net: Run) -> None:
     assert set(torch.load("new.pt")) == set(state)
 
 
+@pytest.mark.turns(2)
 def test_without_a_file_nothing_is_written_and_that_is_said(net: Run) -> None:
     """The command that a verdict names is one that works."""
     before = set(Path().iterdir())

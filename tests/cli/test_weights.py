@@ -26,6 +26,7 @@ def test_weights_of_a_model_on_data(run: Run) -> None:
     assert data["model"]["origin"]["kind"] == "zoo"
 
 
+@pytest.mark.turns(2)
 def test_json_alone_and_quiet(run: Run) -> None:
     """``--json`` prints nothing but JSON, ``--quiet`` nothing at all."""
     done = run("weights", SMALL, "--json")

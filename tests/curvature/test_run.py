@@ -151,6 +151,7 @@ def test_an_iterator_and_a_loader_with_a_generator_of_its_own_are_read_once() ->
     assert normscope.curvature(model, shuffled, probes=0).checks["difference"] < 1e-3
 
 
+@pytest.mark.turns(2)
 def test_a_regression_with_many_products_is_measured() -> None:
     model, (x, _) = nn.Sequential(nn.Linear(4, 6), nn.Tanh(), nn.Linear(6, 1)), labelled()
     found = normscope.curvature(model, (x, x[:, :1] ** 2), way="linearize", probes=0, symmetry=False)

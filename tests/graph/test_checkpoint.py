@@ -98,7 +98,7 @@ print(peak)
 
 
 @pytest.mark.skipif(not Path("/proc/self/statm").exists(), reason="resident memory is read from Linux's /proc")
-@pytest.mark.turns(2)
+@pytest.mark.turns(6)
 @pytest.mark.parametrize("ending", ["safetensors", "pt"])
 def test_peak_memory_is_near_the_largest_tensor(tmp_path: Path, ending: str) -> None:
     """A file of 128 MiB in tensors of 8 MiB: streaming needs a window of 16 MiB and a little, keeping all needs all."""

@@ -96,6 +96,7 @@ def _graph(model: nn.Module, dynamic: bool) -> tuple[str, Any, dict[str, Tensor]
     return re.sub(r"sym_size_int_\d+", "size", repr(graph)), graph, tensors
 
 
+@pytest.mark.turns(3)
 @pytest.mark.parametrize("dynamic", [True, False])
 @pytest.mark.parametrize("kind", MODELS)
 def test_the_graph_is_that_of_torch(kind: type[Blocks], dynamic: bool, monkeypatch: pytest.MonkeyPatch) -> None:

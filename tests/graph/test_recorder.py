@@ -161,6 +161,7 @@ def _left(graph: Graph) -> bool:
     return noted
 
 
+@pytest.mark.turns(3)
 @pytest.mark.parametrize("case", MODELS.values(), ids=MODELS.keys())
 def test_the_recording_is_the_model(case: Case) -> None:
     """It gives what the model gives on the recorded input and on another, and leaves no trace."""
@@ -250,6 +251,7 @@ LEAKS: dict[str, Callable[..., Any]] = {
 }
 
 
+@pytest.mark.turns(3)
 @pytest.mark.parametrize("function", LEAKS.values(), ids=LEAKS.keys())
 def test_values_that_went_through_python_are_marked(function: Callable[..., Any]) -> None:
     """A literal that depends on the input makes an unknown node between the inputs and the output."""
@@ -430,7 +432,7 @@ def _program(steps: list[tuple[bool, int, int]]) -> Callable[[Tensor], tuple[Ten
     return run_program
 
 
-@pytest.mark.turns(2)
+@pytest.mark.turns(4)
 @settings(max_examples=60, deadline=None, derandomize=True)
 @given(STEPS)
 def test_random_programs_on_shared_memory(steps: list[tuple[bool, int, int]]) -> None:

@@ -65,6 +65,7 @@ NONLINEAR: dict[str, Case] = {
 }  # fmt: skip
 
 
+@pytest.mark.turns(3)
 @pytest.mark.parametrize("name", NONLINEAR)
 def test_largest_of_windows(name: str) -> None:
     """The root of the largest number of windows an entry lies in, attained by a peak."""
@@ -140,6 +141,7 @@ POOLS: dict[str, Case] = {
 }
 
 
+@pytest.mark.turns(3)
 @pytest.mark.parametrize("name", POOLS)
 def test_norms_of_windows(name: str) -> None:
     """The root of the largest number of windows an entry lies in."""

@@ -34,11 +34,13 @@ def test_the_curves_along_the_depth_are_those_of_the_result() -> None:
         assert lines[words] == pytest.approx(expected, nan_ok=True)
 
 
+@pytest.mark.turns(2)
 def test_a_notebook_shows_the_figure() -> None:
     """As a PNG, without pyplot."""
     assert _result().plot("layers")._repr_png_().startswith(b"\x89PNG")
 
 
+@pytest.mark.turns(2)
 def test_layers_and_variances() -> None:
     """Norms as logarithms, variances as they were seen."""
     result = _result()

@@ -16,7 +16,7 @@ from normscope.report.reproduction import PANELS, draw_figure, evidence_section,
 from normscope.report.table import plain_text
 
 
-@pytest.mark.turns(5)
+@pytest.mark.turns(10)
 @pytest.mark.parametrize("name", [name for name in STUDIES if name.startswith("wn-")])
 def test_a_study_at_the_smallest_scale(name: str, tmp_path: Path) -> None:
     done = reproduce(name, "smoke", out=tmp_path)

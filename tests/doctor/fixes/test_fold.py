@@ -72,6 +72,7 @@ def test_linear_layers() -> None:
     assert len(fix(model, noise(4, 5), only=[KIND]).changes) == 1
 
 
+@pytest.mark.turns(2)
 def test_what_cannot_be_folded_is_refused_with_the_reason() -> None:
     """Read elsewhere, no layer before it, used twice, a parametrization."""
     conv = nn.Conv2d(3, 4, 1)

@@ -38,6 +38,7 @@ def test_the_gradient_is_that_of_the_smoothed_constant() -> None:
         assert float(found[2][i]) == pytest.approx((ahead[1] - behind[1]) / 2e-6, rel=1e-3, abs=1e-6)
 
 
+@pytest.mark.turns(2)
 def test_it_reaches_the_best_multipliers_of_one_layer() -> None:
     """Against a grid over both multipliers of a unit of two entries."""
     weights = _weights(2, 2, 2, seed=3)

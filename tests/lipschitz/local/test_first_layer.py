@@ -27,6 +27,7 @@ def _layer(seed: int, units: int = 9, inputs: int = 4, error: float = 0.0) -> tu
     return layer, raw
 
 
+@pytest.mark.turns(3)
 @pytest.mark.parametrize("seed", range(8))
 def test_no_pair_leaves_the_ball_and_rows_say_the_same_of_it(seed: int) -> None:
     layer, raw = _layer(seed)

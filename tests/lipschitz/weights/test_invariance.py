@@ -37,6 +37,7 @@ CASES: dict[str, tuple[nn.Module, tuple[int, ...], bool]] = {
 }
 
 
+@pytest.mark.turns(3)
 @pytest.mark.parametrize("name", CASES)
 def test_structure_agrees_with_numbers(name: str, found: Any) -> None:
     """A scale-free weight times three gives the same output and a third of the derivative; the others do not."""

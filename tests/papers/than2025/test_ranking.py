@@ -20,7 +20,7 @@ def test_the_table_orders_by_tau() -> None:
     assert table["right"]["information"] == pytest.approx(100.0)
 
 
-@pytest.mark.turns(5)
+@pytest.mark.turns(10)
 def test_the_study_runs() -> None:
     """At the smallest scale: every measure of every run, and the claims."""
     study = run_study("ranking", "smoke")

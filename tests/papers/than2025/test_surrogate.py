@@ -45,7 +45,7 @@ def test_components_are_white() -> None:
     assert torch.allclose(z.T @ z / 500, torch.eye(4), atol=1e-3)
 
 
-@pytest.mark.turns(5)
+@pytest.mark.turns(10)
 def test_study() -> None:
     """The bound is at least its parts; on few digits it need not say anything."""
     study = run_study("surrogate", "smoke")

@@ -87,7 +87,7 @@ def normalized(tmp_path_factory: pytest.TempPathFactory) -> Run:
     return record(NORMALIZED, tmp_path_factory.mktemp("normalized"), certify=False)
 
 
-@pytest.mark.turns(5)
+@pytest.mark.turns(10)
 @pytest.mark.parametrize("losses", [0, 1, 3, 7])
 def test_stopped_at_any_step_it_records_what_an_unbroken_run_does(
     normalized: Run, tmp_path: Path, losses: int, monkeypatch: pytest.MonkeyPatch
