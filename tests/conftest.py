@@ -9,40 +9,42 @@ import time
 import zlib
 from collections import Counter
 
-import hypothesis  # loaded before objects are frozen: it looks at who refers to its generators
 import pytest
-import torch
-
-from normscope.core import errors
-from normscope.core.errors import NormscopeError
-from normscope.lipschitz import climb
-from normscope.lipschitz.chains import join
-
-# Short searches: tests of a search itself say how long they want.
-join.SECONDS = 0.05
-climb.CLIMB_WORK = 5e7
-
-from normscope.analysis import around  # noqa: E402  (it reads the number above)
-
-around.USUAL_SECONDS = 0.05
-around.BALL_WORK = 5e9
-around.BALL_TRIES = 8
-USUALLY_CHEAP = around.CHEAP
-if not os.environ.get("NORMSCOPE_ALL"):
-    around.CHEAP = 1e7  # of other than the smallest networks, balls are looked at where a test asks for them
-
-# A busy machine is slow; no example says anything about time. They are others every day.
-hypothesis.settings.register_profile("ours", deadline=None, max_examples=100 if os.environ.get("NORMSCOPE_ALL") else 40)
-hypothesis.settings.load_profile("ours")
 
 #: Days since 1970, unless the environment says otherwise; workers take it from the process that started them.
 SEED = int(os.environ.setdefault("NORMSCOPE_SEED", str(int(time.time() // 86400))))
+#: Whether every long test is run, whole.
+ALL = bool(os.environ.get("NORMSCOPE_ALL"))
+#: What balls around data are by default: multiplications below which they are looked at, and seconds for all of them.
+USUAL_BALLS = {"USUAL_SECONDS": 0.2}
 
 
-@pytest.fixture(autouse=True, scope="session")
-def _one_thread() -> None:
-    """Matrices are small, so threads only wait for each other."""
-    torch.set_num_threads(1)
+def pytest_sessionstart(session: pytest.Session) -> None:
+    """Make searches short where tests run; a process that only hands them to others need not load torch for that."""
+    if session.config.getoption("numprocesses", None) and not hasattr(session.config, "workerinput"):
+        return
+    import hypothesis  # loaded before objects are frozen: it looks at who refers to its generators
+    import torch
+
+    from normscope.lipschitz import climb
+    from normscope.lipschitz.chains import join
+
+    torch.set_num_threads(1)  # matrices are small, so threads only wait for each other
+    # Tests of a search itself say how long they want.
+    join.SECONDS = 0.05
+    climb.CLIMB_WORK = 5e7
+
+    from normscope.analysis import around  # it reads the number above
+
+    around.BALL_WORK = 5e9
+    around.BALL_TRIES = 8
+    USUAL_BALLS["CHEAP"] = around.CHEAP
+    around.USUAL_SECONDS = USUAL_BALLS["USUAL_SECONDS"]
+    if not ALL:  # balls are looked at where a test asks for them, and a few of the smallest networks
+        around.CHEAP, around.USUAL_SECONDS = 1e7, 0.05
+    # A busy machine is slow; no example says anything about time. They are others every day.
+    hypothesis.settings.register_profile("ours", deadline=None, max_examples=100 if ALL else 40)
+    hypothesis.settings.load_profile("ours")
 
 
 @pytest.fixture(autouse=True)
@@ -50,10 +52,12 @@ def _every_part_is_computed(request: pytest.FixtureRequest, monkeypatch: pytest.
     """A part that fails is left out and told; in a test that is a mistake, unless it is marked ``parts_may_fail``."""
     if "parts_may_fail" in request.keywords:
         return
+    from normscope.core import errors
+
     told = errors.failure
 
     def raised(what: str, error: Exception) -> str:
-        if not isinstance(error, NormscopeError):
+        if not isinstance(error, errors.NormscopeError):
             raise error
         return told(what, error)
 
@@ -63,8 +67,10 @@ def _every_part_is_computed(request: pytest.FixtureRequest, monkeypatch: pytest.
 @pytest.fixture
 def usual_balls(monkeypatch: pytest.MonkeyPatch) -> None:
     """Look at balls around data as users do who ask for nothing."""
-    monkeypatch.setattr(around, "CHEAP", USUALLY_CHEAP)
-    monkeypatch.setattr(around, "USUAL_SECONDS", 0.2)
+    from normscope.analysis import around
+
+    for name, number in USUAL_BALLS.items():
+        monkeypatch.setattr(around, name, number)
 
 
 #: Examples of docstrings that take long, and the days on which each runs once; their functions have tests of their own.
@@ -77,7 +83,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
     Tests of a file that are marked ``together`` run on the same day: what they share takes longer than they do.
     """
-    if os.environ.get("NORMSCOPE_ALL") or any("::" in word for word in config.args):
+    if ALL or any("::" in word for word in config.args):
         return
     copies: Counter[str] = Counter()
     waiting = []
