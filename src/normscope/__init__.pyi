@@ -31,7 +31,7 @@ from normscope.papers.explain import every_statement as every_statement
 from normscope.papers.explain import explain as explain
 from normscope.papers.run import Audit as Audit
 from normscope.papers.run import audit as audit
-from normscope.papers.than2025.complexity.iterations import complexity as complexity
+from normscope.papers.than2025.complexity.network_complexity import complexity as complexity
 from normscope.papers.than2025.extremal.constructions import extremal as extremal
 from normscope.report.html import report_html as report_html
 from normscope.report.html import save_html as save_html

@@ -10,7 +10,7 @@ import pytest
 
 from normscope.core.result import Result
 from normscope.core.value import Kind, Value
-from normscope.papers.than2025.complexity.iterations import Iterations, Setting, WeightComplexity, of_result
+from normscope.papers.than2025.complexity.network_complexity import Iterations, Setting, WeightComplexity, of_result
 from normscope.report.complexity import NO_CHAIN, complexity_document, complexity_sections
 from normscope.report.table import Section
 from report.samples import result, value

@@ -40,7 +40,7 @@ def complexity(
     normalizer k after layer k, as the corollaries assume, and for a model also on its real graph.
     """
     from normscope.lipschitz.loss import loss_constant
-    from normscope.papers.than2025.complexity.iterations import Setting, iterations_of
+    from normscope.papers.than2025.complexity.network_complexity import Setting, iterations_of
     from normscope.report.complexity import complexity_document
 
     setting = Setting(alpha, delta, gap, radius, signal)
@@ -74,7 +74,7 @@ def _analyzed(
     from normscope.analysis.checkpoint import is_checkpoint
     from normscope.analysis.weight_lipschitz import weight_lipschitz
     from normscope.core.errors import InputError
-    from normscope.papers.than2025.complexity.iterations import QUICK
+    from normscope.papers.than2025.complexity.network_complexity import QUICK
 
     request = Request(model, None, data, root, "test", limit, None, shape, None, QUICK)
     if is_checkpoint(model):

@@ -1,6 +1,3 @@
-from normscope.generalization.compression import by_surrogate as by_surrogate
-from normscope.generalization.compression import code_divergence as code_divergence
-from normscope.generalization.compression import occam as occam
 from normscope.generalization.decomposition import Decomposition as Decomposition
 from normscope.generalization.decomposition import decompose as decompose
 from normscope.generalization.held_out import clopper_pearson as clopper_pearson
@@ -16,6 +13,9 @@ from normscope.generalization.margins import cell_constants as cell_constants
 from normscope.generalization.margins import flat_cells as flat_cells
 from normscope.generalization.margins import margin_loss as margin_loss
 from normscope.generalization.margins import ramp_loss as ramp_loss
+from normscope.generalization.occam_bound import by_surrogate as by_surrogate
+from normscope.generalization.occam_bound import code_divergence as code_divergence
+from normscope.generalization.occam_bound import occam as occam
 from normscope.generalization.pac_bayes import averaged_loss as averaged_loss
 from normscope.generalization.pac_bayes import binary_kl as binary_kl
 from normscope.generalization.pac_bayes import gaussian_divergence as gaussian_divergence
@@ -37,7 +37,6 @@ from normscope.generalization.printed_bounds import weight_norm_rates as weight_
 from normscope.generalization.ranking import granulated_kendall as granulated_kendall
 from normscope.generalization.ranking import information_score as information_score
 from normscope.generalization.ranking import kendall as kendall
-from normscope.generalization.scale_grid import rounded_up as rounded_up
 from normscope.generalization.synthetic import Problem as Problem
 from normscope.generalization.synthetic import Run as Run
 from normscope.generalization.synthetic import train_synthetic as train_synthetic
@@ -50,6 +49,7 @@ from normscope.generalization.theorem_20 import g_tight as g_tight
 from normscope.generalization.theorem_20 import g_total_variation as g_total_variation
 from normscope.generalization.theorem_20 import partition_bound as partition_bound
 from normscope.generalization.theorem_20 import theorem_20_printed as theorem_20_printed
+from normscope.generalization.union_bound import rounded_up as rounded_up
 from normscope.generalization.vc import vc_bound as vc_bound
 from normscope.generalization.vc import vc_bound_printed as vc_bound_printed
 from normscope.generalization.vc import vc_dimension_linear as vc_dimension_linear

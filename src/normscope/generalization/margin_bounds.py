@@ -19,7 +19,7 @@ from normscope.core.numbers import check_fraction
 from normscope.core.rounding import matrix_norm_sandwich
 from normscope.core.statement import statement
 from normscope.core.value import Kind, Value, log_sum
-from normscope.generalization.scale_grid import rounded_up
+from normscope.generalization.union_bound import rounded_up
 
 
 @dataclass(frozen=True)

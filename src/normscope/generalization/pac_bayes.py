@@ -10,7 +10,7 @@ from normscope.core.errors import InputError
 from normscope.core.rounding import up
 from normscope.core.statement import statement
 from normscope.core.value import Kind, Value
-from normscope.generalization.scale_grid import rounded_up
+from normscope.generalization.union_bound import rounded_up
 
 _ASSUMED = ("losses between 0 and 1", "a prior chosen before the data")
 

@@ -163,12 +163,11 @@ def claims_of(module: str) -> Iterator[Claim]:
 
 
 def _modules(name: str) -> Iterator[ModuleType]:
-    """Yield a module and, if it is a package, its modules: first those listed in ``CHAPTERS``, in that order."""
+    """Yield a module and, if it is a package, its modules by name, which is the order of the paper."""
     module = importlib.import_module(name)
     yield module
-    parts = [part.name for part in pkgutil.iter_modules(getattr(module, "__path__", ()))]
-    for part in dict.fromkeys([*getattr(module, "CHAPTERS", ()), *parts]):
-        yield importlib.import_module(f"{name}.{part}")
+    for part in pkgutil.iter_modules(getattr(module, "__path__", ())):
+        yield importlib.import_module(f"{name}.{part.name}")
 
 
 def chosen_claims(paper: str | None, only: Sequence[str] | None) -> list[Claim]:

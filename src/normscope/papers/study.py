@@ -25,13 +25,13 @@ STUDIES = {
     "geometry2": "normscope.papers.akbar2025.experiments.experiment_2_conditioning",
     "geometry3": "normscope.papers.akbar2025.experiments.experiment_3_margins",
     "geometry4": "normscope.papers.akbar2025.experiments.experiment_4_initialization",
-    "wn-depth": "normscope.papers.cisneros2025.depth",
-    "wn-width": "normscope.papers.cisneros2025.width",
-    "wn-convergence": "normscope.papers.cisneros2025.convergence",
-    "wn-activation": "normscope.papers.cisneros2025.activation",
-    "theorem-20": "normscope.papers.than2025.lipschitz_network",
-    "surrogate": "normscope.papers.than2025.surrogate",
-    "ranking": "normscope.papers.than2025.ranking",
+    "wn-depth": "normscope.papers.cisneros2025.depth_study",
+    "wn-width": "normscope.papers.cisneros2025.width_study",
+    "wn-convergence": "normscope.papers.cisneros2025.convergence_study",
+    "wn-activation": "normscope.papers.cisneros2025.activation_study",
+    "theorem-20": "normscope.papers.than2025.theorem_20_study",
+    "surrogate": "normscope.papers.than2025.surrogate_study",
+    "ranking": "normscope.papers.than2025.ranking_study",
 }
 
 

@@ -3,7 +3,7 @@
 from dataclasses import fields
 from typing import Any
 
-from normscope.papers.than2025.complexity.iterations import Counts, Iterations, seen_as_chain
+from normscope.papers.than2025.complexity.network_complexity import Counts, Iterations, seen_as_chain
 from normscope.report.numbers import kind_text, value_text
 from normscope.report.table import Section, Table, shortened
 

@@ -13,7 +13,7 @@ from normscope.core.files import write_text
 from normscope.core.number_text import digits
 from normscope.monitor.run import Run, Series
 from normscope.papers.study import STUDIES, Evidence, Study, StudyChart, run_study
-from normscope.papers.than2025.figures.evidence import evidence_of, facts, product_of_variances, variances
+from normscope.papers.than2025.figures.figures_1_to_3 import evidence_of, facts, product_of_variances, variances
 from normscope.papers.than2025.figures.record import record
 from normscope.papers.than2025.figures.training_setting import FIGURES, settings_of
 from normscope.report.plot import BLUE, GREEN, OKABE_ITO, ORANGE, PURPLE, VERMILION, figure_class, grid, open_frame

@@ -20,8 +20,8 @@ from normscope.core.errors import InputError
 from normscope.core.rounding import UNIT, as_float64, matrix_norm_sandwich, up
 from normscope.operators.normalizers.weight_norm import weight_norm_bounds
 from normscope.weight_normalization.activation import IDENTITY, Activation, activation_of
+from normscope.weight_normalization.derivative_bounds import LayerConstants
 from normscope.weight_normalization.network import UnitRowLinear
-from normscope.weight_normalization.predictor import LayerConstants
 
 #: Side from which the norm of a layer is bounded by its Frobenius norm, which costs nothing.
 LARGEST_SVD = 1024

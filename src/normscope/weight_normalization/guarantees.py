@@ -13,9 +13,16 @@ from normscope.core.display import Shown
 from normscope.core.files import Stored
 from normscope.core.number_text import number_text
 from normscope.core.value import Kind, Value
-from normscope.weight_normalization import measure, predictor
+from normscope.weight_normalization import measure
+from normscope.weight_normalization.certified_step import Moment, certify_step, smoothness_bound
 from normscope.weight_normalization.chain import Chain, in_float64, read_chain
-from normscope.weight_normalization.moment import Moment, certify_step, smoothness_bound
+from normscope.weight_normalization.derivative_bounds import (
+    activation_norm_bounds,
+    gradient_bound,
+    hessian_bound,
+    hessian_bound_closed,
+    lipschitz_bound,
+)
 from normscope.weight_normalization.rademacher import generalization_gap_bound, grid_radius, rademacher_bound
 
 #: Examples at which derivatives are measured.
@@ -92,20 +99,19 @@ def verify(model: nn.Module, inputs: Tensor, targets: Tensor, *, delta: float = 
     now = certify_step(model, x, y)
     layers, rho = chain.constants(), chain.output_norm()
     norms = measure.activation_norms(chain, plain, x)
-    worst = predictor.activation_norm_bounds(layers, norms[0])
+    worst = activation_norm_bounds(layers, norms[0])
 
     def attained(norm: Callable[[nn.Module, Tensor], float]) -> Value:
         return _attained(max(norm(plain, point) for point in x[:POINTS]))
 
-    steepest = predictor.gradient_bound(layers, rho, worst, output_bias=chain.output_bias)
-    steep = predictor.gradient_bound(layers, rho, norms, output_bias=chain.output_bias)
-    curved, curve = predictor.hessian_bound(layers, rho, worst), predictor.hessian_bound(layers, rho, norms)
+    steepest = gradient_bound(layers, rho, worst, output_bias=chain.output_bias)
+    steep = gradient_bound(layers, rho, norms, output_bias=chain.output_bias)
+    curved, curve = hessian_bound(layers, rho, worst), hessian_bound(layers, rho, norms)
     smooth = all(layer.activation.smooth for layer in chain.layers)
     rough = "" if smooth else "the activation is not smooth, so there is no second derivative to bound"
     ball, data = f"inputs with |x| <= {norms[0]:.4g}", "these data points"
-    lipschitz = predictor.lipschitz_bound(layers, rho)
     rows = [
-        Guarantee("Lipschitz constant in the input", _upper(lipschitz, "all inputs", "WN-4"), None,
+        Guarantee("Lipschitz constant in the input", _upper(lipschitz_bound(layers, rho), "all inputs", "WN-4"), None,
                   attained(measure.input_jacobian_norm)),
         Guarantee("norm of the last activation", _upper(worst[-1], ball, "WN-3"), None,
                   _attained(norms[-1] * (1 - 1e-9))),
@@ -139,9 +145,7 @@ def _closed(chain: Chain, rho: float, size: float, ball: str) -> list[Guarantee]
     curvature = max(layer.activation.curvature for layer in chain.layers)
     if not chain.paper_form or len(widths) > 1 or not math.isfinite(curvature):
         return []
-    found = predictor.hessian_bound_closed(
-        chain.depth, widths.pop(), chain.least_norm * (1 - 1e-12), rho, size, curvature
-    )
+    found = hessian_bound_closed(chain.depth, widths.pop(), chain.least_norm * (1 - 1e-12), rho, size, curvature)
     bound = Value.of(found, Kind.CERTIFIED, domain=ball, statement="normscope Corollary WN-7")
     return [Guarantee("Hessian of the predictor (one formula)", bound, None, None, "depth enters as L^2/m")]
 
@@ -157,7 +161,7 @@ def gap_guarantee(model: nn.Module, inputs: Tensor, targets: Tensor, *, delta: f
     chain, x = read_chain(model, inputs), inputs.detach().double()
     y = measure.square_targets(targets, len(chain.output))
     longest = float(torch.linalg.vector_norm(x.flatten(1), dim=1).max()) * (1.0 + 1e-12)
-    worst = predictor.activation_norm_bounds(chain.constants(), longest)
+    worst = activation_norm_bounds(chain.constants(), longest)
     reasons = [
         f"{layer.name}: {why}"
         for layer in chain.layers

@@ -18,7 +18,6 @@ from normscope.core.numbers import check_count, check_fraction
 from normscope.core.statement import statement
 from normscope.core.value import Kind, Value
 from normscope.generalization.bench.problems import PROBLEMS, Draw, PartitionCells
-from normscope.generalization.compression import by_surrogate, occam
 from normscope.generalization.held_out import clopper_pearson, held_out_local_term
 from normscope.generalization.margin_bounds import (
     ChainLayer,
@@ -27,6 +26,7 @@ from normscope.generalization.margin_bounds import (
     neyshabur_bound,
     row_norm_bound,
 )
+from normscope.generalization.occam_bound import by_surrogate, occam
 from normscope.generalization.pac_bayes import pac_bayes_bound, pac_bayes_kl, pac_bayes_lambda, pac_bayes_quadratic
 from normscope.generalization.printed_bounds import than_phan_bound
 from normscope.generalization.theorem_20 import g_paper, g_tight, g_total_variation

@@ -4,7 +4,7 @@ import math
 
 from normscope.core.errors import InputError
 from normscope.monitor.quantity import Chart, Description, Kind, Quantity, Snapshot
-from normscope.weight_normalization.moment import Moment, certify_step
+from normscope.weight_normalization.certified_step import Moment, certify_step
 
 _STEP = "a plain gradient step on the probe"
 

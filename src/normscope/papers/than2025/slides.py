@@ -25,7 +25,12 @@ from normscope.papers.claim import Claims, Outcome, Verdict, assumes, bound, clo
 from normscope.papers.measure import confirm, confirm_bound, gradient, jacobian, jacobian_norm, norm
 from normscope.papers.small_networks import certified, chain, layer_norm, layer_norm_at_zero
 from normscope.papers.tensors import EPS, gaussian, identity, numbers, ones, zeros
-from normscope.papers.than2025.claims.learning import DATASETS, DELTA, fixed_partition, partition_from_data
+from normscope.papers.than2025.claims.statements_18_to_22_learning import (
+    DATASETS,
+    DELTA,
+    fixed_partition,
+    partition_from_data,
+)
 from normscope.papers.than2025.complexity import convex_lower, convex_upper, printed_lower_bounds, slides_rates
 
 CLAIMS = Claims("than2025slides")

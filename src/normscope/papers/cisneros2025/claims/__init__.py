@@ -1,3 +1,1 @@
 """Claims of the summary on weight normalization: what it says, and what can be checked with explicit constants."""
-
-CHAPTERS = ("mechanisms", "derived")

@@ -1,4 +1,1 @@
 """K. Than, The Hidden Power of Normalization Layers in Neural Networks (2025): its claims, chapter by chapter."""
-
-#: Its chapters in the order of the paper.
-CHAPTERS = ("normalizers", "inputs", "weights", "learning")

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from normscope.papers.study import run_study
-from normscope.papers.than2025.lipschitz_network import SETTINGS, certified, constant_of, features, trained
+from normscope.papers.than2025.theorem_20_study import SETTINGS, certified, constant_of, features, trained
 
 
 def test_certificate_is_above_the_error_and_below_guessing() -> None:

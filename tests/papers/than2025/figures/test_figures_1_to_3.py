@@ -19,7 +19,7 @@ from normscope.cli.main import app
 from normscope.monitor.run import Run
 from normscope.monitor.sinks.folder import RunFolder
 from normscope.papers.study import Evidence
-from normscope.papers.than2025.figures.evidence import (
+from normscope.papers.than2025.figures.figures_1_to_3 import (
     certified_evidence,
     command_of,
     evidence_of,

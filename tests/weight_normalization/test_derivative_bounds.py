@@ -10,14 +10,7 @@ from torch import nn
 
 from normscope.core.errors import InputError
 from normscope.weight_normalization.chain import in_float64, read_chain
-from normscope.weight_normalization.measure import (
-    activation_norms,
-    input_jacobian_norm,
-    parameter_jacobian_norm,
-    prediction_hessian_norm,
-)
-from normscope.weight_normalization.network import WeightNormNetwork, uniform_
-from normscope.weight_normalization.predictor import (
+from normscope.weight_normalization.derivative_bounds import (
     activation_norm_bounds,
     gradient_bound,
     hessian_bound,
@@ -25,6 +18,13 @@ from normscope.weight_normalization.predictor import (
     lipschitz_bound,
     paper_layer,
 )
+from normscope.weight_normalization.measure import (
+    activation_norms,
+    input_jacobian_norm,
+    parameter_jacobian_norm,
+    prediction_hessian_norm,
+)
+from normscope.weight_normalization.network import WeightNormNetwork, uniform_
 
 
 def _random_network(seed: int) -> tuple[nn.Module, torch.Tensor]:

@@ -23,7 +23,7 @@ from normscope.papers.than2025.complexity import (
     of_weights,
     seen_as_chain,
 )
-from normscope.papers.than2025.complexity.iterations import QUICK, ChainLayer, complexity
+from normscope.papers.than2025.complexity.network_complexity import QUICK, ChainLayer, complexity
 from normscope.papers.than2025.extremal import theorem_13
 
 

@@ -7,7 +7,7 @@ import math
 import pytest
 
 from normscope.papers.claim import Verdict
-from normscope.papers.than2025.claims.normalizers import CLAIMS
+from normscope.papers.than2025.claims.statements_01_to_03_normalizers import CLAIMS
 
 
 def test_lemma_1_is_the_frobenius_norm() -> None:

@@ -15,7 +15,7 @@ from normscope.geometry.derivatives import (
 from normscope.geometry.flow import gradient_flow, gradient_of
 from normscope.geometry.hessian import dense_hessian, smallest_eigenvalue_bound
 from normscope.geometry.symmetry import symmetry_dimension
-from normscope.papers.akbar2025.claims.symmetries import flat_directions
+from normscope.papers.akbar2025.claims.section_4_symmetries import flat_directions
 from normscope.papers.claim import Claims, Measured, Outcome, Verdict, assumes, close, holds, refuted
 from normscope.papers.measure import confirm, confirm_bound, gradient, jacobian
 from normscope.papers.small_networks import change, hidden_layer, square_loss, weight_of_neuron

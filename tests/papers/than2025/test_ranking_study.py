@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from normscope.papers.study import run_study
-from normscope.papers.than2025.ranking import _table
+from normscope.papers.than2025.ranking_study import _table
 
 
 def test_the_table_orders_by_tau() -> None:

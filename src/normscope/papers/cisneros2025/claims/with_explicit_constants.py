@@ -12,22 +12,22 @@ from normscope.papers.cisneros2025.training import descend
 from normscope.papers.claim import Claims, Measured, Outcome, Verdict, assumes, holds, refuted
 from normscope.papers.measure import confirm_bound
 from normscope.papers.tensors import gaussian, zeros
+from normscope.weight_normalization.certified_step import certify_step, step_certificate
 from normscope.weight_normalization.chain import read_chain
-from normscope.weight_normalization.measure import (
-    activation_norms,
-    loss_hessian_norm,
-    prediction_hessian_norm,
-    square_loss,
-)
-from normscope.weight_normalization.moment import certify_step, step_certificate
-from normscope.weight_normalization.network import WeightNormNetwork
-from normscope.weight_normalization.predictor import (
+from normscope.weight_normalization.derivative_bounds import (
     activation_norm_bounds,
     gradient_bound,
     hessian_bound,
     hessian_bound_closed,
     paper_layer,
 )
+from normscope.weight_normalization.measure import (
+    activation_norms,
+    loss_hessian_norm,
+    prediction_hessian_norm,
+    square_loss,
+)
+from normscope.weight_normalization.network import WeightNormNetwork
 from normscope.weight_normalization.rademacher import generalization_gap_bound, rademacher_bound
 
 CLAIMS = Claims("cisneros2025")

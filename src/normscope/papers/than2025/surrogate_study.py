@@ -11,8 +11,8 @@ from torch.nn import functional as F
 
 from normscope.analysis.bounds.run import bounds
 from normscope.core.value import Value
-from normscope.generalization.compression import by_surrogate, occam
 from normscope.generalization.held_out import clopper_pearson
+from normscope.generalization.occam_bound import by_surrogate, occam
 from normscope.papers.study import Evidence, Findings, Progress, StudyChart, StudyLine, labelled_data
 
 DELTA = 0.05

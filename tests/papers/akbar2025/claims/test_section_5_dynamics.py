@@ -7,8 +7,8 @@ import math
 import pytest
 
 from checked_claims import claim_entry
-from normscope.papers.akbar2025.claims import dynamics
-from normscope.papers.akbar2025.claims.dynamics import CLAIMS
+from normscope.papers.akbar2025.claims import section_5_dynamics as dynamics
+from normscope.papers.akbar2025.claims.section_5_dynamics import CLAIMS
 from normscope.papers.run import check_claim
 
 VERDICTS = {

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from checked_claims import claim_entry
-from normscope.papers.akbar2025.claims import derivatives
-from normscope.papers.akbar2025.claims.derivatives import CLAIMS
+from normscope.papers.akbar2025.claims import section_3_derivatives as derivatives
+from normscope.papers.akbar2025.claims.section_3_derivatives import CLAIMS
 from normscope.papers.run import check_claim
 
 VERDICTS = {

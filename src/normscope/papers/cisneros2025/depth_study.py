@@ -9,9 +9,9 @@ from torch import Tensor
 
 from normscope.papers.study import Evidence, Findings, Progress, StudyChart, StudyLine, fit_line, measure_by_seed
 from normscope.weight_normalization.chain import read_chain
+from normscope.weight_normalization.derivative_bounds import activation_norm_bounds, hessian_bound, hessian_bound_closed
 from normscope.weight_normalization.measure import activation_norms, prediction_hessian_norm
 from normscope.weight_normalization.network import WeightNormNetwork
-from normscope.weight_normalization.predictor import activation_norm_bounds, hessian_bound, hessian_bound_closed
 
 TITLE = "Hessian norm against depth"
 

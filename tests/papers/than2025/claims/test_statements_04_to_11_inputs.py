@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from normscope.papers.claim import Verdict
-from normscope.papers.than2025.claims.inputs import CLAIMS
+from normscope.papers.than2025.claims.statements_04_to_11_inputs import CLAIMS
 
 
 def test_slopes_of_activations() -> None:

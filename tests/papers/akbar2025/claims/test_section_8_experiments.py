@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from checked_claims import claim_entry
-from normscope.papers.akbar2025.claims.experiments import CLAIMS
+from normscope.papers.akbar2025.claims.section_8_experiments import CLAIMS
 from normscope.papers.claim import Outcome
 
 VERDICTS = {

@@ -9,14 +9,14 @@ import torch
 from torch import nn
 
 from normscope.core.errors import InputError
-from normscope.weight_normalization.chain import in_float64
-from normscope.weight_normalization.measure import loss_hessian_norm, square_loss
-from normscope.weight_normalization.moment import (
+from normscope.weight_normalization.certified_step import (
     certify_step,
     restricted_strong_convexity,
     smoothness_bound,
     step_certificate,
 )
+from normscope.weight_normalization.chain import in_float64
+from normscope.weight_normalization.measure import loss_hessian_norm, square_loss
 from normscope.weight_normalization.network import WeightNormNetwork
 
 

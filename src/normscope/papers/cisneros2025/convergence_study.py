@@ -8,8 +8,8 @@ import torch
 
 from normscope.papers.cisneros2025.training import descend, probe, unit_data
 from normscope.papers.study import Evidence, Findings, Progress, StudyChart, StudyLine, stack_tables
+from normscope.weight_normalization.certified_step import certify_step
 from normscope.weight_normalization.measure import square_loss
-from normscope.weight_normalization.moment import certify_step
 from normscope.weight_normalization.network import WeightNormNetwork, uniform_
 
 #: Factors on the uniform initialization of the hidden layers: they change the norms of weight vectors and nothing else.

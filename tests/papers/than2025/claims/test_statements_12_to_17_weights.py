@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from normscope.papers.claim import Verdict
-from normscope.papers.than2025.claims.weights import CLAIMS
+from normscope.papers.than2025.claims.statements_12_to_17_weights import CLAIMS
 
 
 def test_theorem_13_cuts_the_wrong_side() -> None:

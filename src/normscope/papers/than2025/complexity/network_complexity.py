@@ -17,7 +17,7 @@ from normscope.core.statement import statement
 from normscope.core.value import Kind, Value, product
 from normscope.lipschitz.loss import loss_constant
 from normscope.lipschitz.weights.result import WeightResult, WeightRow
-from normscope.papers.than2025.complexity.iteration_counts import (
+from normscope.papers.than2025.complexity.corollaries_18_and_19 import (
     convex_upper,
     corollary_18,
     corollary_19,

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from normscope.papers.study import run_study
-from normscope.papers.than2025.surrogate import QuantizedNetwork, code_bits, components_of
+from normscope.papers.than2025.surrogate_study import QuantizedNetwork, code_bits, components_of
 
 
 def test_bits_are_those_of_the_counts() -> None:

@@ -22,7 +22,7 @@ from normscope.papers.than2025.complexity import (
     strongly_convex_lower,
     strongly_convex_upper,
 )
-from normscope.papers.than2025.complexity.iteration_counts import factor, positive
+from normscope.papers.than2025.complexity.corollaries_18_and_19 import factor, positive
 
 
 def test_rounding() -> None:

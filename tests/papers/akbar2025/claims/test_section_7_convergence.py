@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from checked_claims import claim_entry
-from normscope.papers.akbar2025.claims import convergence
-from normscope.papers.akbar2025.claims.convergence import CLAIMS
+from normscope.papers.akbar2025.claims import section_7_convergence as convergence
+from normscope.papers.akbar2025.claims.section_7_convergence import CLAIMS
 from normscope.papers.run import check_claim
 
 VERDICTS = {

@@ -6,8 +6,13 @@ import pytest
 
 from normscope.papers.claim import Verdict
 from normscope.papers.run import check_claim
-from normscope.papers.than2025.claims import learning
-from normscope.papers.than2025.claims.learning import CLAIMS, fixed_partition, partition_from_data, refuses_data
+from normscope.papers.than2025.claims import statements_18_to_22_learning as learning
+from normscope.papers.than2025.claims.statements_18_to_22_learning import (
+    CLAIMS,
+    fixed_partition,
+    partition_from_data,
+    refuses_data,
+)
 
 
 def test_counts_do_not_depend_on_units() -> None:

@@ -6,8 +6,8 @@ import pytest
 import torch
 
 from checked_claims import claim_entry
-from normscope.papers.akbar2025.claims import symmetries
-from normscope.papers.akbar2025.claims.symmetries import CLAIMS, flat_directions
+from normscope.papers.akbar2025.claims import section_4_symmetries as symmetries
+from normscope.papers.akbar2025.claims.section_4_symmetries import CLAIMS, flat_directions
 from normscope.papers.run import check_claim
 
 VERDICTS = {

@@ -1,7 +1,7 @@
 r"""Gradient descent on the square loss: smoothness, restricted strong convexity, and what is proved of the next step.
 
 The loss is :math:`\hat L(\theta) = \frac1n \sum_i \|y_i - f(\theta; x_i)\|^2`. Let :math:`\varrho` bound the Jacobian
-of ``f`` in the parameters and :math:`c_H` its Hessian (:mod:`normscope.weight_normalization.predictor`).
+of ``f`` in the parameters and :math:`c_H` its Hessian (:mod:`normscope.weight_normalization.derivative_bounds`).
 """
 
 import math
@@ -15,13 +15,13 @@ from normscope.core.errors import InputError
 from normscope.core.rounding import up
 from normscope.core.statement import statement
 from normscope.weight_normalization.chain import in_float64, read_chain
-from normscope.weight_normalization.measure import activation_norms, square_loss, square_targets
-from normscope.weight_normalization.predictor import (
+from normscope.weight_normalization.derivative_bounds import (
     activation_norm_bounds,
     activation_norms_nearby,
     gradient_bound,
     hessian_bound,
 )
+from normscope.weight_normalization.measure import activation_norms, square_loss, square_targets
 
 
 @statement("normscope", "Proposition WN-8", holds="the square loss")

@@ -18,7 +18,7 @@ from normscope.papers.claim import Claims, Measured, Outcome, Verdict, assumes, 
 from normscope.papers.measure import CorrectionError, confirm, confirm_bound, gradient, jacobian_norm
 from normscope.papers.small_networks import certified, chain, layer_norm, layer_norm_at_zero, of_weight
 from normscope.papers.tensors import EPS, gaussian, identity, numbers, ones, zeros
-from normscope.papers.than2025.complexity.iteration_counts import (
+from normscope.papers.than2025.complexity.corollaries_18_and_19 import (
     corollary_18,
     corollary_19,
     goldstein,

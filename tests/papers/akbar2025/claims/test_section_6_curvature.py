@@ -7,8 +7,8 @@ import math
 import pytest
 
 from checked_claims import claim_entry
-from normscope.papers.akbar2025.claims import curvature
-from normscope.papers.akbar2025.claims.curvature import CLAIMS
+from normscope.papers.akbar2025.claims import section_6_curvature as curvature
+from normscope.papers.akbar2025.claims.section_6_curvature import CLAIMS
 from normscope.papers.run import check_claim
 
 VERDICTS = {

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from checked_claims import claim_entry
-from normscope.papers.cisneros2025.claims import derived
-from normscope.papers.cisneros2025.claims.derived import CLAIMS
+from normscope.papers.cisneros2025.claims import with_explicit_constants as claims
+from normscope.papers.cisneros2025.claims.with_explicit_constants import CLAIMS
 from normscope.papers.run import check_claim
 
 VERDICTS = {
@@ -32,16 +32,16 @@ def test_every_claim_is_listed() -> None:
 
 
 def test_a_bound_that_is_too_small_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(derived, "hessian_bound_closed", lambda *sizes: 1e-6)
+    monkeypatch.setattr(claims, "hessian_bound_closed", lambda *sizes: 1e-6)
     assert "we state at most" in check_claim(CLAIMS["004-L3"]).error
 
 
 def test_a_contraction_that_does_not_happen_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
-    true = derived.certify_step
+    true = claims.certify_step
 
     def certify(*arguments: Any) -> Any:
         found = true(*arguments)
         return dataclasses.replace(found, certificate=dataclasses.replace(found.certificate, contraction=0.1))
 
-    monkeypatch.setattr(derived, "certify_step", certify)
+    monkeypatch.setattr(claims, "certify_step", certify)
     assert "we state at most" in check_claim(CLAIMS["004-lim3"]).error
