@@ -12,6 +12,7 @@ from normscope.weight_normalization import measure
 from normscope.weight_normalization.measure import (
     hessian_norm,
     input_jacobian_norm,
+    loss_and_gradient_norm,
     loss_hessian_norm,
     square_loss,
     square_targets,
@@ -73,3 +74,13 @@ def test_the_hessian_of_torchs_weight_norm_is_that_of_its_formula() -> None:
         [torch.cat([b.reshape(v.numel(), -1) for b in row], 1) for row, v in zip(blocks, values, strict=True)]
     )
     assert loss_hessian_norm(model, x, y) == pytest.approx(float(torch.linalg.matrix_norm(dense, 2)), rel=1e-10)
+
+
+def test_the_gradient_norm_is_that_of_the_loss_and_leaves_gradients_alone() -> None:
+    net = WeightNormNetwork(5, width=4, depth=1, outputs=3, seed=0).double()
+    x, y = torch.eye(5, dtype=torch.float64), torch.ones(5, 3, dtype=torch.float64)
+    loss, gradient = loss_and_gradient_norm(net, x, y)
+    assert all(p.grad is None for p in net.parameters())
+    square_loss(net(x), y).backward()
+    assert loss == pytest.approx(square_loss(net(x), y).item())
+    assert gradient == pytest.approx(sum(p.grad.square().sum().item() for p in net.parameters()) ** 0.5)

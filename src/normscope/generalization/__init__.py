@@ -1,4 +1,7 @@
-"""Generalization: where the error of a trained model comes from, and which guarantees hold for it."""
+"""Generalization: where the error of a trained model comes from, and which guarantees hold for it.
+
+All functions raise an :class:`~normscope.core.errors.InputError` if a number is out of its range.
+"""
 
 from normscope.core.lazy import lazy_names
 

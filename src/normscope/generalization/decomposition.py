@@ -65,9 +65,6 @@ def decompose(
         minimizer_on_data: ``F(D, h_o*)``, the least training loss of the family.
         largest_deviation: ``sup_h |F(P, h) - F(D, h)|`` over the family, if known.
 
-    Raises:
-        InputError: if a loss is not finite.
-
     >>> parts = decompose(truth=0.0, best=0.1, trained=0.5, trained_on_data=0.3, minimizer_on_data=0.05)
     >>> round(parts.total, 9), parts.adds_up(), round(parts.slides_total, 9)
     (0.5, True, 0.55)

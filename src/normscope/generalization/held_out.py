@@ -28,9 +28,6 @@ def clopper_pearson(errors: int, samples: int, delta: float) -> Value:
         samples: ``n``, drawn independently of the classifier.
         delta: failure probability.
 
-    Raises:
-        InputError: if a number is out of its range.
-
     >>> round(clopper_pearson(600, 10_000, 0.05).value, 4)
     0.0641
     """

@@ -81,9 +81,6 @@ def peeled_margin_bound(
         samples: ``m``.
         delta: failure probability.
 
-    Raises:
-        InputError: if a number is out of its range.
-
     >>> round(peeled_margin_bound(0.0, 2, 10, 100.0, 1.0, 10_000, 0.05).value, 3)
     0.194
     """
@@ -145,9 +142,6 @@ def bartlett_bound(layers: Sequence[ChainLayer], inputs: float, margin: float, s
         margin: ``gamma``.
         samples: ``n``.
         delta: failure probability.
-
-    Raises:
-        InputError: if a number is out of its range.
     """
     check_fraction(delta, "delta, a probability,")
     if samples < 2 or not margin > 0 or not layers:
@@ -182,9 +176,6 @@ def neyshabur_bound(layers: Sequence[ChainLayer], radius: float, margin: float, 
             taken after the fact.
         samples: ``m``.
         delta: failure probability.
-
-    Raises:
-        InputError: if a number is out of its range.
     """
     check_fraction(delta, "delta, a probability,")
     if samples < 2 or not margin > 0 or not radius > 0 or not layers:

@@ -56,9 +56,6 @@ def flat_cells(margins: Tensor, constant: Tensor | float, radius: Tensor | float
         radius: ``R``, of each cell or of all.
         gamma: where the ramp reaches zero.
 
-    Raises:
-        InputError: if a number is not positive.
-
     >>> flat_cells(torch.tensor([2.0, 0.5, -2.0]), 1.0, 0.25, 1.0).tolist()
     [True, False, True]
     """

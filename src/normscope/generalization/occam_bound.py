@@ -38,9 +38,6 @@ def occam(errors: int, samples: int, bits: float, delta: float) -> Value:
         bits: length of the code of the network.
         delta: failure probability.
 
-    Raises:
-        InputError: if a number is out of its range.
-
     >>> round(occam(7_500, 50_000, 3000, 0.05).value, 3)
     0.271
     """

@@ -38,9 +38,6 @@ def pac_bayes_bound(divergence: float, samples: int, delta: float) -> Value:
         samples: ``m >= 8``.
         delta: failure probability.
 
-    Raises:
-        InputError: if a number is out of its range.
-
     >>> round(pac_bayes_bound(5.0, 1000, 0.05).value, 5)
     0.07792
     """
@@ -60,9 +57,6 @@ def pac_bayes_kl(loss: float, divergence: float, samples: int, delta: float) -> 
         divergence: ``KL(posterior || prior)``.
         samples: ``m >= 8``.
         delta: failure probability.
-
-    Raises:
-        InputError: if a number is out of its range.
 
     >>> round(pac_bayes_kl(0.028, 5144, 55_000, 0.025).value, 4)
     0.1607
@@ -210,9 +204,6 @@ def inverse_kl(q: float, budget: float) -> float:
     Args:
         q: the share that was observed.
         budget: ``c``, at least zero.
-
-    Raises:
-        InputError: if a number is out of its range.
 
     >>> round(inverse_kl(0.0, 0.693147), 4), inverse_kl(0.1, math.inf)
     (0.5, 1.0)

@@ -30,9 +30,6 @@ def g_paper(largest: float, occupied: int, cells: int, samples: int, delta: floa
         samples: ``m``.
         delta: failure probability.
 
-    Raises:
-        InputError: if a number is out of its range.
-
     >>> round(g_paper(1.0, 5, 10, 1000, 0.05).value, 6)
     0.477771
     """
@@ -44,9 +41,6 @@ def g_paper(largest: float, occupied: int, cells: int, samples: int, delta: floa
 @statement("normscope", "Proposition GEN-2", holds="cells chosen before the data, 0 <= loss <= C")
 def g_tight(largest: float, occupied: int, cells: int, samples: int, delta: float) -> Value:
     """Return ``C [sqrt(2 t) + 2 t/3]`` with ``t = T ln(N/delta)/m``, about half of what is printed.
-
-    Raises:
-        InputError: if a number is out of its range.
 
     >>> round(g_tight(1.0, 5, 10, 1000, 0.05).value, 6)
     0.247842
@@ -60,9 +54,6 @@ def g_tight(largest: float, occupied: int, cells: int, samples: int, delta: floa
 def g_total_variation(largest: float, cells: int, samples: int, delta: float) -> Value:
     """Return ``C [sqrt(N/m)/2 + sqrt(ln(1/delta)/(2 m))]``: free of the data, best for few cells.
 
-    Raises:
-        InputError: if a number is out of its range.
-
     >>> round(g_total_variation(1.0, 10, 1000, 0.05).value, 6)
     0.088702
     """
@@ -74,9 +65,6 @@ def g_total_variation(largest: float, cells: int, samples: int, delta: float) ->
 @statement("normscope", "Proposition GEN-12", holds="cells chosen before the data, 0 <= loss <= C")
 def g_multinomial(largest: float, cells: int, samples: int, delta: float) -> Value:
     """Return ``C sqrt((N ln 2 + ln(1/delta))/(2 m))``, by a union over all sets of cells.
-
-    Raises:
-        InputError: if a number is out of its range.
 
     >>> round(g_multinomial(1.0, 100, 50_000, 0.05).value, 4)
     0.0269
@@ -198,7 +186,6 @@ def theorem_20_printed(local: Value, g: Value) -> Value:
 
 
 def _per_cell(constants: Sequence[float] | float, cells: int) -> Tensor:
-    """Return one constant for each cell."""
     given = torch.tensor([constants] * cells if isinstance(constants, int | float) else list(constants)).double()
     if len(given) != cells or not bool((given >= 0).all()):
         raise InputError(

@@ -65,9 +65,6 @@ def vc_gap(dimension: float, samples: int, delta: float) -> Value:
         samples: ``m``.
         delta: failure probability.
 
-    Raises:
-        InputError: if a number is out of its range.
-
     >>> round(vc_gap(10, 1000, 0.05).value, 4), round(vc_gap(1e8, 50_000, 0.05).value, 2)
     (0.2595, 1.18)
     """

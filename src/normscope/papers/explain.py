@@ -13,9 +13,9 @@ from typing import Any
 from normscope.core.display import Shown
 from normscope.core.errors import InputError, listed
 from normscope.core.files import Saved
+from normscope.core.json_form import to_plain
 from normscope.core.statement import PAPERS, Statement
 from normscope.core.statement import statements as registered
-from normscope.core.value import json_number
 from normscope.core.words import WORDS
 from normscope.doctor.rule import Rule
 from normscope.papers.claim import Claim, Number
@@ -53,11 +53,6 @@ class Explanation:
     holds: str = ""  #: the hypotheses of a statement
     code: tuple[Location, ...] = ()  #: the functions that compute it
 
-    def to_dict(self) -> dict[str, Any]:
-        """Return the JSON form."""
-        plain = {k: json_number(v) if type(v) is float else v for k, v in self.measured.items()}
-        return {**vars(self), "measured": plain, "code": [vars(place) for place in self.code]}
-
 
 @dataclass(frozen=True)
 class Topic:
@@ -80,7 +75,7 @@ class Answer(Saved, Shown):
 
     def to_dict(self) -> dict[str, Any]:
         """Return the JSON form."""
-        return {"kind": "explanation", "asked": self.asked, "parts": [part.to_dict() for part in self.parts]}
+        return {"kind": "explanation", "asked": self.asked, "parts": to_plain(self.parts)}
 
 
 def located(name: str) -> Location:
@@ -172,7 +167,6 @@ def _found(asked: str, topics: list[Topic]) -> list[Topic]:
 
 
 def _explained_claim(claim: Claim) -> Explanation:
-    """Check a claim and say what was found."""
     entry = check_claim(claim)
     outcome = entry.outcome
     because, measured = (entry.error, {}) if outcome is None else (outcome.because, outcome.measured)
@@ -182,7 +176,6 @@ def _explained_claim(claim: Claim) -> Explanation:
 
 
 def _explained_statement(item: Statement) -> Explanation:
-    """Say what a statement holds for and which function computes it."""
     doc = inspect.getdoc(pkgutil.resolve_name(item.function)) or ""
     says = " ".join(doc.partition("\n\n")[0].replace("``", "").split())
     code = (located(item.function),)
@@ -190,7 +183,6 @@ def _explained_statement(item: Statement) -> Explanation:
 
 
 def _explained_rule(rule: Rule) -> Explanation:
-    """Say what a rule of the doctor looks for, why, and what to do."""
     return Explanation(
         "rule",
         rule.code,

@@ -28,7 +28,6 @@ CLAIMS = Claims("normscope")
 
 
 def _agree(ours: float, true: float) -> float:
-    """Return the relative gap of two numbers."""
     return abs(ours - true) / max(true, 1e-300)
 
 

@@ -74,7 +74,6 @@ class Audit(Saved, Shown):
         ]
 
     def __getitem__(self, id: str) -> CheckedClaim:
-        """Return the entry of a claim by its id."""
         return {entry.claim.id: entry for entry in self.entries}[id]
 
     @property

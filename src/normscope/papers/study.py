@@ -13,6 +13,7 @@ import numpy as np
 from torch import Tensor
 
 from normscope.core.errors import InputError
+from normscope.core.json_form import to_plain
 from normscope.core.value import json_number
 
 T = TypeVar("T")
@@ -77,10 +78,6 @@ class StudyChart:
     log_x: bool = False
     log_y: bool = False
 
-    def to_dict(self) -> dict[str, Any]:
-        """Return the JSON form."""
-        return {**vars(self), "lines": [line.to_dict() for line in self.lines]}
-
 
 @dataclass(frozen=True)
 class Evidence:
@@ -122,8 +119,8 @@ class Study:
             "title": self.title,
             "scale": self.scale,
             "settings": dict(self.settings),
-            "claims": [found.to_dict() for found in self.evidence],
-            "panels": [chart.to_dict() for chart in self.charts],
+            "claims": to_plain(self.evidence),
+            "panels": to_plain(self.charts),
         }
 
 

@@ -5,7 +5,6 @@ from dataclasses import dataclass
 
 from torch import nn
 
-from normscope.core.errors import InputError
 from normscope.core.rounding import up
 
 
@@ -38,49 +37,26 @@ _FIXED: dict[type[nn.Module], Activation] = {
 }
 
 
-def softplus(beta: float = 1.0) -> Activation:
-    r"""Return the constants of ``log(1 + exp(beta x))/beta``: slope 1, curvature ``beta/4``, value ``log(2)/beta``.
-
-    >>> softplus(2.0).curvature
-    0.5
-    """
-    if not beta > 0:
-        raise InputError(f"Expected a positive beta of softplus, got {beta}.")
-    return Activation("softplus", 1.0, beta / 4.0, up(math.log(2.0) / beta))
-
-
-def elu(alpha: float = 1.0) -> Activation:
-    r"""Return the constants of ELU; its slope jumps at zero unless ``alpha`` is one.
-
-    >>> elu().curvature, elu(0.5).smooth
-    (1.0, False)
-    """
-    size = abs(alpha)
-    return Activation("elu", max(1.0, size), 1.0 if alpha == 1.0 else math.inf, 0.0)
-
-
-def leaky_relu(slope: float = 0.01) -> Activation:
-    r"""Return the constants of leaky ReLU, which is not smooth unless it is linear.
-
-    >>> leaky_relu(0.2).slope
-    1.0
-    """
-    return Activation("leaky_relu", max(1.0, abs(slope)), 0.0 if slope == 1.0 else math.inf, 0.0)
-
-
 def activation_of(module: nn.Module) -> Activation | None:
     """Return the constants of an activation module, or ``None`` for a module that is not one of the known ones.
 
+    The slope of ELU jumps at zero unless ``alpha`` is one, that of leaky ReLU unless it is linear.
+
     >>> activation_of(nn.Tanh()).name, activation_of(nn.Linear(2, 2))
     ('tanh', None)
+    >>> activation_of(nn.Softplus(2.0)).curvature, activation_of(nn.ELU(0.5)).smooth
+    (0.5, False)
     """
     match module:
         case nn.GELU() if module.approximate == "none":
             return Activation("gelu", up(_GELU_SLOPE), up(2.0 / math.sqrt(2.0 * math.pi)), 0.0)
         case nn.Softplus() if module.beta * module.threshold >= 1 and module.threshold >= 20:
-            return softplus(float(module.beta))
+            beta = float(module.beta)
+            return Activation("softplus", 1.0, beta / 4.0, up(math.log(2.0) / beta))
         case nn.ELU():
-            return elu(float(module.alpha))
+            alpha = float(module.alpha)
+            return Activation("elu", max(1.0, abs(alpha)), 1.0 if alpha == 1.0 else math.inf, 0.0)
         case nn.LeakyReLU():
-            return leaky_relu(float(module.negative_slope))
+            slope = float(module.negative_slope)
+            return Activation("leaky_relu", max(1.0, abs(slope)), 0.0 if slope == 1.0 else math.inf, 0.0)
     return next((found for kind, found in _FIXED.items() if isinstance(module, kind)), None)

@@ -8,7 +8,6 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass
 
-import torch
 from torch import Tensor, nn
 
 from normscope.core.errors import InputError
@@ -21,7 +20,7 @@ from normscope.weight_normalization.derivative_bounds import (
     gradient_bound,
     hessian_bound,
 )
-from normscope.weight_normalization.measure import activation_norms, square_loss, square_targets
+from normscope.weight_normalization.measure import activation_norms, loss_and_gradient_norm, square_targets
 
 
 @statement("normscope", "Proposition WN-8", holds="the square loss")
@@ -162,13 +161,13 @@ def certify_step(
     """
     chain, plain = read_chain(model, inputs), in_float64(model)
     inputs, targets = inputs.detach().double(), square_targets(targets, len(chain.output))
-    loss, gradient = _loss_and_gradient(plain, inputs, targets)
+    loss, gradient = loss_and_gradient_norm(plain, inputs, targets)
     if not math.isfinite(loss):
         raise InputError("The loss is not finite.")
     norms = activation_norms(chain, plain, inputs)
 
     def constants(distance: float) -> tuple[float, float]:
-        layers, rho = chain.constants(moved=distance, orthogonal=True), chain.output_norm(moved=distance)
+        layers, rho = chain.constants(moved=distance), chain.output_norm(moved=distance)
         near = (
             activation_norms_nearby(layers, norms, distance) if measured else activation_norm_bounds(layers, norms[0])
         )
@@ -189,17 +188,6 @@ def certify_step(
         certificate = step_certificate(loss, gradient, smoothness, size)
         alpha = restricted_strong_convexity(loss, gradient, 1.0, size * gradient, varrho, hessian)
     return Moment(loss, gradient, chain.least_norm, chain.output_norm(), varrho, hessian, certificate, alpha, largest)
-
-
-def _loss_and_gradient(model: nn.Module, inputs: Tensor, targets: Tensor) -> tuple[float, float]:
-    """Return the loss and the norm of its gradient."""
-    predictions = model(inputs)
-    if predictions.shape != targets.shape:
-        raise InputError(f"Expected targets of shape {tuple(predictions.shape)}, got {tuple(targets.shape)}.")
-    loss = square_loss(predictions, targets)
-    parameters = [p for p in model.parameters() if p.requires_grad]
-    slopes = torch.autograd.grad(loss, parameters, allow_unused=True, materialize_grads=True)
-    return loss.item(), math.sqrt(sum(g.square().sum().item() for g in slopes))
 
 
 def _largest_step(beta: Callable[[float], float]) -> float:

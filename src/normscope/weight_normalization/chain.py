@@ -51,16 +51,14 @@ class HiddenLayer:
         """The norms of the weight vectors."""
         return torch.linalg.vector_norm(self.directions, dim=1)
 
-    def constants(self, *, moved: float = 0.0, orthogonal: bool = False) -> LayerConstants:
-        """Return the constants of the layer, valid for parameters within a distance ``moved`` of these.
+    def constants(self, *, moved: float = 0.0) -> LayerConstants:
+        """Return the constants of the layer, valid after a gradient step of a length up to ``moved``.
 
-        With ``orthogonal``, weight vectors move at right angles to themselves, as along their gradient: none shrinks.
+        Weight vectors move at right angles to themselves along their gradients, so that none gets shorter.
         """
-        norms = self.row_norms * (1.0 - 64.0 * UNIT) - (0.0 if orthogonal else moved)
+        norms = self.row_norms * (1.0 - 64.0 * UNIT)
         if not bool((norms > 0).all()):
-            raise InputError(
-                f"{self.name}: a weight vector is zero or may become zero, where the network is undefined."
-            )
+            raise InputError(f"{self.name}: a weight vector is zero, where the network is undefined.")
         gains = self.gains + (moved if self.gains_trained else 0.0)
         shaken = float((gains / norms).max()) * moved + (moved if self.gains_trained else 0.0)
         norm = up(float(torch.linalg.vector_norm(gains)), 16.0 + len(gains))  # the Frobenius norm
@@ -121,9 +119,9 @@ class Chain:
         """Return an upper bound of the norm of the output layer within a distance ``moved``."""
         return up(matrix_norm_sandwich(self.output)[1] + moved)
 
-    def constants(self, *, moved: float = 0.0, orthogonal: bool = False) -> list[LayerConstants]:
-        """Return the constants of every hidden layer, for parameters within a distance ``moved`` of these."""
-        return [layer.constants(moved=moved, orthogonal=orthogonal) for layer in self.layers]
+    def constants(self, *, moved: float = 0.0) -> list[LayerConstants]:
+        """Return the constants of every hidden layer, valid after a gradient step of a length up to ``moved``."""
+        return [layer.constants(moved=moved) for layer in self.layers]
 
 
 def in_float64(model: nn.Module) -> nn.Module:
@@ -218,21 +216,15 @@ def _normalized(module: nn.Module) -> tuple[Tensor, Tensor, bool] | None:
         gain, direction = "weight_g", "weight_v"
     named = dict(module.named_parameters())
     if gain in named and direction in named:
-        return _directions(named[direction], named[gain])
+        rows = as_float64(named[direction], "the directions").flatten(1)
+        gains = as_float64(named[gain], "the gains").reshape(-1)
+        if len(gains) != len(rows):
+            raise InputError("Expected weight_norm with dim=0, one gain per output.")
+        return rows, gains.abs(), named[gain].requires_grad
     return None
 
 
-def _directions(v: Tensor, g: Tensor) -> tuple[Tensor, Tensor, bool]:
-    """Return directions as rows, gains in magnitude, and whether the gains are trained."""
-    rows = as_float64(v, "the directions").flatten(1)
-    gains = as_float64(g, "the gains").reshape(-1)
-    if len(gains) != len(rows):
-        raise InputError("Expected weight_norm with dim=0, one gain per output.")
-    return rows, gains.abs(), g.requires_grad
-
-
 def _hidden(steps: list[tuple[str, nn.Module]], at: int, following: int, shape: torch.Size) -> HiddenLayer:
-    """Return one hidden layer with the activation after it."""
     name, module = steps[at]
     parts = _normalized(module)
     if parts is None:

@@ -54,7 +54,6 @@ class Guarantees(Stored, Shown):
     paper_form: bool  #: whether the network is exactly of the paper's form
 
     def __getitem__(self, name: str) -> Guarantee:
-        """Return the guarantee of a name."""
         return next(row for row in self.rows if row.name == name)
 
     def step_lines(self) -> list[str]:
@@ -130,12 +129,10 @@ def verify(model: nn.Module, inputs: Tensor, targets: Tensor, *, delta: float = 
 
 
 def _upper(x: float, domain: str, number: str) -> Value:
-    """Return a proved upper bound."""
     return Value.of(x, Kind.CERTIFIED, domain=domain, statement=f"normscope Proposition {number}")
 
 
 def _attained(x: float) -> Value:
-    """Return a measured value."""
     return Value.of(x, Kind.LOWER, domain="these data points")
 
 

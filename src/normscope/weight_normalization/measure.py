@@ -62,7 +62,6 @@ def activation_norms(chain: Chain, model: nn.Module, inputs: Tensor) -> list[flo
 
 
 def _largest(x: Tensor) -> float:
-    """Return the largest norm of an example."""
     return float(torch.linalg.vector_norm(x.flatten(1), dim=1).max())
 
 
@@ -113,6 +112,24 @@ def square_loss(predictions: Tensor, targets: Tensor) -> Tensor:
     5.0
     """
     return (predictions - targets).flatten(1).square().sum(dim=1).mean()
+
+
+def loss_and_gradient_norm(model: nn.Module, inputs: Tensor, targets: Tensor) -> tuple[float, float]:
+    """Return the mean square loss and the norm of its gradient in all parameters.
+
+    Raises:
+        InputError: if the targets do not have the shape of the predictions.
+
+    >>> loss_and_gradient_norm(nn.Linear(1, 1, bias=False), torch.zeros(1, 1), torch.ones(1, 1))
+    (1.0, 0.0)
+    """
+    predictions = model(inputs)
+    if predictions.shape != targets.shape:
+        raise InputError(f"Expected targets of shape {tuple(predictions.shape)}, got {tuple(targets.shape)}.")
+    loss = square_loss(predictions, targets)
+    parameters = [p for p in model.parameters() if p.requires_grad]
+    slopes = torch.autograd.grad(loss, parameters, allow_unused=True, materialize_grads=True)
+    return loss.item(), math.sqrt(sum(g.square().sum().item() for g in slopes))
 
 
 def hessian_norm(model: nn.Module, scalar: Scalar) -> float:

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import pytest
 import torch
 
-from normscope.papers.cisneros2025.training import descend, probe, unit_data
+from normscope.papers.cisneros2025.training import descend, unit_data
 from normscope.weight_normalization.measure import square_loss
 from normscope.weight_normalization.network import WeightNormNetwork
 
@@ -27,12 +26,3 @@ def test_descent_is_plain_gradient_descent() -> None:
     for p, q, g in zip(net.parameters(), before, slopes, strict=True):
         assert torch.allclose(p, q - 0.5 * g, rtol=1e-12, atol=1e-15)
     assert seen == [0, 1]
-
-
-def test_the_probe_is_loss_and_gradient_and_leaves_gradients_alone() -> None:
-    x, y = unit_data("digits", None, "train", 16)
-    net = WeightNormNetwork(64, width=4, depth=1, outputs=10, seed=0).double()
-    loss, gradient = probe(net, x, y)
-    square_loss(net(x), y).backward()
-    assert loss == pytest.approx(square_loss(net(x), y).item())
-    assert gradient == pytest.approx(sum(p.grad.square().sum().item() for p in net.parameters()) ** 0.5)

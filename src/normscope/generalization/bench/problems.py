@@ -209,7 +209,6 @@ def disc(rng: np.random.Generator) -> Draw:
 
 
 def _errors_of_thresholds(x: Array, y: Indices) -> Array:
-    """Return the training error of each threshold."""
     order = np.argsort(x)
     ones = np.concatenate([[0], np.cumsum(y[order])])
     below = np.searchsorted(x[order], PLACES)

@@ -248,7 +248,6 @@ def try_bound(
 
 
 def _trial(chosen: NamedBound, problem: str, delta: float, draws: int, rng: np.random.Generator) -> Trial:
-    """Try a bound on one problem."""
     bounds, risks = [], []
     for _ in range(draws):
         draw = PROBLEMS[problem](rng)

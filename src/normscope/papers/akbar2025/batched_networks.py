@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from normscope.geometry.derivatives import standardized
-from normscope.geometry.flow import Point
+from normscope.geometry.flow import Loss, Point
 
 #: What networks are called in charts: with BatchNorm, and without.
 NAMES = {True: "BatchNorm", False: "plain"}
@@ -53,6 +53,16 @@ def output(point: Point, x: Tensor, *, norm: bool, activation: Callable[[Tensor]
         z = h @ point[f"W{k}"].mT
         h = activation(standardized(z, eps, -2)[0] if norm else z)
     return h @ point["V"].mT
+
+
+def square_losses(x: Tensor, target: Tensor, *, norm: bool, activation: Callable[[Tensor], Tensor]) -> Loss:
+    """Return half the mean squared error of every seed, as a function of the weights.
+
+    >>> start, x = weights(0, 2, (3, 4, 1)), seeded_normal(5, 2, 6, 3)
+    >>> square_losses(x, x[..., :1], norm=False, activation=torch.relu)(start).shape
+    torch.Size([2])
+    """
+    return lambda p: (output(p, x, norm=norm, activation=activation) - target).square().mean((1, 2)) / 2
 
 
 def length(point: Point) -> Tensor:

@@ -9,9 +9,9 @@ import torch
 from torch.func import functional_call
 
 from normscope.geometry.flow import Point, gradient_of, packed
-from normscope.papers.cisneros2025.training import descend, probe, unit_data
+from normscope.papers.cisneros2025.training import descend, unit_data
 from normscope.papers.study import Evidence, Findings, Progress, StudyChart, StudyLine, measure_by_seed
-from normscope.weight_normalization.measure import prediction_hessian_norm
+from normscope.weight_normalization.measure import prediction_hessian_norm, square_loss
 from normscope.weight_normalization.network import WeightNormNetwork
 
 ACTIVATIONS = ("tanh", "gelu", "elu", "relu")
@@ -87,7 +87,7 @@ def _training(x: torch.Tensor, y: torch.Tensor, name: str, setting: _Setting, se
 
     def note(step: int) -> None:
         if step % setting.every == 0:
-            row.append(probe(net, x[:512], y[:512])[0])
+            row.append(float(square_loss(net(x[:512]).detach(), y[:512])))
 
     descend(net, x, y, steps=setting.steps, rate=setting.rate, batch=setting.batch, seed=seed, after_step=note)
     return row
@@ -102,13 +102,11 @@ def _chart(
     x_label: str = "hidden layers",
     log: bool = True,
 ) -> StudyChart:
-    """Return a chart with one line for each activation."""
     lines = tuple(StudyLine.over_seeds(name, x, table) for name, table in rows.items())
     return StudyChart(title, x_label, y_label, lines, log_x=log, log_y=log)
 
 
 def _evidence(hessians: dict[str, np.ndarray], losses: dict[str, np.ndarray]) -> tuple[Evidence, ...]:
-    """Judge the claims about smoothness."""
     ends = {name: float(np.median(table[:, -1])) for name, table in hessians.items()}
     starts = {name: float(np.median(table[:, 0])) for name, table in hessians.items()}
     final = {name: float(np.median(table[:, -1])) for name, table in losses.items()}

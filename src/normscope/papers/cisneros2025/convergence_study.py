@@ -6,10 +6,10 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from normscope.papers.cisneros2025.training import descend, probe, unit_data
+from normscope.papers.cisneros2025.training import descend, unit_data
 from normscope.papers.study import Evidence, Findings, Progress, StudyChart, StudyLine, stack_tables
 from normscope.weight_normalization.certified_step import certify_step
-from normscope.weight_normalization.measure import square_loss
+from normscope.weight_normalization.measure import loss_and_gradient_norm, square_loss
 from normscope.weight_normalization.network import WeightNormNetwork, uniform_
 
 #: Factors on the uniform initialization of the hidden layers: they change the norms of weight vectors and nothing else.
@@ -77,7 +77,7 @@ def _runs(
 
         def note(step: int, net: WeightNormNetwork = net, points: list[dict[str, float]] = points) -> None:
             if step % setting.every == 0:
-                loss, gradient = probe(net, x[:512], y[:512])
+                loss, gradient = loss_and_gradient_norm(net, x[:512], y[:512])
                 least = min(float(layer.weight.detach().norm(dim=1).min()) for layer in net.hidden)
                 points.append({"loss": loss, "ratio": gradient**2 / loss, "least": least})
 
@@ -87,7 +87,6 @@ def _runs(
 
 
 def _panels(name: str, runs: dict[float, dict[str, np.ndarray]], every: int) -> list[StudyChart]:
-    """Return the charts of loss, ratio and least norm over time."""
     parts = (("loss", "square loss"), ("ratio", "|grad L|^2 / L"), ("least", "least norm of a weight vector"))
     return [
         StudyChart(f"{name}: {words}", "update", words, tuple(
@@ -98,7 +97,6 @@ def _panels(name: str, runs: dict[float, dict[str, np.ndarray]], every: int) -> 
 
 
 def _evidence(name: str, runs: dict[float, dict[str, np.ndarray]]) -> list[Evidence]:
-    """Judge the claims about norms and ratios."""
     falls = {factor: float(np.median(run["loss"][:, 0] - run["loss"][:, -1])) for factor, run in runs.items()}
     ratios = {factor: float(np.median(run["ratio"][:, 0])) for factor, run in runs.items()}
     least = min(float(np.diff(run["least"], axis=1).min()) for run in runs.values())
@@ -139,7 +137,6 @@ def _certified(
 
 
 def _certificate_panel(name: str, found: dict[str, np.ndarray]) -> StudyChart:
-    """Return the chart of proved and real decrease."""
     steps = list(range(1, found["real"].shape[1] + 1))
     lines = tuple(StudyLine.over_seeds(key, steps, found[key], dashed=key == "proved") for key in ("real", "proved"))
     title = f"{name}: decrease of the loss in one certified step"
@@ -147,7 +144,6 @@ def _certificate_panel(name: str, found: dict[str, np.ndarray]) -> StudyChart:
 
 
 def _certified_evidence(name: str, found: dict[str, np.ndarray]) -> list[Evidence]:
-    """Judge the certificates."""
     return [
         Evidence("no certified decrease is missed", name,
                  {"median of real over proved": np.median(found["real"] / found["proved"]),

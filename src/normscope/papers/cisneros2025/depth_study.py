@@ -83,7 +83,6 @@ def _one(depth: int, width: int, points: Tensor, seed: int) -> dict[str, float]:
 
 
 def _evidence(depths: np.ndarray, found: dict[str, np.ndarray]) -> tuple[Evidence, ...]:
-    """Judge the claims about depth."""
     normalized, closed, layered = found["normalized"], found["closed"], found["layered"]
     growth = fit_line(np.log(depths), np.log(np.median(closed, axis=0)))[0]
     last, plain, output = (np.median(found[name], axis=0) for name in ("normalized", "plain", "activations"))

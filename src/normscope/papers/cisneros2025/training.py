@@ -1,6 +1,5 @@
 """Training as in the paper: square loss on one-hot targets, mini-batch gradient descent, uniform initialization."""
 
-import math
 from collections.abc import Callable
 from pathlib import Path
 
@@ -48,10 +47,3 @@ def descend(
         square_loss(model(x[picked]), y[picked]).backward()
         optimizer.step()
         after_step(step)
-
-
-def probe(model: nn.Module, x: Tensor, y: Tensor) -> tuple[float, float]:
-    """Return the loss and the norm of its gradient on a data set."""
-    loss = square_loss(model(x), y)
-    slopes = torch.autograd.grad(loss, list(model.parameters()))
-    return loss.item(), math.sqrt(sum(g.square().sum().item() for g in slopes))

@@ -68,7 +68,6 @@ def run(setting: _Setting, seed: int, data_root: Path | None, progress: Progress
 
 
 def _train(net: WeightNormNetwork, x: torch.Tensor, y: torch.Tensor, setting: _Setting, seed: int) -> None:
-    """Train in place with Adam on mini-batches."""
     draw = torch.Generator().manual_seed(seed)
     optimizer = torch.optim.Adam(net.parameters(), lr=setting.rate)
     for _ in range(setting.steps):
@@ -79,7 +78,6 @@ def _train(net: WeightNormNetwork, x: torch.Tensor, y: torch.Tensor, setting: _S
 
 
 def _evidence(widths: np.ndarray, found: dict[str, np.ndarray]) -> tuple[Evidence, ...]:
-    """Judge the claims about width."""
     gap, bound = (np.median(found[name], axis=0) for name in ("gap", "bound"))
     power = fit_line(np.log(widths), np.log(np.maximum(gap, 1e-12)))[0]
     return (

@@ -61,7 +61,6 @@ def run(setting: _Setting, seed: int, data_root: Path | None, progress: Progress
 
 
 def _data(setting: _Setting, seed: int) -> tuple[tuple[Tensor, Tensor], tuple[Tensor, Tensor]]:
-    """Return training data with some wrong labels, and test data."""
     parts = (labelled_data("digits", None, split, n) for split, n in (("train", setting.samples), ("test", None)))
     (x, y), test = ((images.flatten(1).float(), labels) for images, labels in parts)
     source = torch.Generator().manual_seed(seed)
@@ -70,7 +69,6 @@ def _data(setting: _Setting, seed: int) -> tuple[tuple[Tensor, Tensor], tuple[Te
 
 
 def _network(width: int, depth: int, norm: str, features: int) -> nn.Sequential:
-    """Return a ReLU network with some hidden layers, normalized or not."""
     layers: list[nn.Module] = []
     for k in range(depth):
         layers.append(nn.Linear(features if k == 0 else width, width, bias=norm == "none"))
@@ -108,7 +106,6 @@ def _train(
 
 
 def _error(net: nn.Module, x: Tensor, y: Tensor) -> float:
-    """Return the share of wrong decisions."""
     with torch.no_grad():
         return float((net(x).argmax(1) != y).double().mean())
 
@@ -142,7 +139,7 @@ def _panel(table: dict[str, dict[str, float]]) -> StudyChart:
 
 
 def _evidence(table: dict[str, dict[str, float]], runs: int) -> tuple[Evidence, ...]:
-    """Judge what Jiang et al. found on many more and larger networks."""
+    # found by Jiang et al. on many more and larger networks
     best = next(iter(table))
     informative = max(table, key=lambda name: table[name]["information"])
     numbers = {f"tau of {name}": table[name]["tau"] for name in (best, FLAT, FROBENIUS) if name in table}

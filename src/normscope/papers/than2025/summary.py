@@ -18,6 +18,7 @@ from normscope.papers.claim import Claims, Outcome, Verdict, assumes, bound, clo
 from normscope.papers.measure import confirm, gradient, jacobian_norm
 from normscope.papers.small_networks import certified, chain, layer_norm_at_zero, normalized
 from normscope.papers.tensors import EPS, gaussian, identity, ones
+from normscope.papers.than2025.claims.statements_04_to_11_inputs import corollary_10_on_equal_variances
 
 CLAIMS = Claims("than2025summary")
 
@@ -79,13 +80,7 @@ def _tight() -> Outcome:
 
     Corrected: The constant of BatchNorm is too large by up to sqrt(n) at every layer (001-L1), GroupNorm's by C.
     """
-    n, depth = 64, 10
-    var = torch.full((n,), 9.0, dtype=torch.float64)
-    norms = certified([1.0] * depth)
-    printed = corollary_10(norms, certified([batch_norm_printed(var, 0.0)] * depth))[0].value
-    network = chain([identity(n)] * depth, lambda y, _: y / var.sqrt())
-    true = jacobian_norm(network, ones(n))
-    confirm("the largest entry at each layer", batch_norm_running(None, var, 0.0) ** depth, true)
+    true, printed = corollary_10_on_equal_variances()
     measured = {"printed / true, n = 64, K = 10": printed / true}
     return refuted(bound(printed, true) is Verdict.LOOSE, measured, "not tight by nine orders of magnitude")
 

@@ -14,6 +14,7 @@ from normscope.core.value import Value
 from normscope.generalization.held_out import clopper_pearson
 from normscope.generalization.occam_bound import by_surrogate, occam
 from normscope.papers.study import Evidence, Findings, Progress, StudyChart, StudyLine, labelled_data
+from normscope.zoo.networks.mlp import MLP
 
 DELTA = 0.05
 #: Bits of each floating number in a code, and levels of a bias on each side of zero.
@@ -205,18 +206,12 @@ def _network(x: Tensor, y: Tensor, setting: _Setting, source: torch.Generator, s
     """Train the network to be certified: one hidden layer with BatchNorm."""
     with torch.random.fork_rng(devices=()):
         torch.manual_seed(seed)
-        net = nn.Sequential(
-            nn.Linear(x.shape[1], setting.width),
-            nn.BatchNorm1d(setting.width),
-            nn.ReLU(),
-            nn.Linear(setting.width, int(y.max()) + 1),
-        )
+        net = MLP([x.shape[1], setting.width, int(y.max()) + 1], "bn")
     _fit(net, x, y, setting.epochs, 2e-3, 256, source)
     return net.eval()
 
 
 def _fit(net: nn.Module, x: Tensor, y: Tensor, epochs: int, rate: float, batch: int, source: torch.Generator) -> None:
-    """Train in place with Adam and a cosine learning-rate schedule."""
     optimizer = torch.optim.Adam(net.parameters(), rate)
     steps = epochs * math.ceil(len(x) / batch)
     schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, steps)

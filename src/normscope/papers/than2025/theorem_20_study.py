@@ -157,7 +157,6 @@ def certified(net: nn.Sequential, x: Tensor, y: Tensor, boxes: int, delta: float
 
 
 def _margins(net: nn.Sequential, x: Tensor, y: Tensor) -> Tensor:
-    """Return the margin of each sample."""
     return (2.0 * y - 1) * net(x)[:, 0]
 
 
@@ -168,7 +167,6 @@ def _line(label: str, y: list[float], *, dashed: bool = False) -> StudyLine:
 def _evidence(
     rows: list[CellCertificate], best: CellCertificate, wrong: list[int], samples: tuple[int, int], limit: float
 ) -> tuple[Evidence, ...]:
-    """Judge what the theorem says here."""
     test = wrong[1] / samples[1]
     numbers = {
         "bound on the error": best.error,

@@ -59,8 +59,6 @@ def _data(seed: int, s: _Setting) -> tuple[Tensor, Tensor, Tensor]:
 
 
 def _losses(x: Tensor, label: Tensor, batch_norm: bool, eps: float = 1e-5) -> Loss:
-    """Return the logistic loss of every seed."""
-
     def losses(point: Point) -> Tensor:
         z = (x * point["w"][:, None]).sum(2)
         return F.softplus(-label * (standardized(z, eps, 1)[0] if batch_norm else z)).mean(1)
@@ -112,7 +110,6 @@ def _panels(paths: Paths, equal: dict[float, np.ndarray], s: _Setting) -> tuple[
 def _evidence(
     paths: Paths, equal: dict[float, np.ndarray], right: Paths, truth: np.ndarray, s: _Setting
 ) -> list[Evidence]:
-    """Judge the claims of Experiment 1 and Section 5.2."""
     ratios = {key: np.linalg.norm(p, axis=2) / np.linalg.norm(p[0], axis=1) for key, p in paths.items()}
     drift = {n: np.abs(ratios[True, n] - 1).max(0) for n in s.norms}
     bends = np.concatenate([np.diff(_angles(paths[True, n], truth), axis=0) for n in s.norms], axis=1)

@@ -17,9 +17,9 @@ from normscope.papers.akbar2025.batched_networks import (
     NAMES,
     length,
     module,
-    output,
     seed_range,
     seeded_normal,
+    square_losses,
     weights,
 )
 from normscope.papers.small_networks import gradient_descent
@@ -51,17 +51,13 @@ def run(s: _Setting, seed: int, data_root: Path | None, progress: Progress) -> F
     spectra: dict[bool, list[dict[str, float]]] = {}
     for norm in NAMES:
         progress(f"training {'with' if norm else 'without'} BatchNorm")
-        end, curves[norm] = _trained(_losses(x, target, norm), start, s)
+        losses = square_losses(x, target, norm=norm, activation=torch.tanh)
+        end, curves[norm] = _trained(losses, start, s)
         progress(f"Hessians {'with' if norm else 'without'} BatchNorm")
         spectra[norm] = [_spectrum(end, k, x, target, norm) for k in range(s.seeds)]
-        curves[norm]["bounded"] = np.array([_bounded(_losses(x, target, norm), start, rate, s) for rate in s.rates])
+        curves[norm]["bounded"] = np.array([_bounded(losses, start, rate, s) for rate in s.rates])
     facts = {"activation": "tanh", "batch_norm": "no affine part, no biases"}
     return facts, _panels(curves, spectra, s), _evidence(curves, spectra, s)
-
-
-def _losses(x: Tensor, target: Tensor, norm: bool) -> Loss:
-    """Return the squared error of every seed."""
-    return lambda p: (output(p, x, norm=norm, activation=torch.tanh) - target).square().mean((1, 2)) / 2
 
 
 def _trained(losses: Loss, start: Point, s: _Setting) -> tuple[dict[str, Tensor], dict[str, np.ndarray]]:
@@ -118,7 +114,6 @@ def _panels(curves: dict[bool, dict[str, np.ndarray]], spectra: Any, s: _Setting
 
 
 def _evidence(curves: dict[bool, dict[str, np.ndarray]], spectra: Any, s: _Setting) -> tuple[Evidence, ...]:
-    """Judge the claims of Experiment 2."""
 
     def ratio(key: str) -> np.ndarray:
         return np.array([b[key] / p[key] for b, p in zip(spectra[True], spectra[False], strict=True)])

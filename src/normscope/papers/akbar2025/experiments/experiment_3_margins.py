@@ -124,7 +124,6 @@ def _panels(found: dict[bool, dict[str, Any]], s: _Setting) -> tuple[StudyChart,
 
 
 def _evidence(found: dict[bool, dict[str, Any]]) -> tuple[Evidence, ...]:
-    """Judge the claims of Experiment 3."""
     b, p = found[True], found[False]
     higher = b["mean margin"] > p["mean margin"]
     narrow = b["margins"].std(1) / b["mean margin"] < p["margins"].std(1) / p["mean margin"]

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from normscope.core.statement import statement
 from normscope.geometry.flow import Loss, Point, gradient_of
-from normscope.papers.akbar2025.batched_networks import length, output, seed_range, seeded_normal, weights
+from normscope.papers.akbar2025.batched_networks import length, seed_range, seeded_normal, square_losses, weights
 from normscope.papers.small_networks import gradient_descent
 from normscope.papers.study import Evidence, Findings, Progress, StudyChart, StudyLine
 
@@ -39,6 +39,7 @@ def run(s: _Setting, seed: int, data_root: Path | None, progress: Progress) -> F
     target = torch.tanh(x[..., :1] - x[..., 1:2])
     zero = target.square().mean((1, 2)) / 2
     names = ("BatchNorm", "plain", "BatchNorm, rate times |w|^2")
+    normalized, plain = (square_losses(x, target, norm=norm, activation=torch.relu) for norm in (True, False))
     found: dict[str, list[np.ndarray]] = {name: [] for name in (*names, "gradient")}
     for factor in s.scales:
         progress(f"weights times {factor:g}")
@@ -46,10 +47,9 @@ def run(s: _Setting, seed: int, data_root: Path | None, progress: Progress) -> F
         start = {name: value if name == "V" else factor * value for name, value in start.items()}
         one = dict.fromkeys(start, s.rate)
         squared = {n: s.rate * (1.0 if n == "V" else factor**2) for n in start}
-        for name, norm, rate in zip(names, (True, False, True), (one, one, squared), strict=True):
-            losses = _losses(x, target, norm)
+        for name, losses, rate in zip(names, (normalized, plain, normalized), (one, one, squared), strict=True):
             found[name].append(_share(losses, gradient_descent(losses, start, rate, s.steps), zero))
-        slopes = gradient_of(lambda p: _losses(x, target, True)(p).sum(), start)
+        slopes = gradient_of(lambda p: normalized(p).sum(), start)
         found["gradient"].append(length({"W0": slopes["W0"]}).numpy())
     table = {name: np.stack(values) for name, values in found.items()}
     panels = (
@@ -62,11 +62,6 @@ def run(s: _Setting, seed: int, data_root: Path | None, progress: Progress) -> F
     return {"activation": "ReLU"}, panels, _evidence(table, s)
 
 
-def _losses(x: Tensor, target: Tensor, norm: bool) -> Loss:
-    """Return the squared error of every seed."""
-    return lambda p: (output(p, x, norm=norm, activation=torch.relu) - target).square().mean((1, 2)) / 2
-
-
 def _share(losses: Loss, end: Point, zero: Tensor) -> np.ndarray:
     """Return the final loss relative to the loss of predicting zero; infinite if training diverged."""
     found: np.ndarray = (losses(end) / zero).numpy()
@@ -74,7 +69,6 @@ def _share(losses: Loss, end: Point, zero: Tensor) -> np.ndarray:
 
 
 def _evidence(table: dict[str, np.ndarray], s: _Setting) -> tuple[Evidence, ...]:
-    """Judge the claims of Experiment 4."""
     place = {scale: i for i, scale in enumerate(s.scales)}
     small, unit, large = place[s.scales[0]], place[1.0], place[s.scales[-1]]
     trained = {name: (values < TRAINED).mean(1) for name, values in table.items()}

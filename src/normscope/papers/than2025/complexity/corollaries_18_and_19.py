@@ -114,7 +114,6 @@ def strongly_convex_lower(lipschitz: Value, modulus: float, alpha: float) -> Val
 
 
 def _said(value: Value, number: str, assumption: str) -> Value:
-    """Return a count with its statement and what it assumes."""
     assumptions = tuple(dict.fromkeys((*value.assumptions, assumption)))
     return replace(value, statement=f"normscope Proposition {number}", assumptions=assumptions)
 
@@ -249,5 +248,4 @@ def slides_rates(lipschitz: Value, alpha: float) -> dict[str, Value]:
 
 
 def _printed(log: float, number: str, assumption: str, paper: str = "than2025") -> Value:
-    """Return a printed number with what is wrong with it."""
     return Value(log, Kind.PRINTED, statement=f"{paper} {number}", assumptions=(assumption,))

@@ -172,7 +172,7 @@ def _normalized(layer: ChainLayer) -> Value:
 
 
 def _after(norms: Sequence[Value]) -> list[Value]:
-    """Return for each of some values the product of those after it."""
+    # for each, the product of those after it
     return list(accumulate(reversed(norms[1:]), mul, initial=Value(0.0, Kind.CERTIFIED)))[::-1]
 
 

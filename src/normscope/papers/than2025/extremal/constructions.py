@@ -166,7 +166,6 @@ def extremal(construction: str, settings: ConstructionSettings | None = None) ->
 
 
 def _both(scale: float) -> dict[str, float]:
-    """Return a scale and its inverse, by name."""
     if not 1e-150 < scale < 1e150:
         raise InputError(f"Expected a scale from 1e-150 to 1e150, got {scale}.")
     return {f"a = {scale:g}": scale, f"a = {1 / scale:g}": 1 / scale} if scale != 1 else {"a = 1": 1.0}

@@ -3,7 +3,6 @@
 import json
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -78,9 +77,8 @@ def record(
                 monitor.probe()
             say(f"{setting.name}, training: step {step} of {steps}, loss {loss:.4g}")
 
-        rest: dict[str, Any] = {"lr": setting.lr, "batch": setting.batch, "weight_decay": setting.weight_decay}
         train(model, images, labels, epochs=setting.epochs, seed=setting.seed, after_step=after_step,
-              state=folder / STATE, **rest)  # fmt: skip
+              state=folder / STATE, lr=setting.lr, batch=setting.batch, weight_decay=setting.weight_decay)  # fmt: skip
     if certify:
         say(f"{setting.name}, bounding it at the end")
         _certified(model, probe[0], setting.name).save(folder / "end.json")
