@@ -330,7 +330,7 @@ def _smaller_gap() -> Outcome:
     }
     scale = close(values[1.0][0] / values[1e3][0], 1e3, 1e-6)
     same = close(measured["||BN|| ||W||"], measured["||BN|| ||W||, weights times 1000"])
-    return unsupported(scale and same, measured, "what the factor gains omega loses: the network is the same")
+    return unsupported(scale and same, measured, "what the factor gains, omega loses: the network is the same")
 
 
 @CLAIMS.add("002-chain", "Exponential benefits: optimization")

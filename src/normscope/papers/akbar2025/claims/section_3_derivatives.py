@@ -38,7 +38,7 @@ def _unit_variance() -> Outcome:
 
 @CLAIMS.add("003-sgn", "Section 3.1", standardized)
 def _sign() -> Outcome:
-    """A negative factor on a neuron's pre-activations turns the sign of what BatchNorm normalizes; with gamma turned
+    """A negative factor on a neuron's pre-activations flips the sign of what BatchNorm normalizes; with gamma flipped
     too, the output is the same.
     """
     x = gaussian(2, 16, 3)

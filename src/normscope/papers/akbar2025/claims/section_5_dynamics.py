@@ -145,7 +145,7 @@ def _weight_normalized() -> tuple[Loss, dict[str, Tensor]]:
 def _weight_norm_conserved() -> Outcome:
     """Under WeightNorm gradient flow keeps ||v||.
 
-    Corrected: So it does; gradient steps grow it by eta^2 ||grad_v||^2.
+    Corrected: It does; gradient steps increase ||v||^2 by eta^2 ||grad_v||^2.
     """
     loss, start = _weight_normalized()
     end = gradient_flow(loss, start, 10.0)
@@ -272,7 +272,7 @@ def _not_smooth() -> Outcome:
     confirm("the curvature at w/100", 1e4 * rates[0], rates[2])
     measured = dict(zip(("|H| at w", "at w/10", "at w/100"), rates, strict=True))
     measured["gradient at w/100 over w"] = sizes[2] / sizes[0]
-    return refuted(rates[2] > 100 * rates[0], measured, "small weights make the loss as rough as one likes")
+    return refuted(rates[2] > 100 * rates[0], measured, "small weights make the loss arbitrarily rough")
 
 
 @CLAIMS.add("003-51e", "Section 5.1 (stability)")
@@ -336,7 +336,7 @@ def _saddle_noise() -> Outcome:
     bend = dense_hessian(lambda p: square_loss(x, target, "batch")({**p, **rest}), point)
     lowest = float(torch.linalg.eigvalsh(bend)[0])
     measured = {"largest gradient of a mini-batch": worst, "smallest eigenvalue of the Hessian": lowest}
-    return refuted(worst == 0.0 and lowest < -ZERO, measured, "no batch pushes off this saddle")
+    return refuted(worst == 0.0 and lowest < -ZERO, measured, "no batch pushes the weights off this saddle")
 
 
 @CLAIMS.add("003-52", "Section 5.2", gradient_flow)
@@ -368,7 +368,7 @@ def _arc() -> Outcome:
 
 @CLAIMS.add("003-95m", "Section 9.5 (momentum)", growth_after_heavy_ball)
 def _momentum() -> Outcome:
-    """Momentum may carry a weight along the radial direction although no gradient points there.
+    """Momentum may carry a weight along the radial direction although no gradient points that way.
 
     Corrected: It does, outwards only: ||w_{t+1}||^2 - ||w_t||^2 = mu (||w_t||^2 - ||w_{t-1}||^2) + mu ||p_t||^2 +
     ||p_{t+1}||^2 for heavy ball with moves p, never negative from rest.
@@ -386,4 +386,4 @@ def _momentum() -> Outcome:
         confirm("the growth", ours, growth)
         w, move, least = after, following, min(least, growth)
     measured = {"largest radial part of a move": radial, "least growth of ||w||^2 in a step": least}
-    return holds(radial > ZERO and least >= 0, measured, "a move that was tangent once points outwards later")
+    return holds(radial > ZERO and least >= 0, measured, "a step that was tangent points outwards later")

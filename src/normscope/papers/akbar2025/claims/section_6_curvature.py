@@ -151,7 +151,7 @@ def _fixed_statistics() -> Outcome:
     rank = int(torch.linalg.matrix_rank(moving.mT @ moving, rtol=1e-10))
     confirm("the rank", min(4 - 1, 12 - 2), rank)
     measured = {"<w, da/dw>, fixed statistics": largest(fixed @ w), "moving": largest(moving @ w), "rank": rank}
-    return refuted(largest(fixed @ w) > ZERO and rank != 1, measured, "what is left out is what makes it orthogonal")
+    return refuted(largest(fixed @ w) > ZERO and rank != 1, measured, "the part left out is what makes it orthogonal")
 
 
 @CLAIMS.add("003-61o", "Section 6.1 (negative eigenvalues)", batch_norm_backward)
@@ -212,7 +212,7 @@ def _stationary() -> Outcome:
     slope = gradient(lambda x: (standardized(x, 0.0)[0] * delta).sum(), z)
     confirm("the gradient", 0.0, largest(slope - delta / math.sqrt(1.25)))
     measured = {"sum delta": float(delta.sum()), "sum delta z": float(delta @ z), "largest gradient": largest(slope)}
-    return refuted(largest(slope) > ZERO, measured, "two equations do not make m numbers vanish")
+    return refuted(largest(slope) > ZERO, measured, "two equations do not make m numbers zero")
 
 
 @CLAIMS.add("003-A12b", "Appendix A.1.2", batch_norm_hessian, batch_norm_hessian_spectrum)
@@ -259,7 +259,7 @@ def _printed_matrix() -> Outcome:
 
 @CLAIMS.add("003-A12e", "Appendix A.1.2", batch_norm_hessian_spectrum)
 def _spectrum() -> Outcome:
-    """In the end: a zero eigenvalue for the shift, one for the scale, and m - 2 equal to gamma^2/sigma^2.
+    """Finally: one zero eigenvalue for the shift, one for the scale, and m - 2 equal to gamma^2/sigma^2.
 
     Corrected: True of the pre-activations at zero residual and eps = 0.
     """
@@ -305,4 +305,4 @@ def _further_terms() -> Outcome:
     first = batch_norm_hessian(z, zeros(6), ones(6), gamma, 0.0)
     further = largest(_curvature_at(z, target, gamma, 0.0) - first)
     measured = {"largest further term": further, "our error, eps = 0": errors[0.0], "our error, eps = 0.1": errors[0.1]}
-    return holds(further > ZERO, measured, "the terms are there, and these are they")
+    return holds(further > ZERO, measured, "there are such terms, and these are they")

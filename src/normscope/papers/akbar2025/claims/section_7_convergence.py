@@ -84,8 +84,8 @@ def _gap_formula() -> Outcome:
     """With BatchNorm the generalization gap is about (1/N) sum_l ||W_l||_{2,1}^2 prod_{j != l} ||W_j||_{2,inf}^2, plus
     terms for BatchNorm's parameters, which are not given.
 
-    Corrected: Nothing to put in its place: no proof is given. The sum can be made as small as one likes by W -> cW,
-    which leaves the network as it is, so that the terms not given are all there is.
+    Corrected: There is nothing to correct, since no proof is given. W -> cW makes the sum as small as one likes and
+    leaves the network unchanged, so the missing terms are all that is left.
     """
     x = gaussian(400, 30, 5)
     weights = [gaussian(401 + k, 5, 5) for k in range(3)]
@@ -240,7 +240,8 @@ def _batch_of_one() -> Outcome:
 def _whitened() -> Outcome:
     """Whitening the activations would make the network invariant to every orthogonal transformation of the weights.
 
-    Corrected: ZCA whitening turns along: W -> RW gives R z^. It is undone only if the next layer turns back.
+    Corrected: ZCA whitening rotates with the weights: W -> RW gives R z^. That is undone only if the next
+    layer rotates back.
     """
 
     def whitened(z: Tensor) -> Tensor:

@@ -91,7 +91,7 @@ def _experiment_1_plain() -> Outcome:
 @CLAIMS.add("003-X2", "Experiment 2", dense_hessian)
 def _experiment_2() -> Outcome:
     """A network of three hidden layers of ten units has with BatchNorm a largest Hessian eigenvalue five times smaller,
-    a condition number of 20 instead of 200, and stands larger steps.
+    a condition number of 20 instead of 200, and tolerates larger steps.
 
     Corrected: Not found here (tanh, 128 samples, no affine part, no biases): at no seed is the largest eigenvalue five
     times smaller with BatchNorm. Nor is it a property of the network: W/3 in every layer multiplies the block of these
@@ -173,8 +173,8 @@ def _experiment_3_noise() -> Outcome:
     """The network with BatchNorm keeps its training accuracy under larger noise on its parameters: it lies in a flatter
     basin.
 
-    Corrected: Noise of a fixed size says nothing of a scale-invariant network: the same function with 10 W stands ten
-    times the noise on W.
+    Corrected: Noise of a fixed size says nothing of a scale-invariant network: the same function with 10 W tolerates
+    ten times the noise on W.
     """
     x, label, trained = _classifiers()
     network = partial(output, x=x, norm=True, activation=torch.relu, eps=0.0)

@@ -148,6 +148,6 @@ def _evidence(curves: dict[bool, dict[str, np.ndarray]], spectra: Any, s: _Setti
         Evidence("with BatchNorm the gradient norm has no spikes (largest over median, below the plain one)", "both",
                  {"BatchNorm": np.median(spikes[True]), "plain": np.median(spikes[False])},
                  np.median(spikes[True]) < np.median(spikes[False])),
-        Evidence("BatchNorm stands larger learning rates (largest at which most seeds improve)", "both",
+        Evidence("BatchNorm tolerates larger learning rates (largest at which most seeds improve)", "both",
                  {"BatchNorm": reach[True], "plain": reach[False]}, reach[True] > reach[False]),
     )  # fmt: skip

@@ -144,8 +144,8 @@ def _evidence(found: dict[bool, dict[str, Any]]) -> tuple[Evidence, ...]:
                  seed_range(b["certified"] / p["certified"]), None),
         Evidence("BatchNorm keeps its accuracy under larger noise on the parameters", "both",
                  {"share of seeds": flat.mean()}, flat.mean() > 0.9),
-        Evidence("the same network with 10 W keeps it under still larger noise: the measure is not one of the network",
-                 "BatchNorm", {"mean accuracy": b["noise"].mean(), "with 10 W": b["ten"].mean()}, None),
+        Evidence("the same network with 10 W keeps it under still larger noise: the measure is not a property of the "
+                 "network", "BatchNorm", {"mean accuracy": b["noise"].mean(), "with 10 W": b["ten"].mean()}, None),
         Evidence("free of scale: noise relative to rows, BatchNorm better", "both",
                  {"share of seeds": flat_free.mean()}, None),
         Evidence("BatchNorm generalizes better", "both", {"test accuracy, BatchNorm": np.median(b["test"]),

@@ -101,8 +101,8 @@ def _unit_jacobians() -> Outcome:
 def _unique() -> Outcome:
     """The dependence of the Hessian bound on the least weight norm is unique to networks without WeightNorm.
 
-    Corrected: To networks with it: there the Hessian falls like 1/||v||^2. Without it larger weights do not flatten the
-    loss.
+    Corrected: It is unique to networks with WeightNorm, where the Hessian falls like 1/||v||^2. Without it larger
+    weights do not flatten the loss.
     """
     ratios = {}
     for normalize in (True, False):
@@ -227,7 +227,7 @@ def _small_norm() -> Outcome:
     ends = [float(loss(gradient_descent(loss, p, 0.1, 60))) for p in ({"0": start}, tiny)]
     least = float(thrown.min())
     measured = {"loss after 60 steps from v": ends[0], "from v/10000": ends[1], "least norm after a step": least}
-    return holds(ends[1] > ends[0] + 1e-6, measured, "one long step, then tiny ones, and a worse loss")
+    return holds(ends[1] > ends[0] + 1e-6, measured, "one long step, then tiny ones, and the loss stays higher")
 
 
 def _rows_under(rule: str, steps: int = 60) -> float:

@@ -152,7 +152,7 @@ def _smooth() -> Outcome:
     finite = math.isfinite(hessian_bound([paper_layer(4, 1.0, curvature=_TANH)], 1.0, [1.0, 1.0]))
     none = math.isinf(hessian_bound([paper_layer(4, 1.0)], 1.0, [1.0, 1.0]))
     measured = {"Hessian bound, tanh": finite, "none for ReLU": none}
-    return assumes(finite and none, measured, "second derivatives are spoken of")
+    return assumes(finite and none, measured, "the claim is about second derivatives")
 
 
 @CLAIMS.add("004-next1", "Next Checks 1 (least weight norm)", certify_step)
@@ -180,14 +180,17 @@ def _relu_depth() -> Outcome:
     x = unit_inputs(1)[0][0]
     found = {depth: prediction_hessian_norm(paper_network(depth, 8, activation="relu"), x) for depth in (1, 4, 8)}
     measured = {f"ReLU, depth {depth}": value for depth, value in found.items()}
-    return holds(found[8] <= found[1] and found[4] <= found[1], measured, "it falls, like everything in this scaling")
+    return holds(
+        found[8] <= found[1] and found[4] <= found[1], measured, "it falls, as everything in this scaling does"
+    )
 
 
 @CLAIMS.add("004-next3", "Next Checks 3 (width and the gap)", rademacher_bound)
 def _width_gap() -> Outcome:
     """Measure the generalization gap against width.
 
-    Corrected: normscope reproduce wn-width does; what a quick check can see is that the bound is free of the width.
+    Corrected: `normscope reproduce wn-width` does. A quick check can only see that the bound does not depend
+    on the width.
     """
     chains = [read_chain(paper_network(2, width), torch.zeros(1, 4)) for width in (4, 64, 256)]
     factors = [chain.layers[0].peeling_factor() for chain in chains]
@@ -229,7 +232,7 @@ def _least_norm_guaranteed() -> Outcome:
         norms.append(read_chain(net, x).least_norm)
     fall = max(a - b for a, b in itertools.pairwise(norms))
     measured: Measured = {"least norm at the start": start, "after 40 steps": norms[-1], "largest fall": fall}
-    return refuted(fall <= 1e-12, measured, "a guarantee exists, and holds on mini-batches")
+    return refuted(fall <= 1e-12, measured, "there is a guarantee, and it holds on mini-batches")
 
 
 @CLAIMS.add("004-lim3", "Limitations (schedules, batches, initialization)", certify_step)
@@ -264,7 +267,8 @@ def _schedules() -> Outcome:
 def _small_ratio() -> Outcome:
     """A small ratio ||grad L||^2/L slows convergence.
 
-    Corrected: It decides it: for eta <= 1/beta the relative decrease lies between 1/2 and 3/2 of eta ||grad L||^2/L.
+    Corrected: It decides the speed: for eta <= 1/beta the relative decrease lies between 1/2 and 3/2 of eta ||grad
+    L||^2/L.
     """
     x, y = unit_inputs()
     shares, ratios = [], []

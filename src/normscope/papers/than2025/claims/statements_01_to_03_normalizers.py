@@ -185,7 +185,8 @@ def _lemma_3() -> Outcome:
         "true, 4 groups of 3": true, "printed": printed, "true at a constant input": flat, "printed there": printed_flat
     }  # fmt: skip
     verdict = worst([bound(printed, true), bound(printed_flat, flat)])
-    return Outcome(verdict, measured, "blocks add up in no norm: the largest counts", printed_flat / flat)
+    because = "the constants of the groups do not add up: the largest one counts"
+    return Outcome(verdict, measured, because, printed_flat / flat)
 
 
 @CLAIMS.add("001-GNLN", "Section 3.3", group_norm_at, layer_norm_at)

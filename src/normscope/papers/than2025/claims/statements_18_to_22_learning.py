@@ -95,7 +95,7 @@ def _corollary_18() -> Outcome:
 
     most = max(size(i) for i in range(3))
     measured = {"largest gradient at W = 0": most, "iterations": 0, "claimed, s = 10, alpha = 0.01": claimed}
-    return refuted(most == 0.0 < claimed, measured, "W = 0 is in the family and stationary")
+    return refuted(most == 0.0 < claimed, measured, "W = 0 is in the family and is stationary")
 
 
 @CLAIMS.add("001-C19", "Corollary 19", corollary_19, goldstein)
@@ -329,7 +329,7 @@ def _abstract() -> Outcome:
     """Normalization provably reduces the capacity exponentially, which explains faster training and better
     generalization; bad unnormalized networks are uncountably many.
 
-    Corrected: Compared are upper bounds of one family with members of another. For the same weights a normalizer can
+    Corrected: It compares upper bounds of one family with members of another. For the same weights a normalizer can
     increase the constant (001-RED, 001-C11r); bad networks exist with normalizers too.
     """
     x = 1e-14 * torch.linspace(-1, 1, 8, dtype=torch.float64)

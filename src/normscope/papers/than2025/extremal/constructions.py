@@ -13,7 +13,7 @@ from normscope.core import display
 from normscope.core.errors import InputError
 from normscope.core.statement import statement
 from normscope.core.value import Kind, Value
-from normscope.papers.than2025.extremal.theorem_6_networks import layer_norm_blow_up, theorem_6
+from normscope.papers.than2025.extremal.theorem_6_networks import check_layer, layer_norm_blow_up, theorem_6
 from normscope.papers.than2025.extremal.theorem_13_networks import gradients, theorem_13
 from normscope.papers.than2025.extremal.theorem_15_networks import theorem_15
 
@@ -102,8 +102,7 @@ def _theorem_15(settings: ConstructionSettings) -> ConstructionReport:
     values: dict[str, Value] = {}
     series: dict[str, Points] = {}
     depth = settings.depth
-    if not 1 <= settings.layer <= depth:
-        raise InputError(f"Expected a layer from 1 to {depth}, got {settings.layer}.")
+    check_layer(settings.layer, depth)
     for name, a in _both(settings.scale).items():
         for i in sorted({settings.layer, *sampled(depth)}):
             # Scales before the layer are one: what grows is the gradient passed back alone.

@@ -15,11 +15,12 @@ from normscope.core.value import ALL_INPUTS, Kind, Value, product
 from normscope.papers.than2025.extremal.theorem_6_networks import (
     Extremal,
     both_sides,
+    check_layer,
     checked_input,
     checked_scales,
     checked_widths,
     relu_network,
-    scaled_identity,
+    scaled_identities,
     square_norm,
 )
 
@@ -41,29 +42,18 @@ class Parts:
     kept: Tensor
     rows: int  #: ``min(n_i, ..., n_K)``, the rows of ``W_i`` that reach the output
 
-    @property
-    def unit(self) -> Tensor:
-        """Return ``h_{i-1}(x)`` divided by its norm, padded to the width of the layer before."""
-        full = torch.zeros(self.widths[self.layer - 1], dtype=self.x.dtype)
-        full[: self.kept.numel()] = self.kept / self.kept.abs().max()
-        return full / torch.linalg.vector_norm(full)
-
-    def weights(self, own: Tensor) -> list[Tensor]:
-        """Return all weights, with ``own`` at the layer and scaled identities elsewhere."""
-        scales = (*self.before, 1.0, *self.after)
-        pairs = zip(self.widths[:-1], self.widths[1:], scales, strict=True)
-        weights = [scaled_identity(n, m, a, self.x.dtype) for m, n, a in pairs]
-        weights[self.layer - 1] = own
-        return weights
-
     def extremal(self, rows: int, label: str) -> Extremal:
         """Return the network whose first ``rows`` rows of ``W_i`` point along ``h_{i-1}(x)``, the others being zero."""
+        unit = self.kept / self.kept.abs().max()
         direction = torch.zeros(self.widths[self.layer], self.widths[self.layer - 1], dtype=self.x.dtype)
-        direction[:rows] = rows**-0.5 * self.unit
-        module = relu_network(self.weights((self.at or 1.0) * direction))
+        direction[:rows, : unit.numel()] = rows**-0.5 * (unit / torch.linalg.vector_norm(unit))
+        weights = scaled_identities(self.widths, (*self.before, 1.0, *self.after), self.x.dtype)
+        weights[self.layer - 1] = (self.at or 1.0) * direction
         factors, norm = (*self.before, *self.after), rows * square_norm(self.kept)
         constant, attained = both_sides(factors, label, AT_INPUT, norm)
-        return Extremal(module, constant, attained, self.x, direction, self.layer, theorem_13_printed(self))
+        return Extremal(
+            relu_network(weights), constant, attained, self.x, direction, self.layer, theorem_13_printed(self)
+        )
 
 
 def parts(
@@ -72,8 +62,7 @@ def parts(
     """Return the parts of a construction around a layer."""
     shape = checked_widths(widths)
     depth = len(shape) - 1
-    if isinstance(layer, bool) or not isinstance(layer, int) or not 1 <= layer <= depth:
-        raise InputError(f"Expected a layer from 1 to {depth}, got {layer}.")
+    check_layer(layer, depth)
     held = checked_scales(scales, depth, dtype)
     point = checked_input(x, shape[0], dtype)
     # The first layer sees the input itself, a later one what ReLU left of it.

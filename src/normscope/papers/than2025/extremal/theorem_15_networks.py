@@ -11,11 +11,12 @@ from normscope.core.errors import InputError, NonFiniteError
 from normscope.core.statement import statement
 from normscope.core.value import Kind, Value, product
 from normscope.papers.than2025.extremal.theorem_6_networks import (
+    check_layer,
     checked_scales,
     checked_widths,
     linear,
     relu_network,
-    scaled_identity,
+    scaled_identities,
 )
 
 Loss = Callable[[Tensor, Tensor], Tensor]
@@ -94,7 +95,7 @@ def theorem_15(
     if min(held) <= 0 or not (math.isfinite(c) and c > 0):
         raise InputError("Expected positive scales and a positive output weight: with a zero the gradient vanishes.")
     g = nn.Identity() if activation is None else activation
-    weights = [scaled_identity(n, m, a, dtype) for m, n, a in zip(shape[:-1], shape[1:], held, strict=True)]
+    weights = scaled_identities(shape, held, dtype)
     weights[layer - 1] = weight.detach().clone()
     last = linear(torch.full((1, shape[-1]), c, dtype=dtype))
     module = nn.Sequential(*relu_network(weights), last, nn.Flatten(0), g)
@@ -112,9 +113,7 @@ def theorem_15(
 
 def _check(shape: tuple[int, ...], layer: int, weight: Tensor, inputs: Tensor, targets: Tensor) -> None:
     """Raise unless layer, weight and data fit the widths."""
-    depth = len(shape) - 1
-    if isinstance(layer, bool) or not 1 <= layer <= depth:
-        raise InputError(f"Expected a layer from 1 to {depth}, got {layer}.")
+    check_layer(layer, len(shape) - 1)
     wanted = (shape[layer], shape[layer - 1])
     if tuple(weight.shape) != wanted:
         raise InputError(f"Expected a weight of shape {wanted} for layer {layer}, got {tuple(weight.shape)}.")

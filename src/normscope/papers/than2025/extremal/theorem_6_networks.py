@@ -13,6 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from normscope.core.errors import InputError, NonFiniteError
+from normscope.core.numbers import check_count
 from normscope.core.rounding import down, up
 from normscope.core.statement import statement
 from normscope.core.value import ALL_INPUTS, Kind, Value, product
@@ -53,6 +54,12 @@ def checked_scales(scales: Sequence[float] | float, depth: int, dtype: torch.dty
     return held
 
 
+def check_layer(layer: int, depth: int) -> None:
+    """Raise unless a layer is one of ``1, ..., K``."""
+    if isinstance(layer, bool) or not isinstance(layer, int) or not 1 <= layer <= depth:
+        raise InputError(f"Expected a layer from 1 to {depth}, got {layer}.")
+
+
 def scaled_identity(rows: int, columns: int, scale: float, dtype: torch.dtype) -> Tensor:
     """Return ``a I``: a rectangular identity, padded with zeros, times ``a``.
 
@@ -60,6 +67,12 @@ def scaled_identity(rows: int, columns: int, scale: float, dtype: torch.dtype) -
     [[5.0, 0.0, 0.0], [0.0, 5.0, 0.0]]
     """
     return scale * torch.eye(rows, columns, dtype=dtype)
+
+
+def scaled_identities(widths: Sequence[int], scales: Sequence[float], dtype: torch.dtype) -> list[Tensor]:
+    """Return ``a_k I_k`` for every layer."""
+    sizes = zip(widths[1:], widths[:-1], scales, strict=True)
+    return [scaled_identity(rows, columns, a, dtype) for rows, columns, a in sizes]
 
 
 def linear(weight: Tensor) -> nn.Linear:
@@ -144,10 +157,9 @@ def theorem_6(widths: Sequence[int], scales: Sequence[float] | float, dtype: tor
     """
     shape = checked_widths(widths)
     held = checked_scales(scales, len(shape) - 1, dtype)
-    weights = [scaled_identity(n, m, a, dtype) for m, n, a in zip(shape[:-1], shape[1:], held, strict=True)]
     constant, attained = both_sides(held, "than2025 Theorem 6", ALL_INPUTS)
     point = checked_input(None, shape[0], dtype)
-    return Extremal(relu_network(weights), constant, attained, point, point)
+    return Extremal(relu_network(scaled_identities(shape, held, dtype)), constant, attained, point, point)
 
 
 @statement("than2025", "Remark 7", holds="scales bounded away from one: all >= 1 + c, or all <= 1 - c, with c > 0")
@@ -212,9 +224,8 @@ def layer_norm_blow_up(
     >>> f"{net.attained.value:.5g} {net.constant.value:.5g}"
     '7.9781e+09 1e+10'
     """
-    for n, least, name in ((width, 2, "width"), (depth, 1, "depth")):
-        if isinstance(n, bool) or not isinstance(n, int) or n < least:
-            raise InputError(f"Expected {name} to be an integer of at least {least}, got {n!r}.")
+    check_count(width, "width", least=2)
+    check_count(depth, "depth", least=1)
     if not (math.isfinite(eps) and eps > 0):
         raise InputError(f"Expected eps > 0 (LayerNorm has no constant without it), got {eps}.")
     if activation not in _ACTIVATIONS:
