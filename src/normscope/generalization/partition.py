@@ -109,9 +109,6 @@ def voronoi(centres: Tensor, low: Sequence[float], high: Sequence[float], *, fro
         high: largest corner.
         from_data: whether the centres come from the data; bounds then raise an error.
 
-    Raises:
-        InputError: if there is no centre.
-
     >>> voronoi(torch.zeros(1, 2), [0.0, 0.0], [3.0, 4.0]).diameters.tolist()
     [5.0]
     """

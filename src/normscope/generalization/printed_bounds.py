@@ -138,9 +138,6 @@ def weight_norm_rates(norms: Iterable[Value], samples: int) -> Value:
         norms: one for each layer.
         samples: ``m``.
 
-    Raises:
-        InputError: if there is no sample.
-
     >>> round(weight_norm_rates([Value.of(3.0, Kind.CERTIFIED)] * 2, 9).value, 9)
     3.0
     """

@@ -35,9 +35,6 @@ def granulated_kendall(measure: Sequence[float], gap: Sequence[float], settings:
         gap: of each run.
         settings: hyper-parameters of each run, the same names for all.
 
-    Raises:
-        InputError: if the lengths or names differ.
-
     >>> runs = [{"depth": d, "width": w} for d in (1, 2) for w in (8, 9)]
     >>> granulated_kendall([1, 2, 3, 4], [0.1, 0.2, 0.0, 0.1], runs)
     {'depth': -1.0, 'width': 1.0}

@@ -121,9 +121,6 @@ def train_synthetic(problem: Problem, samples: int, steps: int, seed: int = 0) -
         steps: of gradient descent with step length one over the curvature.
         seed: of the data.
 
-    Raises:
-        InputError: if there is no sample, or steps are negative.
-
     >>> run = train_synthetic(Problem(features=4), samples=30, steps=50)
     >>> run.decomposition.adds_up(), run.decomposition.estimation <= run.decomposition.bound
     (True, True)

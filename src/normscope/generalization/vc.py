@@ -88,9 +88,6 @@ def vc_dimension_network(parameters: Sequence[int], units: Sequence[int], breakp
         units: ``k_i``, units of layer ``i``.
         breakpoints: ``p`` of the activation, one for ReLU.
 
-    Raises:
-        InputError: if there is no layer.
-
     >>> round(vc_dimension_network([3], [1]))
     15
     """

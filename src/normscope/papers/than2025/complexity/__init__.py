@@ -1,4 +1,7 @@
-"""Iteration counts that follow from Lipschitz constants: as printed, and as the theorems behind them say."""
+"""Iteration counts that follow from Lipschitz constants: as printed, and as the theorems behind them say.
+
+All functions raise an :class:`~normscope.core.errors.InputError` if a number is not positive.
+"""
 
 from normscope.core.lazy import lazy_names
 

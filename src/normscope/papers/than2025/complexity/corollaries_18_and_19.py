@@ -45,9 +45,6 @@ def convex_upper(lipschitz: Value, radius: float, alpha: float) -> Value:
         radius: ``R``, distance of the start from a minimizer.
         alpha: accuracy of the value.
 
-    Raises:
-        InputError: if a number is not positive.
-
     >>> round(convex_upper(Value.of(2.0, Kind.CERTIFIED), 3.0, 0.5).value, 9)
     144.0
     """
@@ -84,9 +81,6 @@ def strongly_convex_upper(lipschitz: Value, modulus: float, alpha: float) -> Val
         modulus: ``mu``, of strong convexity.
         alpha: accuracy of the value.
 
-    Raises:
-        InputError: if a number is not positive.
-
     >>> round(strongly_convex_upper(Value.of(3.0, Kind.CERTIFIED), 0.5, 0.25).value, 9)
     144.0
     """
@@ -101,9 +95,6 @@ def strongly_convex_lower(lipschitz: Value, modulus: float, alpha: float) -> Val
     """Return ``L^2/(8 mu alpha)``: iterations before which no such method is within ``alpha``, at worst.
 
     than2025 prints ``L/alpha``: a square and the modulus are missing.
-
-    Raises:
-        InputError: if a number is not positive.
 
     >>> round(strongly_convex_lower(Value.of(4.0, Kind.CERTIFIED), 0.5, 0.25).value, 9)
     16.0
@@ -140,9 +131,6 @@ def goldstein(lipschitz: Value, gap: float, delta: float, alpha: float) -> Value
     Returns:
         An estimate, whatever the kind of ``L``: constants are not known here.
 
-    Raises:
-        InputError: if a number is not positive.
-
     >>> round(goldstein(Value.of(2.0, Kind.CERTIFIED), 1.0, 0.5, 0.5).value, 9)
     64.0
     """
@@ -166,9 +154,6 @@ def printed_lower_bounds(lipschitz: Value, alpha: float) -> dict[str, Value]:
         lipschitz: ``L``.
         alpha: accuracy.
 
-    Raises:
-        InputError: if ``alpha`` is not positive.
-
     >>> bounds = printed_lower_bounds(Value.of(4.0, Kind.CERTIFIED), 0.5)
     >>> [round(v.value, 9) for v in bounds.values()]
     [64.0, 8.0, 8.0]
@@ -190,9 +175,6 @@ def corollary_18(after: Sequence[Value], alpha: float) -> Value:
         after: norms ``s_{i+1}, ..., s_K`` of the layers after it.
         alpha: accuracy.
 
-    Raises:
-        InputError: if ``alpha`` is not positive.
-
     >>> round(corollary_18([Value.of(2.0, Kind.CERTIFIED)] * 3, 0.5).value, 9)
     16.0
     """
@@ -210,9 +192,6 @@ def corollary_19(after: Sequence[Value], alpha: float, inverse_std: Value | None
         alpha: accuracy.
         inverse_std: ``1/sigma`` of Corollary 10, the largest printed constant of a BatchNorm; none without normalizers.
         count: normalizers from layer ``i`` on, ``K - i + 1`` if each layer has one.
-
-    Raises:
-        InputError: if ``alpha`` is not positive.
 
     >>> after = [Value.of(2.0, Kind.CERTIFIED)] * 3
     >>> round(corollary_19(after, 0.5).value, 9)
@@ -232,9 +211,6 @@ def slides_rates(lipschitz: Value, alpha: float) -> dict[str, Value]:
     """Return iterations after which the printed errors are ``alpha``: ``(L^2/T)^(1/3)``, and ``L/sqrt(T)`` if convex.
 
     So ``T = L^2/alpha^3`` and ``T = L^2/alpha^2``: the first disagrees with ``L/alpha^2`` of Corollary 19.
-
-    Raises:
-        InputError: if ``alpha`` is not positive.
 
     >>> [round(v.value, 9) for v in slides_rates(Value.of(4.0, Kind.CERTIFIED), 0.5).values()]
     [128.0, 64.0]

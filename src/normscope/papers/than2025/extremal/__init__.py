@@ -1,4 +1,7 @@
-"""Networks that attain or break the bounds: builders with a prescribed constant, to test any Lipschitz tool with."""
+"""Networks that attain or break the bounds: builders with a prescribed constant, to test any Lipschitz tool with.
+
+All builders raise an :class:`~normscope.core.errors.InputError` if an argument is out of range.
+"""
 
 from normscope.core.lazy import lazy_names
 

@@ -146,9 +146,6 @@ def theorem_6(widths: Sequence[int], scales: Sequence[float] | float, dtype: tor
     Returns:
         The network and its constant, a logarithm where it is past the range of floats.
 
-    Raises:
-        InputError: if widths or scales are out of range.
-
     >>> net = theorem_6([5, 3, 7, 2, 4], [2.0, 0.5, 3.0, 1.5])
     >>> round(net.constant.value, 12), net.module(net.point).norm().item()
     (4.5, 4.5)
@@ -175,9 +172,6 @@ def remark_7(scales: Sequence[float]) -> tuple[float, float]:
 
     Returns:
         ``(low, high)``.
-
-    Raises:
-        InputError: if there is none, or one is not positive.
 
     >>> remark_7([2.0, 2.0]) == (math.log(2), math.log(2))
     True
@@ -216,9 +210,6 @@ def layer_norm_blow_up(
     Returns:
         The network; ``constant`` is the upper bound and ``attained`` the lower one. ``point`` is zero where floats end
         before ``t`` is small enough; the constant is then approached where floats cannot follow.
-
-    Raises:
-        InputError: if an argument is out of range.
 
     >>> net = layer_norm_blow_up(16, 4)
     >>> f"{net.attained.value:.5g} {net.constant.value:.5g}"
