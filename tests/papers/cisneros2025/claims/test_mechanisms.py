@@ -47,7 +47,7 @@ def test_the_network_is_that_of_torch() -> None:
     weight = torch._weight_norm(v, torch.ones(5, 1, dtype=torch.float64), 0)
     assert torch.allclose(unit_rows(v), weight)
     assert torch.allclose(network({"0": v, "u": u}, x), torch.tanh(x @ weight.mT) @ u / 5**0.5)
-    assert torch.allclose(network({"0": v, "u": u}, x, normalize=False, scaled=False), torch.tanh(x @ v.mT) @ u)
+    assert torch.allclose(network({"0": v, "u": u}, x, normalize=False), torch.tanh(x @ v.mT) @ u / 5**0.5)
 
 
 def test_a_verdict_follows_the_code(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -32,7 +32,7 @@ def unit_rows(v: Tensor) -> Tensor:
     return v / torch.linalg.vector_norm(v, dim=1, keepdim=True)
 
 
-def network(point: Point, x: Tensor, *, normalize: bool = True, scaled: bool = True) -> Tensor:
+def network(point: Point, x: Tensor, *, normalize: bool = True) -> Tensor:
     """Return ``u^T tanh(V^_L ... tanh(V^_1 x)/sqrt(m) ...)``; layers are named 0, 1, ... and ``u`` is the last.
 
     >>> network({"0": ones(2, 3), "u": ones(2)}, zeros(1, 3)).tolist()
@@ -41,7 +41,7 @@ def network(point: Point, x: Tensor, *, normalize: bool = True, scaled: bool = T
     h = x
     for k in range(len(point) - 1):
         weight = unit_rows(point[str(k)]) if normalize else point[str(k)]
-        h = torch.tanh(h @ weight.mT) / (math.sqrt(len(weight)) if scaled else 1.0)
+        h = torch.tanh(h @ weight.mT) / math.sqrt(len(weight))
     return h @ point["u"]
 
 
@@ -230,13 +230,13 @@ def _small_norm() -> Outcome:
     return holds(ends[1] > ends[0] + 1e-6, measured, "one long step, then tiny ones, and the loss stays higher")
 
 
-def _rows_under(rule: str, steps: int = 60) -> float:
+def _rows_under(rule: str) -> float:
     """Return the largest fall of a row's norm in any step on mini-batches: plain, heavy-ball, decayed or Adam."""
     loss, start = _one_layer()
     v, eta = start, 0.05 if rule == "adam" else 0.5
     first = second = move = torch.zeros_like(v)
     growth, fall = zeros(5), 0.0
-    for k in range(steps):
+    for k in range(60):
         batch = slice(8 * (k % 3), 8 * (k % 3) + 8)
         slope = gradient_of(functools.partial(loss, batch=batch), {"0": v})["0"]
         first, second = 0.9 * first + 0.1 * slope, 0.999 * second + 0.001 * slope.square()
