@@ -153,6 +153,7 @@ def certify_step(
     Raises:
         InputError: if the model is not one the theory covers, or the targets do not fit.
 
+    >>> import torch
     >>> from normscope.weight_normalization.network import WeightNormNetwork
     >>> net = WeightNormNetwork(3, width=8, depth=2, seed=0)
     >>> now = certify_step(net, torch.eye(3), torch.ones(3, 1))
