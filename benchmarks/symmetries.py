@@ -11,8 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from benchmarks.machine import Clock, environment, timed
-from normscope.geometry.candidates.permutations import permutation_groups
-from normscope.geometry.discover import discovered
+from normscope.geometry.discover import symmetry_groups
 from normscope.geometry.function import function_of
 from normscope.graph.capture import capture
 from normscope.graph.inputs import ModelInputs
@@ -91,8 +90,7 @@ def measure(name: str) -> dict[str, Any]:
         function.flat(moved)
         forward = statistics.median(timed(lambda: function.flat(moved))[1].cpu for _ in range(5))
     start = Clock.now()
-    labels, groups = discovered(function, lambda text: None)
-    groups += permutation_groups(function, labels)
+    groups = symmetry_groups(function, lambda text: None)
     spent, tensors = start.since().cpu, len(function.names)
     return {
         "name": name,

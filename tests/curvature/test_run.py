@@ -160,6 +160,16 @@ def test_a_regression_with_many_products_is_measured() -> None:
     assert found.largest[0].value == pytest.approx(other.largest[0].value, rel=1e-5)
 
 
+def test_a_linearization_that_holds_for_one_product_only_is_not_used() -> None:
+    """Torch's record of GroupNorm's derivative changes its own constants in place."""
+    model = nn.Sequential(nn.Conv2d(3, 4, 3), nn.GroupNorm(2, 4), nn.ReLU(), nn.Flatten(), nn.Linear(144, 3))
+    data = torch.randn(6, 3, 8, 8, generator=torch.Generator().manual_seed(0)), torch.arange(6) % 3
+    settings = {"probes": 0, "symmetry": False, "mode": "running"}
+    found = normscope.curvature(model, data, way="linearize", **settings)
+    other = normscope.curvature(model, data, way="recompute", **settings)
+    assert found.largest[0].value == pytest.approx(other.largest[0].value, rel=1e-4)
+
+
 @pytest.mark.turns(2)
 @pytest.mark.parametrize("wrap", [nn.DataParallel, torch.compile])
 def test_wrappers_are_looked_through(wrap: Callable[[nn.Module], nn.Module]) -> None:

@@ -37,10 +37,6 @@ AFFORDABLE = 2_000_000
 _STATISTICS = "the statistics of the batch"
 
 
-def _silent(text: str) -> None:
-    """Report no progress."""
-
-
 @dataclass(frozen=True, eq=False)
 class AnalysisRequest:
     """What to analyze and how: the arguments of :func:`normscope.analyze`."""
@@ -52,7 +48,7 @@ class AnalysisRequest:
     limit: int | None = None
     input_shape: tuple[int, ...] | None = None
     device: str | torch.device | None = None
-    say: Progress = _silent  #: called with a line of text at each step
+    say: Progress = lambda text: None  #: called with a line of text at each step
 
     def at_most(self, samples: int) -> int:
         """Return a number of samples, at most the limit."""

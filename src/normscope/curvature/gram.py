@@ -132,7 +132,11 @@ def gram_of(products: Products) -> Gram | None:
         if root is None:
             return None
         roots.append(root)
-    return Gram(products, tuple(roots), tuple(_layers(problem, roots)))
+    blocks = {block.name: block for block in problem.blocks}
+    tested = [_outer_products(problem, term, len(root.scores)) for term, root in zip(problem.terms, roots, strict=True)]
+    everywhere = [pair for pair in tested[0].items() if all(pair in found.items() for found in tested)]
+    layers = [LinearLayer(blocks[name], blocks[bias] if bias else None) for name, bias in everywhere]
+    return Gram(products, tuple(roots), tuple(layers))
 
 
 @dataclass(frozen=True)
@@ -212,16 +216,11 @@ def _recorded(problem: Problem, term: LossTerm, leaves: Mapping[str, Tensor] | N
     return recording.calls, scores
 
 
-def _layers(problem: Problem, roots: Sequence[OutputHessianRoot]) -> list[LinearLayer]:
-    """Return the layers whose gradients are outer products in every term, by a test on random vectors."""
-    blocks = {block.name: block for block in problem.blocks}
-    tested = [_tested(problem, term, len(root.scores)) for term, root in zip(problem.terms, roots, strict=True)]
-    everywhere = [pair for pair in tested[0].items() if all(pair in found.items() for found in tested)]
-    return [LinearLayer(blocks[name], blocks[bias] if bias else None) for name, bias in everywhere]
+def _outer_products(problem: Problem, term: LossTerm, samples: int) -> dict[str, str | None]:
+    """Return the weights, with their biases, for which each sample's gradient in one term is an outer product.
 
-
-def _tested(problem: Problem, term: LossTerm, samples: int) -> dict[str, str | None]:
-    """Return the weights, with their biases, for which each sample's gradient in one term is an outer product."""
+    Found by a test on random vectors.
+    """
     leaves = problem.leaves()
     calls, scores = _recorded(problem, term, leaves)
     once = {n: found[0] for n, found in calls.items() if len(found) == 1 and len(found[0].x) == samples}

@@ -5,11 +5,10 @@ from __future__ import annotations
 import contextlib
 import fnmatch
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor, nn
 
@@ -231,7 +230,7 @@ def _terms(
     data: Any, model: nn.Module, batch: int, limit: int | None, masks: int, seed: int, *, own: bool
 ) -> tuple[LossTerm, ...]:
     """Return the batches of the data under every mask; with labels as an argument if the model computes its loss."""
-    batches = list(_limited(iterate(data, model, batch=batch), limit))
+    batches = list(limited(iterate(data, model, batch=batch), limit))
     if own and batches and takes_labels(model, batches[0]):
         batches = [labelled(inputs) for inputs in batches]
     total = sum(inputs.batch for inputs in batches)
@@ -240,23 +239,6 @@ def _terms(
     return tuple(
         LossTerm(inputs, inputs.batch / total / masks, seed + mask) for inputs in batches for mask in range(masks)
     )
-
-
-def read_once(data: Any, model: nn.Module, batch: int, limit: int | None) -> Any:
-    """Return data that can be iterated several times with the same result: loaders and iterators become lists.
-
-    Args:
-        data: what :func:`normscope.graph.inputs.iterate` takes.
-        model: the model that will take it.
-        batch: the size of batches that a dataset is cut into.
-        limit: how many samples to use, at most.
-
-    >>> once = iter([(torch.zeros(4, 2), torch.zeros(4, 1))])
-    >>> [inputs.batch for inputs in read_once(once, nn.Linear(2, 1), 128, 3)]
-    [3]
-    """
-    fixed = isinstance(data, Tensor | np.ndarray | Mapping | ModelInputs | Sequence)
-    return data if fixed else list(_limited(iterate(data, model, batch=batch), limit))
 
 
 def takes_labels(model: nn.Module, inputs: ModelInputs) -> bool:
@@ -287,8 +269,12 @@ def labelled(inputs: ModelInputs) -> ModelInputs:
     return replace(inputs, kwargs={**inputs.kwargs, "labels": inputs.labels})
 
 
-def _limited(batches: Iterator[ModelInputs], limit: int | None) -> Iterator[ModelInputs]:
-    """Yield batches up to a number of samples; the last one is cut."""
+def limited(batches: Iterable[ModelInputs], limit: int | None) -> Iterator[ModelInputs]:
+    """Yield batches up to a number of samples; the last one is cut.
+
+    >>> [inputs.batch for inputs in limited([ModelInputs((torch.zeros(2, 2),))] * 3, 3)]
+    [2, 1]
+    """
     left = sys.maxsize if limit is None else limit
     for inputs in batches:
         yield first_samples(inputs, left)

@@ -16,7 +16,7 @@ from normscope.curvature.cost import plan
 from normscope.curvature.density import spectral_density
 from normscope.curvature.directions import Directions, directions_of, find_groups, row_groups
 from normscope.curvature.outputs import exact_trace
-from normscope.curvature.problem import Problem, labelled, read_once, takes_labels
+from normscope.curvature.problem import Problem, labelled, limited, takes_labels
 from normscope.curvature.products import Products, difference_gap, symmetry_gap
 from normscope.curvature.quotient import DENSE, quotient
 from normscope.curvature.result import CurvatureResult, Eigenvalue, LayerCurvature
@@ -139,7 +139,7 @@ class _Measurement:
     ) -> None:
         self.model, self.loss, self.settings, self.name, self.say = model, loss, settings, name, say
         self.say("reading the data")
-        self.data = read_once(data, model, settings.batch, settings.limit)
+        self.data = list(limited(iterate(data, model, batch=settings.batch), settings.limit))  # loaders may shuffle
         #: Fields of the result.
         self.found: dict[str, Any] = {"mode": settings.mode, "matrix": settings.matrix}
         self.messages: list[str] = []

@@ -9,7 +9,15 @@ from torch import Tensor
 
 from normscope.geometry.flow import Point
 from normscope.geometry.function import ModelFunction
-from normscope.geometry.groups import Certificate, SymmetryFamily, SymmetryGroup, length, random_like, total
+from normscope.geometry.groups import (
+    Certificate,
+    SplitFamily,
+    SymmetryFamily,
+    SymmetryGroup,
+    length,
+    random_like,
+    total,
+)
 
 #: Largest change of the outputs along an orbit that counts as rounding, in float64.
 TOLERANCE = 1e-7
@@ -99,7 +107,8 @@ def _certified(exact: ModelFunction, groups: Sequence[SymmetryGroup], seed: int)
     for time in (0.5, -0.3) if len(groups) == 1 else (0.3,):
         point = exact.point
         for family, coefficients in chosen:
-            point |= family.move(point, coefficients, time * _reach(family))
+            reach = float(getattr(family, "width", 1)) ** -0.5  # the exponential of a large random matrix loses digits
+            point |= family.move(point, coefficients, time * reach)
         orbit = max(orbit, exact.change(point))
     return Certificate(derivative, orbit) if orbit <= TOLERANCE else None
 
@@ -114,21 +123,14 @@ def _likely(exact: ModelFunction, group: SymmetryGroup, seed: int) -> list[Symme
     return _passing(group, lambda direction: seems_flat(exact, direction), exact.point, seed)
 
 
-def _reach(family: SymmetryFamily) -> float:
-    """Return how far to move along an orbit, so that the exponential of a large random matrix loses no digits."""
-    return float(getattr(family, "width", 1)) ** -0.5
-
-
 def _passing(group: SymmetryGroup, holds: Callable[[Point], bool], point: Point, seed: int) -> list[SymmetryGroup]:
     """Return the part of a group whose random directions pass a test, if there is one; found by halving."""
     family = group.family
-    assert family is not None
-    if family.size == 1 or family.subset(torch.arange(1)) is None:
+    if not isinstance(family, SplitFamily) or family.size == 1:
         return []
 
     def halved(indices: Tensor) -> Tensor:
         some = family.subset(indices)
-        assert some is not None
         direction = some.field(point, coefficients_of(some, seed))
         if length(direction) and holds(direction):
             return indices

@@ -46,16 +46,19 @@ from normscope.graph.inputs import first_samples, guess_inputs, iterate
 Progress = Callable[[str], None]
 
 
-def discovered(
-    function: ModelFunction, say: Progress, seed: int = 0, *, identities: bool = True
-) -> tuple[ChannelLabels, list[SymmetryGroup]]:
-    """Return the channel labels of a function and its verified continuous symmetries."""
+def symmetry_groups(
+    function: ModelFunction, say: Progress, seed: int = 0, *, search: str = "all"
+) -> list[SymmetryGroup]:
+    """Return the verified symmetries of a function; ``search`` is as for :func:`symmetry`."""
     exact = _evaluable(function)
     say("labelling channels")
     net = label_channels(function)
     labels = net.labels
     shapes = {name: function.tensors[name].shape for name in function.names}
-    found: list[SymmetryGroup] = _unused(function, labels)
+    if search == "scales":
+        say("scales")
+        return verify(exact, [group for group in scale_groups(labels, shapes) if group.kind == "scale"], seed)
+    found = _unused(function)
     say("matrices of heads and streams")
     matrices = verify(exact, matrix_groups(function, labels), seed)
     say("scales")
@@ -67,20 +70,12 @@ def discovered(
     rows = _rows(exact, labels, seed)
     say("shifts")
     found = independent(found + rows + _shifts(exact, labels, rows, seed))
-    if not identities:
-        return labels, found
+    if search == "directions":
+        return found
     say("gradient and Hessian")
-    return labels, with_identities(function, exact, net, found, seed)
-
-
-def scalings(function: ModelFunction, say: Progress, seed: int = 0) -> list[SymmetryGroup]:
-    """Return the verified scales of weights that a normalizer undoes, tested together with one derivative."""
-    say("labelling channels")
-    labels = label_channels(function).labels
-    say("scales")
-    shapes = {name: function.tensors[name].shape for name in function.names}
-    found = [group for group in scale_groups(labels, shapes) if group.kind == "scale"]
-    return verify(_evaluable(function), found, seed)
+    found = with_identities(function, exact, net, found, seed)
+    say("permutations")
+    return found + permutation_groups(function, labels, seed)
 
 
 def _evaluable(function: ModelFunction) -> ModelFunction:
@@ -92,16 +87,14 @@ def _evaluable(function: ModelFunction) -> ModelFunction:
     raise InputError("Derivatives of the outputs are not finite: perhaps a normalizer with eps = 0 reads a constant.")
 
 
-def _unused(function: ModelFunction, labels: ChannelLabels) -> list[SymmetryGroup]:
+def _unused(function: ModelFunction) -> list[SymmetryGroup]:
     """Return the parameters that nothing reads."""
-    used = {e.parameter for e in labels.entries} | {p.parameter for p in labels.products}
-    used |= {name for f in labels.fixed_batch_norms for name in (f.gamma, f.beta)}
     users = function.graph.users()
     read = {function.canonical(n.target) for n in function.graph if n.op == "parameter" and users[n.name]}
     return [
         SymmetryGroup("unused", (name,), function.tensors[name].numel(), f"nothing reads {name}")
         for name in function.names
-        if name not in used and name not in read
+        if name not in read
     ]
 
 
@@ -149,7 +142,7 @@ class _ShiftSearch:
         self.exact, self.labels, self.seed = exact, labels, seed
         self.biases, self.gains, self.sizes = find_biases(exact), Gains(labels), group_sizes(exact)
         #: Groups of ones that are free for a parameter; -1 for every entry.
-        self.freedom = {g.family.parameter: g.family.groups for g in rows if isinstance(g.family, RowShifts)}
+        self.freedom = {g.family.source: g.family.groups for g in rows if isinstance(g.family, RowShifts)}
 
     def _whole(self, source: AddedParameter, *, beside: bool = False, closed: Iterable[str] = ()) -> BiasShifts:
         """Return the shifts of every entry of a bias, or of all rows of a table alike."""
@@ -341,19 +334,11 @@ def symmetry(
     with untouched(model):
         function = function_of(capture(model, inputs), mode=mode, loss=loss)
     function = replace(function, deadline=time.monotonic() + seconds)
-    if not function.names:
-        return Symmetries(name or type(model).__name__, mode, loss, 0, (), function)
-    if search == "scales":
-        groups = scalings(function, say, seed)
-    else:
-        labels, groups = discovered(function, say, seed, identities=search == "all")
-    if search == "all":
-        say("permutations")
-        groups = [*groups, *permutation_groups(function, labels, seed)]
-    count = sum(function.tensors[n].numel() for n in function.names)
+    groups = symmetry_groups(function, say, seed, search=search) if function.names else []
     followed: tuple[Orbit, ...] = ()
     if follow_orbits:
         say("orbits")
         followed = tuple(orbits(function, groups, seed=seed))
+    count = sum(function.tensors[n].numel() for n in function.names)
     function = replace(function, deadline=math.inf)
     return Symmetries(name or type(model).__name__, mode, loss, count, tuple(groups), function, followed)

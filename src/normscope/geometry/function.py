@@ -21,7 +21,7 @@ from normscope.graph.interpreter import as_floating, run
 from normscope.graph.ir import Graph, Node, Ref
 from normscope.graph.modes import running_statistics, with_batch_statistics
 from normscope.graph.recognise import name_of
-from normscope.operators.registry import bind
+from normscope.operators.registry import arguments_of
 
 _NORMALIZERS = (
     *("batch_norm", "_native_batch_norm_legit", "instance_norm", "layer_norm", "native_layer_norm", "group_norm"),
@@ -62,7 +62,7 @@ def _unstabilized(node: Node, added: Mapping[str, float]) -> Node:
     if name in ("batch_norm", "instance_norm") and not node.args[5]:
         return node  # its statistics are fixed: no scale is undone, and eps breaks nothing
     if name in _NORMALIZERS:
-        arguments = bind(node.op, list(node.args), dict(node.kwargs)) | {"eps": 0.0}
+        arguments = arguments_of(node) | {"eps": 0.0}
         return replace(node, args=tuple(arguments.values()), kwargs=())
     if node.name in added:
         return replace(node, args=(node.args[0], 0.0, *node.args[2:]))

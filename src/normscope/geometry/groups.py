@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field
-from typing import Any
+from dataclasses import dataclass, field, replace
+from typing import Any, Self
 
 import torch
 import torch.autograd.forward_ad as forward
@@ -43,9 +43,21 @@ class SymmetryFamily(ABC):
         """Return the direction at a point, the velocity of its orbit; differentiable in the point."""
         return velocity(lambda time: self.move(point, coefficients, time))
 
-    def subset(self, keep: Tensor) -> SymmetryFamily | None:
-        """Return the family of some of the coefficients, or ``None`` if it cannot be split."""
-        return None
+
+class SplitFamily(SymmetryFamily):
+    """A family of which any coefficients are a family again."""
+
+    basis: Any  #: what each coefficient moves
+
+    @property
+    def size(self) -> int:
+        """Return the number of coefficients."""
+        return len(self.basis)
+
+    def subset(self, keep: Tensor) -> Self:
+        """Return the family of some of the coefficients."""
+        basis = self.basis[keep] if isinstance(self.basis, Tensor) else tuple(self.basis[i] for i in keep.tolist())
+        return replace(self, basis=basis)  # type: ignore[type-var]  # every such family is a dataclass
 
 
 class StraightFamily(SymmetryFamily):

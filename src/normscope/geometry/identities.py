@@ -19,7 +19,7 @@ from normscope.geometry.function import ModelFunction, written_out
 from normscope.geometry.groups import Certificate, SymmetryFamily, SymmetryGroup, length, total
 from normscope.graph.ir import Node, Ref
 from normscope.graph.recognise import name_of
-from normscope.operators.registry import bind
+from normscope.operators.registry import arguments_of
 
 #: A family and coefficients of it.
 Chosen = tuple[SymmetryFamily, Tensor]
@@ -86,7 +86,7 @@ def with_identities(
 
 def _share(node: Node, source: Tensor) -> Tensor:
     """Return ``eps/(sigma^2 + eps)`` for every entry of what a normalizer reads."""
-    given = bind(node.op, list(node.args), dict(node.kwargs))
+    given = arguments_of(node)
     eps = float(given.get("eps") or 0.0)
     if not eps or (name_of(node) == "batch_norm" and not given["training"]):
         return torch.zeros(())
@@ -95,7 +95,7 @@ def _share(node: Node, source: Tensor) -> Tensor:
 
 def _spread(node: Node, source: Tensor) -> Tensor:
     """Return the variance, or mean square, by which a normalizer divides, as it broadcasts over what it reads."""
-    given = bind(node.op, list(node.args), dict(node.kwargs))
+    given = arguments_of(node)
     name = name_of(node)
     if name == "group_norm":
         view = source.reshape(len(source), given["num_groups"], -1)
@@ -126,7 +126,7 @@ def reads_constant(function: ModelFunction) -> bool:
 
 def _shift(node: Node, source: Tensor, function: ModelFunction) -> Tensor:
     """Return the shift of a normalizer as it is added."""
-    given = bind(node.op, list(node.args), dict(node.kwargs))
+    given = arguments_of(node)
     bias = given.get("bias")
     if not isinstance(bias, Ref):
         return torch.zeros(())

@@ -45,7 +45,7 @@ def _counted(family: MatrixFamily, others: Sequence[SymmetryFamily]) -> int:
                 one[1] += _columns(others, site.parameter, rows, len(site.index))
             if columns and not isinstance(site, EntrywiseParameter):
                 two[0] += len(columns) * site.index[:, 0].numel()
-                mine = [f.groups for f in others if isinstance(f, RowShifts) and f.parameter == site.parameter]
+                mine = [f.groups for f in others if isinstance(f, RowShifts) and f.source == site.parameter]
                 two[1] += len(columns) * sum(mine)
         for frozen in family.entering(frame):
             one[0] += 1 - _free(others, frozen.beta, torch.arange(d))

@@ -9,10 +9,8 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 import torch
-from torch import Tensor
 
 from normscope.geometry.certificate import coefficients_of
-from normscope.geometry.flow import Point
 from normscope.geometry.function import ModelFunction
 from normscope.geometry.groups import SymmetryFamily, SymmetryGroup, length
 
@@ -45,31 +43,21 @@ def orbits(
     >>> scale.kind, max(scale.along) < 1e-12, scale.stabilized[-1] > 1e-4, scale.across[-1] > 1e-2
     ('scale', True, True, True)
     """
-    largest: dict[str, SymmetryGroup] = {}
+    largest: dict[str, tuple[SymmetryGroup, SymmetryFamily]] = {}
     for group in groups:
-        known = largest.get(group.kind)
-        if group.family is not None and (known is None or group.dimension > known.dimension):
-            largest[group.kind] = group
-    return [_orbit(function, group, group.family, tuple(times), seed) for group in largest.values() if group.family]
-
-
-def _orbit(
-    function: ModelFunction, group: SymmetryGroup, family: SymmetryFamily, times: tuple[float, ...], seed: int
-) -> Orbit:
-    """Return the orbit of one group along a random one of its directions."""
-    coefficients = coefficients_of(family, seed)
-    point = function.point
-    direction = _random(point, length(family.field(point, coefficients)), seed)
-    moved = [family.move(point, coefficients, time) for time in times]
-    straight = [{name: point[name] + time * value for name, value in direction.items()} for time in times]
-    exact = function.exact()
-    pairs = ((exact, moved), (function, moved), (function, straight))
-    curves = [tuple(at.change(new) for new in points) for at, points in pairs]
-    return Orbit(group.kind, group.statement, times, *curves)
-
-
-def _random(point: Point, size: float, seed: int) -> dict[str, Tensor]:
-    """Return a random direction of all parameters, of a given length."""
-    generator = torch.Generator().manual_seed(seed)
-    drawn = {name: torch.randn(t.shape, generator=generator, dtype=torch.float64) for name, t in point.items()}
-    return {name: t * (size / length(drawn)) for name, t in drawn.items()}
+        if group.family is not None and (
+            group.kind not in largest or group.dimension > largest[group.kind][0].dimension
+        ):
+            largest[group.kind] = (group, group.family)
+    exact, point, found = function.exact(), function.point, list[Orbit]()
+    for group, family in largest.values():
+        coefficients = coefficients_of(family, seed)
+        generator = torch.Generator().manual_seed(seed)
+        drawn = {name: torch.randn(t.shape, generator=generator, dtype=torch.float64) for name, t in point.items()}
+        ratio = length(family.field(point, coefficients)) / length(drawn)
+        moved = [family.move(point, coefficients, time) for time in times]
+        straight = [{name: point[name] + time * (ratio * value) for name, value in drawn.items()} for time in times]
+        pairs = ((exact, moved), (function, moved), (function, straight))
+        curves = [tuple(at.change(new) for new in points) for at, points in pairs]
+        found.append(Orbit(group.kind, group.statement, tuple(times), *curves))
+    return found

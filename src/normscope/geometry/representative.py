@@ -21,9 +21,10 @@ from normscope.geometry.candidates.rows import RowShifts, WeightVectorShifts
 from normscope.geometry.candidates.scales import ChannelScales
 from normscope.geometry.candidates.shifts import BiasShifts
 from normscope.geometry.flow import Point
-from normscope.geometry.groups import SymmetryFamily, SymmetryGroup
+from normscope.geometry.groups import SymmetryGroup
 
-Move = tuple[SymmetryFamily, Tensor]
+Shifts = RowShifts | WeightVectorShifts | LayerNormShifts | BiasShifts
+Move = tuple[Shifts, Tensor]
 #: Most sweeps over all constants: removing one may change another.
 SWEEPS = 20
 #: Changes below this share of a parameter count as rounding.
@@ -39,16 +40,14 @@ def without_constants(groups: Sequence[SymmetryGroup], point: Point) -> tuple[di
     >>> without_constants(found.groups, found.function.point)[0]["0.bias"].tolist()
     [0.0, 0.0, 0.0, 0.0]
     """
-    kinds = RowShifts | WeightVectorShifts | BiasShifts | LayerNormShifts
-    families = [_completed(g.family, groups) for g in groups if isinstance(g.family, kinds)]
+    families = [_completed(g.family, groups) for g in groups if isinstance(g.family, Shifts)]
     found, moves = dict(point), list[Move]()
     sizes = {name: float(value.abs().max()) for name, value in point.items() if value.numel()}
     for _ in range(SWEEPS):
         before = len(moves)
         for family in families:
             coefficients = origin(family, found)
-            source = next(str(getattr(family, a)) for a in ("source", "parameter", "beta") if hasattr(family, a))
-            if float(coefficients.abs().max()) > SMALL * sizes[source]:
+            if float(coefficients.abs().max()) > SMALL * sizes[family.source]:
                 found |= family.move(found, coefficients, 1.0)
                 moves.append((family, coefficients))
         if len(moves) == before:
@@ -56,11 +55,11 @@ def without_constants(groups: Sequence[SymmetryGroup], point: Point) -> tuple[di
     return found, moves
 
 
-def _completed(family: SymmetryFamily, groups: Sequence[SymmetryGroup]) -> SymmetryFamily:
+def _completed(family: Shifts, groups: Sequence[SymmetryGroup]) -> Shifts:
     """Return a family with the coefficients that were left out because rows of the same parameter have them."""
     rows = [g.family for g in groups if isinstance(g.family, RowShifts)]
     if isinstance(family, BiasShifts):
-        count = next((r.groups for r in rows if r.parameter == family.source), 1)
+        count = next((r.groups for r in rows if r.source == family.source), 1)
         if isinstance(family, ColumnShifts):
             outputs, _, places = family.index.shape
             if family.basis.ndim == 1 and len(family.basis) == (outputs - count) * places:
@@ -73,19 +72,18 @@ def _completed(family: SymmetryFamily, groups: Sequence[SymmetryGroup]) -> Symme
     return family
 
 
-def origin(family: SymmetryFamily, point: Point) -> Tensor:
+def origin(family: Shifts, point: Point) -> Tensor:
     """Return the coefficients that remove what a family of shifts, rows or columns can add."""
     if isinstance(family, RowShifts):
         rows = family.weight(point).movedim(family.axis, 0).unflatten(0, (family.groups, -1))
         factors = (1.0 / family.pattern(point)).reshape(*rows.shape[:2], *(1,) * (rows.ndim - 2))
         return -(rows * factors).mean(1).reshape(-1)
     if isinstance(family, WeightVectorShifts):
-        return -point[family.source].reshape(family.shape[0], -1).mean(1)[family.index]
+        return -point[family.source].reshape(family.shape[0], -1).mean(1)[family.basis]
     if isinstance(family, LayerNormShifts):
-        factors = family.path.factors(point)[family.index]
-        beta = point[family.beta].reshape(-1)[family.index]
+        factors = family.path.factors(point)[family.basis]
+        beta = point[family.source].reshape(-1)[family.basis]
         return (beta / factors).mean() * factors - beta
-    assert isinstance(family, BiasShifts)
     value = point[family.source]
     if isinstance(family, ColumnShifts):
         assert family.path is not None

@@ -87,7 +87,7 @@ def literal(value: Any, dtype: torch.dtype | None = None) -> Any:
 
 def literals(tree: Any, dtype: torch.dtype | None = None) -> Any:
     """Turn every :class:`Named` in a nested list into its torch object."""
-    return _filled(tree, {}, dtype)
+    return filled(tree, {}, dtype)
 
 
 def as_floating(value: Any, dtype: torch.dtype | None) -> Any:
@@ -106,12 +106,12 @@ def as_floating(value: Any, dtype: torch.dtype | None) -> Any:
     return value.to(dtype) if floating else value
 
 
-def _filled(tree: Any, values: Mapping[str, Any], dtype: torch.dtype | None) -> Any:
+def filled(tree: Any, values: Mapping[str, Any], dtype: torch.dtype | None = None) -> Any:
     """Return a nested argument with the values it refers to, and literals turned into torch objects."""
     if isinstance(tree, Ref):
         return values[tree.name]
     if isinstance(tree, tuple | list):
-        return [_filled(item, values, dtype) for item in tree]
+        return [filled(item, values, dtype) for item in tree]
     return literal(tree, dtype)
 
 
@@ -128,9 +128,9 @@ def call(
     """Execute one node on the values of its inputs; see :func:`run` for ``dtype`` and ``functions``."""
     # References to tensors and plain numbers, which nearly all arguments are, without a call each.
     args = [
-        values[a.name] if type(a) is Ref else a if type(a) in _PLAIN else _filled(a, values, dtype) for a in node.args
+        values[a.name] if type(a) is Ref else a if type(a) in _PLAIN else filled(a, values, dtype) for a in node.args
     ]
-    kwargs = {key: _filled(value, values, dtype) for key, value in node.kwargs} if node.kwargs else {}
+    kwargs = {key: filled(value, values, dtype) for key, value in node.kwargs} if node.kwargs else {}
     function = (functions and functions.get(node.op)) or _INSTEAD.get(node.op) or resolve(node.op)
     if ("batch_norm" in node.op or "instance_norm" in node.op) and isinstance(function, torch._ops.OpOverload):
         # In training mode the running statistics are written but not read: a graph must not move them.

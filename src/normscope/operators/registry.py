@@ -215,3 +215,8 @@ def bind(op: str, args: list[Any], kwargs: dict[str, Any]) -> dict[str, Any]:
     for name, default in known:
         bound.setdefault(name, kwargs.get(name, default))
     return bound | {key: value for key, value in kwargs.items() if key not in bound}
+
+
+def arguments_of(node: Node) -> dict[str, Any]:
+    """Return the arguments of a node by name, defaults filled in; tensors are still references."""
+    return bind(node.op, list(node.args), dict(node.kwargs))

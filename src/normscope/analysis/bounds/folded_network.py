@@ -131,20 +131,14 @@ def log_path_norm(folded: FoldedNetwork) -> float:
     captured = folded.captured
     for node in captured.graph.calls():
         name = node.op.split(".")[1] if "." in node.op else node.op
-        if name not in _ADDITIVE or _subtracts(node):
+        factor = dict(node.kwargs).get("alpha", 1)  # of the second summand
+        if name not in _ADDITIVE or (isinstance(factor, int | float) and factor < 0):
             raise RefusedError(f"{name} in {node.owner or 'the model'} is not a sum over paths")
     positive = folded.tensors | {n: t.abs() for n, t in folded.weights.items()}
     ones = [torch.ones_like(t[:1], dtype=torch.float64) for t in captured.example]
     with torch.no_grad():
         total = float(run(captured.graph, positive, ones, dtype=torch.float64)[0].sum())
     return math.log(total) if total > 0 else -math.inf
-
-
-def _subtracts(node: Node) -> bool:
-    """Return whether an addition has a negative factor, or a padding is not of zeros."""
-    numbers: Mapping[str, object] = dict(node.kwargs)
-    alpha = numbers.get("alpha", 1)
-    return isinstance(alpha, int | float) and alpha < 0
 
 
 @dataclass(frozen=True)

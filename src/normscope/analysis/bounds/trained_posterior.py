@@ -2,7 +2,7 @@
 
 import copy
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -91,7 +91,8 @@ def trained_posterior(
     loss = noisy.mean(x[second], lambda i: y[second][i], draws, source)
     apart = noisy.mean(u, lambda i: class_scores(captured, captured.tensors, u[i]).argmax(1), draws, source)
     with torch.no_grad():
-        base = torch.cat([prior(b).argmax(1) != c for b, c in _batches(x[first], y[first])]).double().mean()
+        batches = zip(x[first].split(512), y[first].split(512), strict=True)
+        base = torch.cat([prior(b).argmax(1) != c for b, c in batches]).double().mean()
     return TrainedPosterior(noisy.divergence, len(second), loss, apart, draws, float(base), level, steps)
 
 
@@ -131,10 +132,6 @@ def _collected(data: Any, what: str) -> tuple[Tensor, Tensor]:
         inputs.append(x)
         labels.append(y)
     return torch.cat(inputs), torch.cat(labels)
-
-
-def _batches(x: Tensor, y: Tensor) -> Iterator[tuple[Tensor, Tensor]]:
-    yield from zip(x.split(512), y.split(512), strict=True)
 
 
 def _trained(net: nn.Module, x: Tensor, y: Tensor, steps: int, source: torch.Generator) -> nn.Module:

@@ -10,7 +10,7 @@ from torch import Tensor
 from normscope.geometry.function import ModelFunction
 from normscope.graph.ir import Graph, Node, Ref
 from normscope.graph.recognise import name_of
-from normscope.operators.registry import bind
+from normscope.operators.registry import arguments_of
 
 #: Operations with a bias: the name of the argument, and the axis of the result along which it is added.
 _BIASED = {
@@ -83,7 +83,7 @@ def find_biases(function: ModelFunction) -> Biases:
     for node in graph:
         if not node.op.startswith("aten."):
             continue
-        name, arguments = name_of(node), bind(node.op, list(node.args), dict(node.kwargs))
+        name, arguments = name_of(node), arguments_of(node)
         if name in _BIASED:
             argument, axis = _BIASED[name]
             ref = arguments.get(argument)

@@ -17,12 +17,12 @@ from normscope.geometry.candidates.biases import Biases
 from normscope.geometry.candidates.gains import GainPath, Gains
 from normscope.geometry.candidates.shifts import BiasShifts, FlatLine, alike, all_but_one, certified, free_entries
 from normscope.geometry.channels.labels import ChannelLabels, ChannelWeight
-from normscope.geometry.channels.network import called
 from normscope.geometry.flow import Point
 from normscope.geometry.function import ModelFunction
-from normscope.geometry.groups import SymmetryFamily, SymmetryGroup
+from normscope.geometry.groups import SplitFamily, SymmetryFamily, SymmetryGroup
+from normscope.graph.interpreter import resolve
 from normscope.graph.ir import Node
-from normscope.operators.registry import bind
+from normscope.operators.registry import arguments_of, call_by_name
 
 
 @dataclass(frozen=True, eq=False)
@@ -106,7 +106,7 @@ def _bases(function: ModelFunction, product: ChannelWeight, outputs: Tensor) -> 
 
 def _seen(function: ModelFunction, node: Node, kernel: torch.Size) -> Tensor:
     """Return for each kernel position (row) at which output positions it reads the image and not the padding."""
-    given = bind(node.op, list(node.args), dict(node.kwargs))
+    given = arguments_of(node)
     read = function.graph[given["input"].name].shape
     assert read is not None
     units = torch.eye(kernel.numel(), dtype=torch.float64).reshape(-1, 1, *kernel)
@@ -117,39 +117,30 @@ def _seen(function: ModelFunction, node: Node, kernel: torch.Size) -> Tensor:
         "bias": None,
         "groups": 1,
     }
-    return called(node.op, given | plain)[0].flatten(1)
+    return call_by_name(resolve(node.op), given | plain)[0].flatten(1)
 
 
 @dataclass(frozen=True, eq=False)
-class LayerNormShifts(SymmetryFamily):
+class LayerNormShifts(SplitFamily):
     r"""``beta + d`` for the shift of a LayerNorm, and ``W - W d (1/gamma)^T/sum((beta + d)/gamma)`` for what reads it.
 
     The matrix that multiplies every ``W`` leaves normalized values, which sum to zero, and takes ``beta + d`` back to
     ``beta``.
     """
 
-    beta: str  #: the shift
+    source: str  #: the shift
     path: GainPath  #: the scale of the LayerNorm
     #: every weight that reads it, and its flat positions: outputs, inputs, places of the kernel
     readers: tuple[tuple[str, Tensor], ...]
-    index: Tensor  #: the entries of the shift that are moved
-
-    @property
-    def size(self) -> int:
-        """Return the number of coefficients."""
-        return len(self.index)
-
-    def subset(self, keep: Tensor) -> LayerNormShifts:
-        """Return some of the entries."""
-        return replace(self, index=self.index[keep])
+    basis: Tensor  #: the entries of the shift that are moved
 
     def move(self, point: Point, coefficients: Tensor, time: float | Tensor) -> dict[str, Tensor]:
         """Return the moved shift and the weights that make up for it."""
-        beta, inverse = point[self.beta], 1.0 / self.path.factors(point)
-        added = torch.zeros(len(inverse), dtype=torch.float64).index_copy(0, self.index, time * coefficients)
+        beta, inverse = point[self.source], 1.0 / self.path.factors(point)
+        added = torch.zeros(len(inverse), dtype=torch.float64).index_copy(0, self.basis, time * coefficients)
         moved = beta + added.reshape(beta.shape)
         row = inverse / (moved.reshape(-1) * inverse).sum()
-        found = {self.beta: moved}
+        found = {self.source: moved}
         for name, index in self.readers:
             weight = point[name].reshape(-1)
             part = torch.einsum("oip,i->op", weight[index], added)[:, None] * row[:, None]

@@ -7,7 +7,7 @@ Weight standardization removes the mean of each weight vector.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
@@ -16,16 +16,16 @@ from normscope.geometry.candidates.gains import GainPath, Gains
 from normscope.geometry.channels.labels import ChannelLabels
 from normscope.geometry.flow import Point
 from normscope.geometry.function import ModelFunction
-from normscope.geometry.groups import StraightFamily, SymmetryGroup, velocity
+from normscope.geometry.groups import SplitFamily, StraightFamily, SymmetryGroup, velocity
 from normscope.graph.recognise import name_of
-from normscope.operators.registry import bind
+from normscope.operators.registry import arguments_of
 
 
 @dataclass(frozen=True, eq=False)
 class RowShifts(StraightFamily):
     """The same vector added to all rows of a weight, or to all rows of each group."""
 
-    parameter: str  #: its name
+    source: str  #: the name of the weight
     shape: torch.Size  #: of the parameter
     axis: int  #: the axis along which the same is added
     groups: int = 1  #: how many groups the axis has
@@ -41,11 +41,11 @@ class RowShifts(StraightFamily):
         axis = self.axis % len(self.shape)
         rest = [size for dim, size in enumerate(self.shape) if dim != axis]
         rows = coefficients.reshape(self.groups, *rest).repeat_interleave(self.shape[axis] // self.groups, 0)
-        return {self.parameter: (rows * self.pattern(point).reshape(-1, *(1,) * len(rest))).movedim(0, axis)}
+        return {self.source: (rows * self.pattern(point).reshape(-1, *(1,) * len(rest))).movedim(0, axis)}
 
     def weight(self, point: Point) -> Tensor:
         """Return the weight whose rows are added to."""
-        return point[self.parameter]
+        return point[self.source]
 
     def pattern(self, point: Point) -> Tensor:
         """Return ``u``: ones, or the inverse of the gains behind."""
@@ -62,11 +62,11 @@ class NormalizedRowShifts(RowShifts):
 
     def weight(self, point: Point) -> Tensor:
         """Return ``g v/||v||``."""
-        return point[self.parameter] * self._ratio(point)
+        return point[self.source] * self._ratio(point)
 
     def _ratio(self, point: Point) -> Tensor:
         """Return ``g/||v||``."""
-        v = point[self.parameter]
+        v = point[self.source]
         lengths = v.flatten(1).norm(dim=1).reshape(-1, *(1,) * (v.ndim - 1))
         return point[self.gain].reshape(lengths.shape) / lengths
 
@@ -76,37 +76,28 @@ class NormalizedRowShifts(RowShifts):
 
     def move(self, point: Point, coefficients: Tensor, time: float | Tensor) -> dict[str, Tensor]:
         """Return v and g after the weight moved along a straight line."""
-        v = point[self.parameter]
-        moved = v + time * super().field(point, coefficients)[self.parameter] / self._ratio(point)
+        v = point[self.source]
+        moved = v + time * super().field(point, coefficients)[self.source] / self._ratio(point)
         growth = moved.flatten(1).norm(dim=1) / v.flatten(1).norm(dim=1)
-        return {self.parameter: moved, self.gain: point[self.gain] * growth.reshape(point[self.gain].shape)}
+        return {self.source: moved, self.gain: point[self.gain] * growth.reshape(point[self.gain].shape)}
 
 
 @dataclass(frozen=True, eq=False)
-class WeightVectorShifts(StraightFamily):
+class WeightVectorShifts(StraightFamily, SplitFamily):
     """One constant for each weight vector, added to all of its entries, with a sign for each parameter."""
 
     signs: dict[str, float]  #: the sign for each parameter
     shape: torch.Size  #: of the parameters
-    index: Tensor  #: the places that are moved
+    basis: Tensor  #: the vectors that are moved
 
     @property
     def source(self) -> str:
         """Return the first of the parameters."""
         return next(iter(self.signs))
 
-    @property
-    def size(self) -> int:
-        """Return the number of coefficients."""
-        return len(self.index)
-
-    def subset(self, keep: Tensor) -> WeightVectorShifts:
-        """Return some of the places."""
-        return replace(self, index=self.index[keep])
-
     def field(self, point: Point, coefficients: Tensor) -> dict[str, Tensor]:
         """Return the constants."""
-        made = torch.zeros(self.shape[0], dtype=torch.float64).index_copy(0, self.index, coefficients)
+        made = torch.zeros(self.shape[0], dtype=torch.float64).index_copy(0, self.basis, coefficients)
         made = made.reshape(-1, *(1,) * (len(self.shape) - 1)).expand(self.shape)
         return {name: sign * made for name, sign in self.signs.items()}
 
@@ -179,7 +170,7 @@ def group_sizes(function: ModelFunction) -> set[int]:
     for node in function.graph:
         name = name_of(node)
         if name in ("group_norm", "native_group_norm"):
-            arguments = bind(node.op, list(node.args), dict(node.kwargs))
+            arguments = arguments_of(node)
             groups = arguments.get("num_groups") or arguments.get("group")
             if node.shape is not None and groups:
                 sizes.add(node.shape[1] // groups)

@@ -18,11 +18,11 @@ from torch import Tensor
 from normscope.core.errors import listed
 from normscope.geometry.channels.labels import ChannelLabels, ChannelWeight, unique
 from normscope.geometry.flow import Point
-from normscope.geometry.groups import SymmetryFamily, SymmetryGroup
+from normscope.geometry.groups import SplitFamily, SymmetryGroup
 
 
 @dataclass(frozen=True, eq=False)
-class ChannelScales(SymmetryFamily):
+class ChannelScales(SplitFamily):
     """Diagonal symmetries: solutions of the equations between the scales of channel labels."""
 
     labels: ChannelLabels  #: the labelled network
@@ -30,15 +30,6 @@ class ChannelScales(SymmetryFamily):
     basis: tuple[dict[int, float], ...]  #: one solution per coefficient: the scale of each class
     parameters: tuple[str, ...]  #: the names of what they move
     shapes: dict[str, torch.Size]  #: of these parameters
-
-    @property
-    def size(self) -> int:
-        """Return the number of solutions."""
-        return len(self.basis)
-
-    def subset(self, keep: Tensor) -> ChannelScales:
-        """Return some of the solutions."""
-        return replace(self, basis=tuple(self.basis[i] for i in keep.tolist()))
 
     def offset(self, name: str) -> float:
         """Return the constant added to a parameter before it is scaled."""

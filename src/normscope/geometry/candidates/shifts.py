@@ -22,7 +22,7 @@ from normscope.geometry.certificate import FLAT, TOLERANCE, across, coefficients
 from normscope.geometry.channels.labels import ChannelLabels, unique
 from normscope.geometry.flow import Point
 from normscope.geometry.function import ModelFunction
-from normscope.geometry.groups import Certificate, StraightFamily, SymmetryGroup
+from normscope.geometry.groups import Certificate, SplitFamily, StraightFamily, SymmetryGroup
 from normscope.graph.ir import Node
 from normscope.graph.recognise import name_of
 
@@ -33,11 +33,6 @@ class _MovesError(Exception):
 
 class _EndedError(Exception):
     """All changes caused by a shift are compensated."""
-
-
-def _changes(value: Any) -> bool:
-    """Return whether a value is a tensor with a tangent."""
-    return isinstance(value, Tensor) and forward.unpack_dual(value).tangent is not None
 
 
 def _averaged(tangent: Tensor, of_values: Tensor | None) -> Tensor:
@@ -53,7 +48,7 @@ def _averaged(tangent: Tensor, of_values: Tensor | None) -> Tensor:
 
 
 @dataclass(frozen=True, eq=False)
-class BiasShifts(StraightFamily):
+class BiasShifts(StraightFamily, SplitFamily):
     """Constants added to one parameter and compensated by others."""
 
     kind = "shift"
@@ -67,15 +62,6 @@ class BiasShifts(StraightFamily):
     closed: frozenset[str] = frozenset()  #: parameters that must not
     path: GainPath | None = None  #: gains by which what is added is divided
     read: frozenset[str] = frozenset()  #: parameters that the change passes before it is compensated
-
-    @property
-    def size(self) -> int:
-        """Return the number of coefficients."""
-        return len(self.basis)
-
-    def subset(self, keep: Tensor) -> BiasShifts:
-        """Return some of the coefficients."""
-        return replace(self, basis=self.basis[keep])
 
     def start(self, point: Point, coefficients: Tensor) -> Tensor:
         """Return the change of the source parameter."""
@@ -171,7 +157,8 @@ class BiasShifts(StraightFamily):
 
         def visit(node: Node, value: Any, values: Any) -> Any:
             open_ends.difference_update(last[node.name])
-            if isinstance(value, tuple | list) and any(_changes(item) for item in value):
+            several = [item for item in value if isinstance(item, Tensor)] if isinstance(value, tuple | list) else []
+            if any(forward.unpack_dual(item).tangent is not None for item in several):
                 changed.add(node.name)
                 if self._taken_inside(node, values, direction, noise):
                     return type(value)(forward.unpack_dual(item).primal for item in value)

@@ -8,17 +8,16 @@ from normscope.geometry.channels import normalizer_rules, rules  # noqa: F401  (
 from normscope.geometry.channels.labels import unique
 from normscope.geometry.channels.network import (
     RULES,
-    LabelledCall,
     LabelledNetwork,
     ParameterView,
     labelled_states,
     unknown,
 )
 from normscope.geometry.function import ModelFunction
-from normscope.graph.interpreter import run
-from normscope.graph.ir import Node, Ref
+from normscope.graph.interpreter import filled, run
+from normscope.graph.ir import Node
 from normscope.graph.recognise import name_of
-from normscope.operators.registry import bind
+from normscope.operators.registry import Call, bind
 
 
 def label_channels(function: ModelFunction) -> LabelledNetwork:
@@ -56,16 +55,6 @@ def _propagated(net: LabelledNetwork, node: Node, value: Any) -> Any:
     """Return the labels of the result of an operation."""
     if node.op == "getitem":
         return net.states[node.args[0].name][node.args[1]]
-    args = _filled(node.args, net.states)
-    kwargs = {key: _filled(item, net.states) for key, item in node.kwargs}
-    call = LabelledCall(node, bind(node.op, args, kwargs), value)
+    kwargs = {key: filled(item, net.states) for key, item in node.kwargs}
+    call = Call(node, bind(node.op, filled(node.args, net.states), kwargs), value)
     return RULES.get(name_of(node).removesuffix("_"), unknown)(net, call)
-
-
-def _filled(tree: Any, states: dict[str, Any]) -> Any:
-    """Return an argument with references to nodes replaced by their labels."""
-    if isinstance(tree, Ref):
-        return states[tree.name]
-    if isinstance(tree, tuple | list):
-        return [_filled(item, states) for item in tree]
-    return tree

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -11,8 +11,7 @@ from torch import Tensor
 
 from normscope.geometry.channels.labels import FIXED, NOTHING, ChannelLabels, ChannelWeight, EntrywiseParameter
 from normscope.geometry.function import ModelFunction
-from normscope.graph.interpreter import literals, resolve
-from normscope.graph.ir import Node
+from normscope.operators.registry import Call
 
 
 @dataclass(frozen=True, eq=False)
@@ -39,26 +38,9 @@ class NormalizedWeight(TensorLabels):
     gain: ParameterView  #: g
 
 
-@dataclass(frozen=True, eq=False)
-class LabelledCall:
-    """One operation with the labels of its arguments, as a rule sees it."""
-
-    node: Node  #: the graph node
-    #: by schema name; each tensor as :class:`TensorLabels`, as :class:`ParameterView`, or itself if it is a constant
-    arguments: dict[str, Any]
-    value: Any  #: the result of the operation
-
-    def __getitem__(self, name: str) -> Any:
-        return self.arguments.get(name)
-
-    @property
-    def shape(self) -> torch.Size:
-        """Return the shape of the (first) result."""
-        first = self.value[0] if isinstance(self.value, tuple | list) else self.value
-        return first.shape
-
-
-Rule = Callable[["LabelledNetwork", LabelledCall], Any]
+#: How an operation propagates labels: its arguments are given by schema name, each tensor as :class:`TensorLabels`, as
+#: :class:`ParameterView`, or itself if it is a constant.
+Rule = Callable[["LabelledNetwork", Call], Any]
 RULES: dict[str, Rule] = {}
 
 
@@ -104,7 +86,7 @@ class LabelledNetwork:
             return torch.where(empty, NOTHING, FIXED)
         return torch.zeros((), dtype=torch.int64)
 
-    def first_labels(self, call: LabelledCall) -> Tensor:
+    def first_labels(self, call: Call) -> Tensor:
         """Return the labels of the first argument that is not a constant."""
         return self.labels_of(labelled_inputs(call)[0])
 
@@ -192,20 +174,12 @@ def labelled_states(state: Any) -> Iterator[TensorLabels | ParameterView]:
         yield state
 
 
-def called(op: str, arguments: Mapping[str, Any]) -> Any:
-    """Call an operation with arguments by name."""
-    function = resolve(op)
-    schema = function._schema.arguments  # type: ignore[attr-defined]
-    positional = [arguments[a.name] for a in schema if not a.kwarg_only]
-    return function(*literals(positional), **{a.name: literals(arguments[a.name]) for a in schema if a.kwarg_only})
-
-
-def labelled_inputs(call: LabelledCall) -> list[Any]:
+def labelled_inputs(call: Call) -> list[Any]:
     """Return every argument of an operation that is not a constant."""
     return list(labelled_states(list(call.arguments.values())))
 
 
-def unknown(net: LabelledNetwork, call: LabelledCall) -> Any:
+def unknown(net: LabelledNetwork, call: Call) -> Any:
     """Fix the arguments and results of an operation without a rule: no symmetry may change them."""
     for state in labelled_inputs(call):
         net.labels.fix(net.labels_of(state))

@@ -7,7 +7,6 @@ from torch import Tensor
 
 from normscope.geometry.channels.labels import ChannelGain, FixedBatchNorm
 from normscope.geometry.channels.network import (
-    LabelledCall,
     LabelledNetwork,
     NormalizedWeight,
     ParameterView,
@@ -15,12 +14,13 @@ from normscope.geometry.channels.network import (
     rule,
     unknown,
 )
-from normscope.geometry.channels.rules import channels, weighted
+from normscope.geometry.channels.rules import along_channels, channels, weighted
+from normscope.operators.registry import Call
 
 
-def _affine(net: LabelledNetwork, plain: Tensor, gamma: Any, beta: Any, axis: int, shape: torch.Size) -> TensorLabels:
-    """Return the labels after the affine part of a normalizer, which multiplies by gamma and adds beta."""
-    labels = net.labels
+def _affine(net: LabelledNetwork, call: Call, plain: Tensor) -> Tensor:
+    """Return the labels of channels after the affine part of a normalizer, which multiplies by gamma and adds beta."""
+    labels, gamma, beta = net.labels, call.get("weight"), call.get("bias")
     outputs = plain
     if isinstance(gamma, ParameterView):
         scale = net.labels_of(gamma).reshape(-1)
@@ -32,9 +32,7 @@ def _affine(net: LabelledNetwork, plain: Tensor, gamma: Any, beta: Any, axis: in
         labels.forbid_mixing(plain)
     if beta is not None:
         labels.tie(outputs, net.labels_of(beta).reshape(-1))
-    place = [1] * len(shape)
-    place[axis % len(shape)] = -1
-    return TensorLabels(outputs.reshape(place).expand(shape))
+    return outputs
 
 
 def _normalized(net: LabelledNetwork, inputs: Tensor) -> Tensor:
@@ -45,82 +43,83 @@ def _normalized(net: LabelledNetwork, inputs: Tensor) -> Tensor:
     return outputs
 
 
-@rule("batch_norm", "_native_batch_norm_legit", "_native_batch_norm_legit_no_training", "instance_norm")
-def batch_norm(net: LabelledNetwork, call: LabelledCall) -> Any:
-    """Normalize each channel: its scale is undone, or passes where the statistics are fixed."""
-    inputs = channels(net, net.labels_of(call["input"]), 1)
-    net.labels.forbid_mixing(inputs)
-    mean, var = call["running_mean"], call["running_var"]
-    fixed = isinstance(mean, Tensor) and not any(call[flag] for flag in ("training", "use_input_stats"))
-    if call.node.name in net.function.statistics:
-        net.labels.statistics.append((*net.function.statistics[call.node.name], inputs))
-    if fixed:
-        out = _frozen(net, call, inputs, mean, var)
-    else:
-        plain = _normalized(net, inputs)
-        net.labels.forbid_mixing(plain)
-        out = _affine(net, plain, call["weight"], call["bias"], 1, call.shape)
+def _results(call: Call, labels: Tensor) -> Any:
+    """Return the results of a normalizer: the labels of the first, statistics as they are."""
+    out = TensorLabels(labels.expand(call.shape))
     return [out, *call.value[1:]] if isinstance(call.value, tuple | list) else out
 
 
-def _frozen(net: LabelledNetwork, call: LabelledCall, inputs: Tensor, mean: Tensor, var: Tensor) -> TensorLabels:
-    """Return the labels after a BatchNorm with fixed statistics, an affine map."""
-    gamma, beta = call["weight"], call["bias"]
-    labels = net.labels
-    if isinstance(gamma, ParameterView) and isinstance(beta, ParameterView):
-        outputs = labels.new(len(inputs))
-        labels.make_kin(inputs, outputs)
-        inverse = (var + call["eps"]).rsqrt()
-        labels.fixed_batch_norms.append(
-            FixedBatchNorm(gamma.parameter, beta.parameter, mean * inverse, inverse, inputs, outputs)
-        )
+@rule("batch_norm", "_native_batch_norm_legit", "_native_batch_norm_legit_no_training", "instance_norm")
+def batch_norm(net: LabelledNetwork, call: Call) -> Any:
+    """Normalize each channel: its scale is undone, or passes where the statistics are fixed."""
+    inputs = channels(net, net.labels_of(call["input"]), 1)
+    net.labels.forbid_mixing(inputs)
+    mean, var = call.get("running_mean"), call.get("running_var")
+    fixed = isinstance(mean, Tensor) and not any(call.get(flag) for flag in ("training", "use_input_stats"))
+    if call.node.name in net.function.statistics:
+        net.labels.statistics.append((*net.function.statistics[call.node.name], inputs))
+    if fixed:
+        outputs = _with_fixed_statistics(net, call, inputs, mean, var)
     else:
-        outputs = inputs
+        plain = _normalized(net, inputs)
+        net.labels.forbid_mixing(plain)
+        outputs = _affine(net, call, plain)
+    return _results(call, along_channels(outputs, call))
+
+
+def _with_fixed_statistics(net: LabelledNetwork, call: Call, inputs: Tensor, mean: Tensor, var: Tensor) -> Tensor:
+    """Return the labels of channels after a BatchNorm with fixed statistics, an affine map."""
+    gamma, beta = call.get("weight"), call.get("bias")
+    labels = net.labels
+    if not (isinstance(gamma, ParameterView) and isinstance(beta, ParameterView)):
         labels.forbid_scaling(inputs)
-    return TensorLabels(outputs.reshape(-1, *(1,) * (len(call.shape) - 2)).expand(call.shape))
+        return inputs
+    outputs = labels.new(len(inputs))
+    labels.make_kin(inputs, outputs)
+    inverse = (var + call["eps"]).rsqrt()
+    labels.fixed_batch_norms.append(
+        FixedBatchNorm(gamma.parameter, beta.parameter, mean * inverse, inverse, inputs, outputs)
+    )
+    return outputs
 
 
 @rule("layer_norm", "native_layer_norm", "rms_norm", "_fused_rms_norm")
-def layer_norm(net: LabelledNetwork, call: LabelledCall) -> Any:
+def layer_norm(net: LabelledNetwork, call: Call) -> Any:
     """Normalize all channels together: their common scale is undone."""
     source = net.labels_of(call["input"])
     rank = len(call["normalized_shape"])
     inputs = net.labels.collapsed(source, tuple(range(source.ndim - rank))).reshape(-1)
     net.labels.merge(inputs[None], (1,))
     net.labels.squared.update(inputs.tolist())
-    if "layer" in call.node.op:
-        net.labels.summed.update(inputs.tolist())
     plain = _normalized(net, inputs)
     net.labels.links.append((inputs, plain))
     if rank != 1:
         net.labels.forbid_mixing(inputs)
-    last = torch.Size([*call.shape[: len(call.shape) - rank], len(inputs)])
-    out = _affine(net, plain, call["weight"], call["bias"], -1, last)
-    if "layer" in call.node.op and rank == 1 and not isinstance(call["weight"], Tensor):
-        net.labels.centred.append((plain, call["bias"].parameter if isinstance(call["bias"], ParameterView) else ""))
-    out = TensorLabels(out.labels.reshape(call.shape))
-    return [out, *call.value[1:]] if isinstance(call.value, tuple | list) else out
+    if "layer" in call.node.op:
+        net.labels.summed.update(inputs.tolist())
+        if rank == 1 and not isinstance(call.get("weight"), Tensor):
+            beta = call.get("bias")
+            net.labels.centred.append((plain, beta.parameter if isinstance(beta, ParameterView) else ""))
+    return _results(call, _affine(net, call, plain).reshape(call.shape[-rank:]))
 
 
 @rule("group_norm", "native_group_norm")
-def group_norm(net: LabelledNetwork, call: LabelledCall) -> Any:
+def group_norm(net: LabelledNetwork, call: Call) -> Any:
     """Normalize the channels of each group together: their common scale is undone."""
     inputs = channels(net, net.labels_of(call["input"]), 1)
-    groups = call["num_groups"] or call["group"]
+    groups = call.get("num_groups") or call["group"]
     net.labels.merge(inputs.reshape(groups, -1), (1,))
     net.labels.forbid_mixing(inputs)
     net.labels.summed.update(inputs.tolist())
-    plain = _normalized(net, inputs)
-    out = _affine(net, plain, call["weight"], call["bias"], 1, call.shape)
-    return [out, *call.value[1:]] if isinstance(call.value, tuple | list) else out
+    return _results(call, along_channels(_affine(net, call, _normalized(net, inputs)), call))
 
 
 @rule("_weight_norm", "_weight_norm_interface")
-def weight_norm(net: LabelledNetwork, call: LabelledCall) -> Any:
+def weight_norm(net: LabelledNetwork, call: Call) -> Any:
     """``g v/||v||``: each vector's scale is undone, its gain stays."""
     v, g = call["v"], call["g"]
     direction, gain = net.labels_of(v), net.labels_of(g)
-    dim = int(call["dim"] or 0)
+    dim = int(call.get("dim") or 0)
     others = tuple(d for d in range(direction.ndim) if d != dim)
     net.labels.merge(direction, others)
     net.labels.forbid_mixing(direction)
@@ -130,7 +129,7 @@ def weight_norm(net: LabelledNetwork, call: LabelledCall) -> Any:
 
 
 @rule("lstm", "gru", "rnn_tanh")
-def recurrent(net: LabelledNetwork, call: LabelledCall) -> Any:
+def recurrent(net: LabelledNetwork, call: Call) -> Any:
     """Scales do not pass; the units of a layer may be permuted, each with its gates."""
     inputs = channels(net, net.labels_of(call["input"]), -1)
     weights = list(call["params"])
@@ -147,7 +146,7 @@ def recurrent(net: LabelledNetwork, call: LabelledCall) -> Any:
     return [TensorLabels(inputs.expand(first.shape)), *(TensorLabels(states.expand(v.shape)) for v in last)]
 
 
-def _cell(net: LabelledNetwork, call: LabelledCall, own: list[Any], inputs: Tensor) -> Tensor:
+def _cell(net: LabelledNetwork, call: Call, own: list[Any], inputs: Tensor) -> Tensor:
     """Return the labels of a recurrent layer's units."""
     labels = net.labels
     width = own[1].index.shape[1]

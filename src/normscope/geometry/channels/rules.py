@@ -8,17 +8,17 @@ from torch import Tensor
 
 from normscope.geometry.channels.labels import NOTHING, ChannelGain, largest, unique
 from normscope.geometry.channels.network import (
-    LabelledCall,
     LabelledNetwork,
     NormalizedWeight,
     ParameterView,
     TensorLabels,
-    called,
     labelled_inputs,
     rule,
     unknown,
 )
 from normscope.geometry.function import LARGEST_EPS
+from normscope.graph.interpreter import resolve
+from normscope.operators.registry import Call, call_by_name
 
 _LAYOUT = (
     *("view", "reshape", "_unsafe_view", "flatten", "unflatten", "permute", "transpose", "t", "squeeze", "unsqueeze"),
@@ -38,7 +38,7 @@ _NONLINEAR = (
 
 
 @rule(*_LAYOUT)
-def layout(net: LabelledNetwork, call: LabelledCall) -> Any:
+def layout(net: LabelledNetwork, call: Call) -> Any:
     """Rearrange the labels like the entries; a view of a parameter stays a view."""
     (state,) = labelled_inputs(call)[:1]
     raw = isinstance(state, ParameterView)
@@ -56,33 +56,33 @@ def layout(net: LabelledNetwork, call: LabelledCall) -> Any:
             return [wrap(item) for item in found]
         return replace(state, index=found) if raw else TensorLabels(found)
 
-    return wrap(called(call.node.op, {name: swap(value) for name, value in call.arguments.items()}))
+    return wrap(call_by_name(resolve(call.node.op), {name: swap(value) for name, value in call.arguments.items()}))
 
 
 @rule("cat", "stack", "concat", "concatenate", "hstack", "vstack")
-def joined(net: LabelledNetwork, call: LabelledCall) -> Any:
+def joined(net: LabelledNetwork, call: Call) -> Any:
     """Concatenate labels; parameters and constants are labelled entry by entry."""
     arguments = {n: [net.labels_of(t) for t in v] if isinstance(v, list) else v for n, v in call.arguments.items()}
-    return TensorLabels(called(call.node.op, arguments))
+    return TensorLabels(call_by_name(resolve(call.node.op), arguments))
 
 
 @rule("pad", "constant_pad_nd", "zero_pad2d")
-def padded(net: LabelledNetwork, call: LabelledCall) -> Any:
+def padded(net: LabelledNetwork, call: Call) -> Any:
     """Pad with zeros, which every scale leaves unchanged."""
     labels = net.first_labels(call)
-    if call["value"] or call["mode"] not in (None, "constant"):
+    if call.get("value") or call.get("mode") not in (None, "constant"):
         net.labels.forbid_scaling(labels)
     return TensorLabels(torch.nn.functional.pad(labels - NOTHING, list(call["pad"])) + NOTHING)
 
 
 @rule(*_SAME)
-def same(net: LabelledNetwork, call: LabelledCall) -> Any:
+def same(net: LabelledNetwork, call: Call) -> Any:
     """Pass the labels on."""
     return labelled_inputs(call)[0]
 
 
 @rule("relu", "leaky_relu", "abs", "prelu", "rrelu", "threshold")
-def homogeneous(net: LabelledNetwork, call: LabelledCall) -> Any:
+def homogeneous(net: LabelledNetwork, call: Call) -> Any:
     """``f(c x) = c f(x)`` for positive c: scales pass, mixtures do not."""
     first, *rest = labelled_inputs(call)
     labels = net.labels_of(first)
@@ -93,9 +93,9 @@ def homogeneous(net: LabelledNetwork, call: LabelledCall) -> Any:
 
 
 @rule("glu")
-def gated(net: LabelledNetwork, call: LabelledCall) -> Any:
+def gated(net: LabelledNetwork, call: Call) -> Any:
     """``a sigmoid(b)`` of the two halves of an axis: the scale of the first half passes."""
-    first, second = net.first_labels(call).chunk(2, int(-1 if call["dim"] is None else call["dim"]))
+    first, second = net.first_labels(call).chunk(2, int(call.get("dim", -1)))
     net.labels.make_kin(first, second)
     net.labels.forbid_scaling(second)
     net.labels.forbid_mixing(first, second)
@@ -103,11 +103,11 @@ def gated(net: LabelledNetwork, call: LabelledCall) -> Any:
 
 
 @rule(*_NONLINEAR)
-def nonlinear(net: LabelledNetwork, call: LabelledCall) -> Any:
+def nonlinear(net: LabelledNetwork, call: Call) -> Any:
     """Scales do not pass, channels stay themselves. A clamp from below by a stabilizer counts as the identity."""
     labels = net.first_labels(call)
-    least = call["min"]
-    if isinstance(least, float | int) and 0 < least <= LARGEST_EPS and call["max"] is None:
+    least = call.get("min")
+    if isinstance(least, float | int) and 0 < least <= LARGEST_EPS and call.get("max") is None:
         return TensorLabels(labels)
     net.labels.forbid_scaling(labels)
     net.labels.forbid_mixing(labels)
@@ -115,10 +115,10 @@ def nonlinear(net: LabelledNetwork, call: LabelledCall) -> Any:
 
 
 @rule("softmax", "_softmax", "log_softmax", "_log_softmax", "sparsemax")
-def softmax(net: LabelledNetwork, call: LabelledCall) -> Any:
+def softmax(net: LabelledNetwork, call: Call) -> Any:
     """Scales do not pass, and its outputs are fixed. It ignores a shift common to all channels."""
     labels = net.first_labels(call)
-    if bool((labels != net.labels.first(labels, (int(call["dim"]),))).any()):
+    if bool((labels != net.labels.first(labels, (int(call.get("dim")),))).any()):
         net.labels.summed.update(unique(labels))
     net.labels.forbid_scaling(labels)
     net.labels.forbid_mixing(labels)
@@ -126,7 +126,7 @@ def softmax(net: LabelledNetwork, call: LabelledCall) -> Any:
 
 
 @rule("add", "sub", "rsub")
-def added(net: LabelledNetwork, call: LabelledCall) -> Any:
+def added(net: LabelledNetwork, call: Call) -> Any:
     """Both summands have the scale of the sum; a small constant counts as a stabilizer."""
     other = call["other"]
     if isinstance(other, float | int):
@@ -146,15 +146,15 @@ def added(net: LabelledNetwork, call: LabelledCall) -> Any:
 
 
 @rule("mul")
-def multiplied(net: LabelledNetwork, call: LabelledCall) -> Any:
+def multiplied(net: LabelledNetwork, call: Call) -> Any:
     """Scales add; a parameter that multiplies channels is a gain."""
     return _scaled(net, call, call["self"], call["other"])
 
 
 @rule("div")
-def divided(net: LabelledNetwork, call: LabelledCall) -> Any:
+def divided(net: LabelledNetwork, call: Call) -> Any:
     """Scales are subtracted."""
-    if call["rounding_mode"] is not None:
+    if call.get("rounding_mode") is not None:
         return unknown(net, call)
     other = call["other"]
     if not isinstance(other, TensorLabels | ParameterView | Tensor):
@@ -162,7 +162,7 @@ def divided(net: LabelledNetwork, call: LabelledCall) -> Any:
     return _scaled(net, call, call["self"], other, -1.0)
 
 
-def _scaled(net: LabelledNetwork, call: LabelledCall, one: Any, other: Any, sign: float = 1.0) -> TensorLabels:
+def _scaled(net: LabelledNetwork, call: Call, one: Any, other: Any, sign: float = 1.0) -> TensorLabels:
     """Return the labels of a product or quotient of two tensors."""
     a, b = net.labels_of(one), net.labels_of(other)
     out = net.labels.combine(a, b, sign)
@@ -186,10 +186,10 @@ def _scaled(net: LabelledNetwork, call: LabelledCall, one: Any, other: Any, sign
 
 
 @rule("pow", "square", "sqrt", "rsqrt", "reciprocal")
-def powers(net: LabelledNetwork, call: LabelledCall) -> Any:
+def powers(net: LabelledNetwork, call: Call) -> Any:
     """A power multiplies the scale."""
-    name = call.node.op.split(".")[1]
-    exponent = {"square": 2.0, "sqrt": 0.5, "rsqrt": -0.5, "reciprocal": -1.0}.get(name, call["exponent"])
+    name = call.name
+    exponent = {"square": 2.0, "sqrt": 0.5, "rsqrt": -0.5, "reciprocal": -1.0}.get(name, call.get("exponent"))
     if not isinstance(exponent, float | int):
         return unknown(net, call)
     labels = net.first_labels(call)
@@ -200,15 +200,15 @@ def powers(net: LabelledNetwork, call: LabelledCall) -> Any:
     return TensorLabels(net.labels.power(labels, float(exponent)))
 
 
-def _dims(call: LabelledCall, rank: int) -> tuple[int, ...]:
+def _dims(call: Call, rank: int) -> tuple[int, ...]:
     """Return the axes an operation reduces."""
-    given = call["dim"]
+    given = call.get("dim")
     if given is None or given == []:
         return tuple(range(rank))
     return tuple(d % rank for d in (given if isinstance(given, list | tuple) else [given]))
 
 
-def _reduced(net: LabelledNetwork, labels: Tensor, dims: tuple[int, ...], shape: torch.Size) -> Tensor:
+def _reduced(net: LabelledNetwork, labels: Tensor, dims: tuple[int, ...], shape: tuple[int, ...]) -> Tensor:
     """Return labels of sums over some axes: all summands have the same scale."""
     if bool((labels != net.labels.first(labels, dims)).any()):
         net.labels.summed.update(unique(labels))
@@ -217,23 +217,23 @@ def _reduced(net: LabelledNetwork, labels: Tensor, dims: tuple[int, ...], shape:
 
 
 @rule("mean", "sum", "linalg_vector_norm", "amax", "amin", "norm")
-def reduced(net: LabelledNetwork, call: LabelledCall) -> Any:
+def reduced(net: LabelledNetwork, call: Call) -> Any:
     """All summands have the same scale; a norm over channels also permits rotations."""
     labels = net.first_labels(call)
     dims = _dims(call, labels.ndim)
-    if call.node.op.split(".")[1] not in ("mean", "sum"):
+    if call.name not in ("mean", "sum"):
         varies = bool((labels != net.labels.first(labels, dims)).any())
         (net.labels.squared.update if varies else net.labels.unmixable.update)(unique(labels))
     return TensorLabels(_reduced(net, labels, dims, call.shape))
 
 
 @rule("var_mean", "var", "std")
-def variance(net: LabelledNetwork, call: LabelledCall) -> Any:
+def variance(net: LabelledNetwork, call: Call) -> Any:
     """A variance has twice the scale."""
     labels = net.first_labels(call)
     found = _reduced(net, labels, _dims(call, labels.ndim), call.shape)
     net.labels.squared.update(unique(labels))
-    name = call.node.op.split(".")[1]
+    name = call.name
     spread = TensorLabels(found if name == "std" else net.labels.power(found, 2.0))
     return [spread, TensorLabels(found)] if name == "var_mean" else spread
 
@@ -243,7 +243,7 @@ def variance(net: LabelledNetwork, call: LabelledCall) -> Any:
     *("adaptive_avg_pool2d", "adaptive_max_pool2d", "upsample_nearest2d", "upsample_bilinear2d"),
     *("max_pool2d_with_indices",),
 )
-def pooled(net: LabelledNetwork, call: LabelledCall) -> Any:
+def pooled(net: LabelledNetwork, call: Call) -> Any:
     """Each channel has one label over all positions, before and after."""
     labels = net.first_labels(call)
     spatial = len(call.shape) - 2
@@ -260,6 +260,11 @@ def channels(net: LabelledNetwork, labels: Tensor, axis: int) -> Tensor:
     return net.labels.collapsed(labels, others).reshape(-1)
 
 
+def along_channels(labels: Tensor, call: Call) -> Tensor:
+    """Return one label per channel as the labels of a result whose channels stand along its second axis."""
+    return labels.reshape(-1, *(1,) * (len(call.shape) - 2)).expand(call.shape)
+
+
 def with_bias(net: LabelledNetwork, outputs: Tensor, bias: Any) -> None:
     """Tie a bias to the outputs it is added to; a fixed one fixes their scale."""
     if bias is not None:
@@ -267,7 +272,7 @@ def with_bias(net: LabelledNetwork, outputs: Tensor, bias: Any) -> None:
 
 
 def weighted(
-    net: LabelledNetwork, call: LabelledCall, weight: Any, inputs: Tensor, groups: int = 1, *, transposed: bool = False
+    net: LabelledNetwork, call: Call, weight: Any, inputs: Tensor, groups: int = 1, *, transposed: bool = False
 ) -> Tensor:
     """Return labels of ``W x``: new ones for a trainable weight; otherwise each output has the scale of its inputs."""
     labels = net.labels
@@ -295,27 +300,27 @@ def weighted(
 
 
 @rule("linear")
-def linear(net: LabelledNetwork, call: LabelledCall) -> Any:
+def linear(net: LabelledNetwork, call: Call) -> Any:
     """``W x + b`` over the last axis."""
     inputs = channels(net, net.labels_of(call["input"]), -1)
-    outputs = weighted(net, call, call["weight"], inputs)
-    with_bias(net, outputs, call["bias"])
+    outputs = weighted(net, call, call.get("weight"), inputs)
+    with_bias(net, outputs, call.get("bias"))
     return TensorLabels(outputs.expand(call.shape))
 
 
 @rule("conv1d", "conv2d", "conv3d", "conv_transpose1d", "conv_transpose2d", "convolution")
-def convolution(net: LabelledNetwork, call: LabelledCall) -> Any:
+def convolution(net: LabelledNetwork, call: Call) -> Any:
     """A convolution over channels."""
     spatial = len(call.shape) - 2
     inputs = channels(net, net.labels_of(call["input"]), -1 - spatial)
-    transposed = bool(call["transposed"]) or "transpose" in call.node.op
-    outputs = weighted(net, call, call["weight"], inputs, int(call["groups"] or 1), transposed=transposed)
-    with_bias(net, outputs, call["bias"])
-    return TensorLabels(outputs.reshape(-1, *(1,) * spatial).expand(call.shape))
+    transposed = bool(call.get("transposed")) or "transpose" in call.node.op
+    outputs = weighted(net, call, call.get("weight"), inputs, int(call.get("groups") or 1), transposed=transposed)
+    with_bias(net, outputs, call.get("bias"))
+    return TensorLabels(along_channels(outputs, call))
 
 
 @rule("addmm")
-def affine_product(net: LabelledNetwork, call: LabelledCall) -> Any:
+def affine_product(net: LabelledNetwork, call: Call) -> Any:
     """``b + x W`` with the outputs of W last."""
     inputs = channels(net, net.labels_of(call["mat1"]), -1)
     outputs = weighted(net, call, _transposed(net, call["mat2"]), inputs)
@@ -333,9 +338,9 @@ def _transposed(net: LabelledNetwork, state: Any) -> Any:
 
 
 @rule("embedding")
-def embedding(net: LabelledNetwork, call: LabelledCall) -> Any:
+def embedding(net: LabelledNetwork, call: Call) -> Any:
     """Rows of a table: every row has the channels of the output."""
-    weight = call["weight"]
+    weight = call.get("weight")
     if not isinstance(weight, ParameterView):
         return TensorLabels(net.labels_of(weight)[:1].expand(call.shape))
     # A table is a weight with one-hot inputs, which no symmetry changes.
@@ -345,7 +350,7 @@ def embedding(net: LabelledNetwork, call: LabelledCall) -> Any:
 
 
 @rule("matmul", "bmm", "mm")
-def product(net: LabelledNetwork, call: LabelledCall) -> Any:
+def product(net: LabelledNetwork, call: Call) -> Any:
     """A weight times channels, inner products of queries and keys, or averages of values."""
     one = call["self"]
     other = call["other"] if "other" in call.arguments else call["mat2"]
@@ -384,11 +389,11 @@ def inner_products(net: LabelledNetwork, left: Tensor, right: Tensor) -> Tensor:
 
 
 @rule("scaled_dot_product_attention")
-def attention(net: LabelledNetwork, call: LabelledCall) -> Any:
+def attention(net: LabelledNetwork, call: Call) -> Any:
     """Inner products of queries and keys, then averages of values over positions."""
     labels = net.labels
     query, key, value = (net.labels_of(call[n]) for n in ("query", "key", "value"))
-    if call["enable_gqa"]:
+    if call.get("enable_gqa"):
         repeats = query.shape[-3] // key.shape[-3]
         key, value = key.repeat_interleave(repeats, -3), value.repeat_interleave(repeats, -3)
     q, k, v = (labels.collapsed(t, (-2,))[..., 0, :] for t in (query, key, value))
