@@ -108,7 +108,7 @@ def analyze(
     model = request.model
     held_before = held()
     tensors = [tensor for _, tensor in ModelState(model).tensors]
-    say(announced(tensors, "This analysis", held_before))
+    say(announced(tensors, held_before))
     runs = not fast or prepared is None  # a first look at what was captured runs the graph, not the model
     with rarely_collected(), untouched(model, parameters=runs):
         few_threads(model)
@@ -125,7 +125,7 @@ def analyze(
                 first(look)
             say("capturing the graph")
             captured = capture_example(request, known=None if prepared is None else prepared.captured)
-            say(announced(tensors, "This analysis", held_before, captured.graph))
+            say(announced(tensors, held_before, captured.graph))
             result = _analyze(request, captured)
         except KeyboardInterrupt:
             if look is None:
@@ -145,7 +145,6 @@ def is_big(model: nn.Module) -> bool:
 
 
 def _analyze(request: AnalysisRequest, captured: Captured) -> Result:
-    """Carry out the steps on a captured model."""
     context = full_context(request, captured)
     messages: list[str] = []
     observed = observe(context, context.at_most(CANDIDATES), context.limit)
@@ -232,7 +231,7 @@ EACH_WEIGHT, MOST_HELD, EACH_OF_MANY = 32.0, 9e7, 6.0
 _DOUBLE = 8.0
 
 
-def announced(tensors: Iterable[Tensor], what: str, before: float, graph: Graph | None = None) -> str:
+def announced(tensors: Iterable[Tensor], before: float, graph: Graph | None = None) -> str:
     """Return the estimated peak memory of an analysis as text, after checking that it is available.
 
     ``before`` is what was held before it began; the tensors are those of the model, and once the graph is known, its
@@ -241,11 +240,11 @@ def announced(tensors: Iterable[Tensor], what: str, before: float, graph: Graph 
     Raises:
         NotEnoughMemoryError: if it does not fit.
 
-    >>> announced([torch.zeros(2, 2)], "This", held()).startswith("peak memory about")
+    >>> announced([torch.zeros(2, 2)], held()).startswith("peak memory about")
     True
     """
     peak = before + additional_peak(tensors, graph)
-    require(peak - held(), what, "Use a machine with more memory, or analyze parts of the model.")
+    require(peak - held(), "This analysis", "Use a machine with more memory, or analyze parts of the model.")
     return f"peak memory about {readable(peak)}"
 
 

@@ -188,7 +188,6 @@ def _is_named_as_weight(entry: TensorEntry) -> bool:
 
 
 def _measure(entry: TensorEntry, tensor: Tensor, gains: dict[str, Tensor]) -> TensorResult:
-    """Return the norm and statistics of one tensor."""
     base = TensorResult(entry.name, entry.role.value, entry.shape, entry.dtype, tensor.numel())
     reason = _unmeasured(entry, tensor)
     if reason:
@@ -301,7 +300,6 @@ def _products(results: list[TensorResult]) -> dict[str, Value]:
 
 
 def _messages(results: list[TensorResult], path: Path) -> Iterator[str]:
-    """Return notes on the result."""
     yield "weights only: no statement about the network; roles are guessed from names and shapes"
     if (path / "config.json").is_file():
         yield f"the directory has a config.json: pass hf:{path} to analyze the network itself"

@@ -183,7 +183,6 @@ def compare(results: Mapping[str, Comparable], findings: Mapping[str, Sequence[F
 
 
 def _quantities(values: Sequence[Mapping[str, Value | None]]) -> tuple[Quantity, ...]:
-    """Return every quantity that at least one model has."""
     keys = dict.fromkeys(key for column in values for key, value in column.items() if value is not None)
     return tuple(Quantity(key, tuple(column.get(key) for column in values)) for key in keys)
 

@@ -78,7 +78,6 @@ def uncontradicted_weight(row: WeightRow, messages: list[str]) -> WeightRow:
 
 
 def _message(what: str, upper: Value, lower: Iterable[Value]) -> str:
-    """Return the message about a contradiction."""
     most = max(lower, key=lambda v: v.log)
     return (
         f"contradiction ({what}): the {upper.kind.value} bound, log10 {upper.log10:.6g} on {upper.domain}, is below "

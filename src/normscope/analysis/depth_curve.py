@@ -159,37 +159,32 @@ def attained(context: AnalysisContext, best: Best | None, exprs: Sequence[Expr])
     Directions: the one the whole network stretches most there, and the worst of some places on the way. A network too
     large for that gets none, and ``None`` stands where nothing was measured.
     """
-    nothing: list[float | None] = [None] * len(exprs)
-    nodes = [context.program.nodes.get(e.id) for e in exprs]
-    cost = forward_cost(context.program)
-    if best is None or is_large(context.program) or not any(nodes):
-        return nothing
+    program = context.program
+    known = [(program.nodes[e.id], e.numel) for e in exprs if e.id in program.nodes]
+    if best is None or is_large(program) or not known:
+        return [None] * len(exprs)
     try:
-        return _attained(context, best, nodes, [e.numel for e in exprs], int(min(ANCHORS, BUDGET // (PASSES * cost))))
+        found = iter(_attained(context, best, known))
     except (RuntimeError, NotImplementedError):  # an operation without a derivative, or too little memory
-        return nothing
+        return [None] * len(exprs)
+    return [next(found) if e.id in program.nodes else None for e in exprs]
 
 
-def _attained(
-    context: AnalysisContext, best: Best, nodes: Sequence[str | None], sizes: Sequence[int], anchors: int
-) -> list[float | None]:
-    """Measure along the best direction of the whole network, and along those of some places."""
-    known = [(i, node) for i, node in enumerate(nodes) if node is not None]
-    whole = TensorsAlongDepth(context, best.inputs, [node for _, node in known])
+def _attained(context: AnalysisContext, best: Best, known: Sequence[tuple[str, int]]) -> list[float]:
+    """Measure at some nodes of a size each, along the best direction of the whole network and those of some nodes."""
+    whole = TensorsAlongDepth(context, best.inputs, [node for node, _ in known])
     directions = [best.direction]
+    anchors = int(min(ANCHORS, BUDGET // (PASSES * forward_cost(context.program))))
     step = max(1, len(known) // max(anchors, 1))
-    for _, node in known[::step][:anchors]:
+    for node, _ in known[::step][:anchors]:
         function = TensorsAlongDepth(context, best.inputs, [node])
         directions.append(jacobian_norm(function, best.point, steps=12, tolerance=1e-3, seed=context.options.seed)[1])
     top = [0.0] * len(known)
     for direction in directions:
         if bool(torch.isfinite(direction).all()):
-            parts = attained_in_parts(whole, best.point, direction, [sizes[i] for i, _ in known])
+            parts = attained_in_parts(whole, best.point, direction, [size for _, size in known])
             top = [max(a, b) if math.isfinite(b) else a for a, b in zip(top, parts, strict=True)]
-    logs: list[float | None] = [None] * len(nodes)
-    for (i, _), value in zip(known, top, strict=True):
-        logs[i] = log_of(value)
-    return logs
+    return [log_of(value) for value in top]
 
 
 class TensorsAlongDepth(EndToEnd):

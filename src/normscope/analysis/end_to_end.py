@@ -264,7 +264,6 @@ def _search(context: AnalysisContext, candidates: list[list[Tensor]], domain: Do
 
 
 def _lower(log: float | None, domain: str, mode: str | None) -> Value | None:
-    """Return a lower bound as a value."""
     if log is None:
         return None
     return Value(log, Kind.LOWER, domain=domain, mode=mode, statement="normscope Jacobian")

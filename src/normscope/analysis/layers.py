@@ -117,7 +117,6 @@ def normalizer_rows(
 
 
 def _normalizer(row: NormalizerResult, site: Site, seen: InputStatistics | None, mode: str) -> NormalizerResult:
-    """Return the row of a normalizer with its constants."""
     floor = None if seen is None else seen.floor
     constants = site_constants(site, floor, mode)
     details = describe(site) | _seen_facts(site, seen)

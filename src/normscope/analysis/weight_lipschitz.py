@@ -154,7 +154,6 @@ def weight_lipschitz(
 
 
 def _measured(context: AnalysisContext) -> WeightResult:
-    """Carry out the steps on a captured model."""
     observed = observe(context, context.at_most(CANDIDATES), context.limit)
     samples = [] if context.data is None else one_at_a_time(context, context.limit)
     captured, options, seen = context.captured, context.options, observed.seen
@@ -307,7 +306,6 @@ def _jointly(found: WeightMeasurements, table: Sequence[WeightRow], stacked: dic
 
 
 def _messages_on_weights(weights: Weights, samples: list[list[Tensor]]) -> list[str]:
-    """Return notes on all weights."""
     unknown = [u for u in weights.uses if u.kind == "unknown"]
     said = [f"{weights.leaves[use.leaf].name}: no bound, {use.reason}" for use in unknown[:8]]
     if any(leaf.effective for leaf in weights.leaves):
@@ -318,7 +316,6 @@ def _messages_on_weights(weights: Weights, samples: list[list[Tensor]]) -> list[
 
 
 def _row(found: WeightMeasurements, leaf: int, stacked: dict[str, dict[str, Value]]) -> WeightRow:
-    """Return the row of one weight."""
     weights = found.weights
     uses, item = weights.of(leaf), weights.leaves[leaf]
     constants = _constants(found, leaf, uses, over_data=True) if found.samples else {}
@@ -448,7 +445,6 @@ def _unnormalized(found: WeightMeasurements, index: int) -> Value | None:
 
 
 def _notes(found: WeightMeasurements, leaf: int, uses: Sequence[int], site: Site | None) -> Iterable[str]:
-    """Return notes on one weight."""
     weights = found.weights
     yield from dict.fromkeys(weights.uses[i].reason for i in uses if weights.uses[i].reason)
     if weights.leaves[leaf].effective:

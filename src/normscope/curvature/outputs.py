@@ -162,7 +162,6 @@ def _alone(problem: Problem, term: LossTerm, root: OutputHessianRoot) -> Iterato
 
 
 def _one(problem: Problem, term: LossTerm, root: OutputHessianRoot, place: slice) -> tuple[Tensor, Tensor]:
-    """Return outputs and rows of one sample."""
     leaves = problem.leaves()
     scores = problem.prediction(problem.outputs(leaves, replace(term, inputs=picked(term.inputs, place))))
     seeds = root.values[place.start].mT.reshape(-1, *scores.shape)

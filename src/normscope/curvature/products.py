@@ -92,11 +92,9 @@ class Products:
         return total.to(vector.dtype)
 
     def _product(self, place: int) -> Product:
-        """Return the product of one term."""
         return self._build(self.problem.terms[place]) if self._kept is None else self._kept[place]
 
     def _build(self, term: LossTerm) -> Product:
-        """Record what one term's products need."""
         return self._hessian(term) if self.matrix in ("hessian", "residual") else self._through_outputs(term)
 
     def _hessian(self, term: LossTerm) -> Product:

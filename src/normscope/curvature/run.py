@@ -173,7 +173,6 @@ class _Measurement:
         return CurvatureResult(**self.found, stopped=stopped, messages=tuple(self.messages))
 
     def _problem(self, **changes: Any) -> Problem:
-        """Return the loss, with some settings changed."""
         names = ("mode", "parameters", "masks", "batch", "limit", "dtype", "seed")
         arguments: dict[str, Any] = {name: getattr(self.settings, name) for name in names}
         return Problem(self.model, self.data, self.loss, **(arguments | changes))
@@ -188,7 +187,6 @@ class _Measurement:
         return find_groups(self.model, self.data, s.mode, kind, seconds, self.say, self.messages, seed=s.seed)
 
     def _directions(self, problem: Problem) -> Directions:
-        """Return the known flat directions at the point."""
         s = self.settings
         if not isinstance(s.symmetry, bool):
             return Directions(problem.point(), row_groups(problem, s.symmetry), s.generators)
@@ -196,7 +194,6 @@ class _Measurement:
         return found
 
     def _begin(self, problem: Problem) -> None:
-        """Add loss, gradient and known flat directions."""
         self.say("gradient")
         value, self.gradient = problem.gradient()
         self.products = Products(problem, self.settings.matrix, self.plan.way)
@@ -314,7 +311,6 @@ class _Measurement:
         return None, KnownPart(Products(problem, "ggn", "retained" if fits else "recompute"), found)
 
     def _density(self) -> None:
-        """Add the density of eigenvalues."""
         s = self.settings
         if not s.density:
             return
@@ -352,7 +348,6 @@ class _Measurement:
             self.found["symmetry"][f"{end}_on_sphere_converged"] = bool(found.converged[place])
 
     def _sharpness(self) -> None:
-        """Add the sharpness family."""
         s, problem, top = self.settings, self.products.problem, float(self.pairs.values[0])
         if not s.sharpness:
             return
@@ -407,7 +402,6 @@ class _Measurement:
 
 
 def _interrupted(steps: Iterable[Callable[[], None]]) -> bool:
-    """Run steps; return whether the user interrupted them."""
     try:
         for step in steps:
             step()

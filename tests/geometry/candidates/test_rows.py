@@ -61,7 +61,7 @@ def test_rows_are_divided_by_a_gain_behind() -> None:
     point, coefficients = found.function.point, torch.arange(1.0, 6.0).double()
     field = row.field(point, coefficients)["two.weight"]
     assert torch.allclose(field, torch.outer(1.0 / point["scale"], coefficients))
-    assert torch.allclose(origin(row, {**point, row.parameter: field}), -coefficients)
+    assert torch.allclose(origin(row, {**point, row.source: field}), -coefficients)
 
 
 def test_standardized_weights() -> None:

@@ -59,7 +59,6 @@ def bounded_losses(name: str, gammas: list[float], clip: float | None) -> list[B
 
 
 def _ramp(gamma: float) -> BoundedLoss:
-    """Return the ramp of the margin at one gamma."""
     constant = math.sqrt(2) / gamma
     name = f"ramp at {gamma:.4g}"
     return BoundedLoss(name, constant, "this network", lambda s, y: ramp_loss(margins(s, y), gamma), gamma)

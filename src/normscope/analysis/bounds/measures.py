@@ -137,7 +137,6 @@ def _given(argument: Any, name: str) -> Any:
 def _of_start(
     named: Mapping[str, Tensor], start: nn.Module | None, train: Any, samples: int, flat: Mapping[str, float]
 ) -> dict[str, float]:
-    """Return distances and PAC-Bayes measures from the start."""
     first = FoldedNetwork(capture_classifier(_given(start, "start"), train)).tensors
     return _of_distance(named, first) | _of_priors(named, first, "the start", samples, flat)
 
@@ -241,7 +240,6 @@ def steps_to(history: Any, level: float, since: float | None = None) -> float:
 
 
 def _pair(history: Any) -> tuple[Sequence[float], Sequence[float]]:
-    """Return steps and losses."""
     named = (getattr(history, "steps", None), getattr(history, "values", None))
     pair = named if named[0] is not None and not callable(named[1]) else history
     if not (isinstance(pair, tuple | list) and len(pair) == 2 and all(hasattr(t, "__len__") for t in pair)):

@@ -52,9 +52,9 @@ class BoundRow:
         return cls(name, bound, _OF_KIND[bound.kind], vacuous, **said, **rest)
 
     @classmethod
-    def refused(cls, name: str, reason: str, statement: str = "") -> BoundRow:
+    def refused(cls, name: str, reason: str) -> BoundRow:
         """Return the row of a bound that does not apply."""
-        return cls(name, None, "refused", True, statement=statement, reason=reason)
+        return cls(name, None, "refused", True, reason=reason)
 
 
 @dataclass(frozen=True, repr=False)

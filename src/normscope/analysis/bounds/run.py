@@ -231,7 +231,6 @@ def _table(
 
 
 def _truth(context: BoundsContext) -> dict[str, Any]:
-    """Return the errors on training and test data, and their gap."""
     train, test = (s.errors / s.samples for s in (context.train, context.test))
     return {
         "train_error": train,

@@ -110,26 +110,15 @@ class MatrixFamily(SymmetryFamily):
             if isinstance(site, EntrywiseParameter) and rows is not None:
                 parts.append(point[site.parameter].reshape(-1, site.labels.shape[-1])[:, rows].mT)
             elif isinstance(site, ChannelWeight) and rows is not None and (_is_first(site) or not first):
-                parts.append(point[site.parameter].reshape(-1)[site.index][rows].flatten(1))
+                parts.append(site.matrix(point)[rows].flatten(1))
         return torch.cat(parts, 1)
 
     def through(self, point: Point) -> Tensor:
         """Return the product of the weights that read and write the channels, which no matrix changes."""
-        first = self.sites[0]
-        written = [
-            point[s.parameter].reshape(-1)[s.index][r]
-            for s, r, _ in first
-            if isinstance(s, ChannelWeight) and r is not None
-        ]
-        read = [
-            point[s.parameter].reshape(-1)[s.index][:, columns]
-            for s, _, several in first
-            if isinstance(s, ChannelWeight)
-            for columns in several
-        ]
-        return torch.cat([w.flatten(1) for w in written], 1).mT @ torch.cat(
-            [r.transpose(0, 1).flatten(1) for r in read], 1
-        )
+        sites = [(s.matrix(point), rows, columns) for s, rows, columns in self.sites[0] if isinstance(s, ChannelWeight)]
+        written = [weight[rows].flatten(1) for weight, rows, _ in sites if rows is not None]
+        read = [weight[:, places].transpose(0, 1).flatten(1) for weight, _, columns in sites for places in columns]
+        return torch.cat(written, 1).mT @ torch.cat(read, 1)
 
     def _changes(self, frame: ChannelFrame, left: Tensor, right: Tensor, point: Point) -> dict[str, Tensor]:
         """Return the parameters changed by a matrix on a frame, given with its inverse."""
@@ -142,7 +131,7 @@ class MatrixFamily(SymmetryFamily):
                 assert rows is not None
                 found[name] = value.index_copy(-1, rows, torch.einsum("ab,...b->...a", left, value[..., rows]))
             elif name not in found:
-                weight = value.reshape(-1)[site.index]
+                weight = site.matrix(point)
                 if rows is not None:
                     weight = weight.index_copy(0, rows, torch.einsum("ab,b...->a...", left, weight[rows]))
                 for places in columns:

@@ -2,7 +2,7 @@ r"""Channel labels and the linear equations between their unknown scales; the so
 
 from __future__ import annotations
 
-from collections.abc import Container, Iterator
+from collections.abc import Container, Iterator, Mapping
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -74,6 +74,10 @@ class ChannelWeight:
     inputs: Tensor  #: labels of the inputs, for each output (one row if all outputs read the same)
     node: str = ""  #: the graph node that uses it
     full: bool = True  #: whether every output reads every input
+
+    def matrix(self, point: Mapping[str, Tensor]) -> Tensor:
+        """Return its entries at some parameters, outputs first, inputs second."""
+        return point[self.parameter].reshape(-1)[self.index]
 
     def terms(self) -> Iterator[ScaleTerm]:
         """Yield the scales of its entries: those of the outputs minus those of the inputs."""
