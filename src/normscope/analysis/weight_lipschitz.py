@@ -175,7 +175,7 @@ def _measured(context: AnalysisContext) -> WeightResult:
         context.say(f"Jacobians in the weights: point {i + 1} of {len(chosen)}")
         norms.append(norms_at(captured, weights, inputs, seed=options.seed))
     found = WeightMeasurements(context, seen, weights, outputs, met, factors, norms)
-    stacked, stacked_jointly = _stacked(found, samples)
+    stacked, attained_jointly = _stacked(found, samples)
     messages: list[str] = []
     rows = [_row(found, leaf, stacked) for leaf in range(len(weights.leaves))]
     table = tuple(uncontradicted_weight(row, messages) for row in rows)
@@ -183,7 +183,7 @@ def _measured(context: AnalysisContext) -> WeightResult:
         model=model_facts(context),
         input=input_facts(context) | {"data": bool(samples)},
         weights=table,
-        jointly=_jointly(found, table, stacked_jointly),
+        jointly=_jointly(found, table, attained_jointly),
         samples={"data": len(samples), "jacobians": len(norms)},
         residual=max((n.residual for n in norms), default=None),
         messages=(*all_messages(context, observed, messages), *_messages_on_weights(weights, samples)),
@@ -224,14 +224,14 @@ def _data_domain(seen: Survey | None) -> Domain:
 
 def _stacked(
     found: WeightMeasurements, samples: Sequence[list[Tensor]]
-) -> tuple[dict[str, dict[str, Value]], dict[str, Value]]:
-    """Return the constants of the first samples stacked into one input: by weight, and for all weights together.
+) -> tuple[dict[str, dict[str, Value]], Value | None]:
+    """Return the constants of the first samples stacked into one input by weight, and what all together attain.
 
-    BatchNorm uses the statistics of this batch. Both are empty if inputs are batches anyway, or if it is expensive.
+    BatchNorm uses the statistics of this batch. There are none if inputs are batches anyway, or if it is expensive.
     """
     context, captured, weights = found.context, found.context.captured, found.weights
     if len(samples) < 2 or not context.stacks_batches:
-        return {}, {}
+        return {}, None
     size = min(len(samples), BATCH)
     batch = [torch.cat(parts) if parts[0].ndim else parts[0] for parts in zip(*samples[:size], strict=True)]
     context.say("a stacked batch")
@@ -257,10 +257,7 @@ def _stacked(
             "input_norm": certified(_root_of_squares(met), statement="normscope Proposition W-2"),
             "attained": attained(log_of(norms.weights[i])),
         }
-    jointly = {"stacked_certified": certified(INF, statement="normscope Proposition W-6")}  # until rows are checked
-    if norms.jointly is not None:
-        jointly["stacked_attained"] = attained(log_of(norms.jointly))
-    return rows, jointly
+    return rows, None if norms.jointly is None else attained(log_of(norms.jointly))
 
 
 def _stacked_factor(found: WeightMeasurements, use: int, size: int) -> float:
@@ -286,7 +283,7 @@ def _with_batch_statistics(
     return output_constants(weights, composition).small, factors
 
 
-def _jointly(found: WeightMeasurements, table: Sequence[WeightRow], stacked: dict[str, Value]) -> dict[str, Value]:
+def _jointly(found: WeightMeasurements, table: Sequence[WeightRow], stacked: Value | None) -> dict[str, Value]:
     """Return the constants in all weights together: ``sqrt(sum L_i^2)``, and the norm of the whole Jacobian."""
     if not found.samples:
         return {}
@@ -298,10 +295,12 @@ def _jointly(found: WeightMeasurements, table: Sequence[WeightRow], stacked: dic
     attained = _attained(found, [n.jointly for n in found.norms])
     if attained is not None:
         out["attained"] = attained
-    if stacked:
-        parts = [row.stacked.get("certified") for row in table]
-        log = joint_constant([INF if part is None else part.log for part in parts])
-        out |= stacked | {"stacked_certified": replace(stacked["stacked_certified"], log=log)}
+    parts = [row.stacked["certified"] for row in table if row.stacked]
+    if parts:
+        log = joint_constant([part.log for part in parts])
+        out["stacked_certified"] = replace(parts[0], log=log, statement="normscope Proposition W-6")
+    if stacked is not None:
+        out["stacked_attained"] = stacked
     return out
 
 

@@ -14,7 +14,7 @@ from torch.overrides import TorchFunctionMode
 
 from normscope.curvature.outputs import OutputHessianRoot, root_of, rows_of
 from normscope.curvature.problem import LossTerm, ParameterBlock, Problem, blocks_of
-from normscope.curvature.products import Products
+from normscope.curvature.products import Products, jacobian_product
 
 #: Entries of the rows that are kept in memory at once.
 HELD = 2**27
@@ -101,14 +101,18 @@ class Gram:
 
     def pushed(self, vectors: Iterable[Tensor]) -> Tensor:
         r"""Return :math:`S^{1/2} J q` of vectors of all parameters, one a column."""
-        problem, pushes = self.products.problem, []
+        problem, factors = self.products.problem, []
         for term, root in zip(problem.terms, self.roots, strict=True):
             leaves = problem.leaves()
             scores = problem.prediction(problem.outputs(leaves, term))
-            seed = torch.zeros_like(scores, requires_grad=True)
-            slopes = torch.autograd.grad(scores, list(leaves.values()), seed, create_graph=True, allow_unused=True)
-            pushes.append((seed, slopes, math.sqrt(term.share) * root.values))
-        return torch.stack([torch.cat([_push(problem.split(v), *push) for push in pushes]) for v in vectors], 1)
+            pushed = jacobian_product(problem, list(leaves.values()), scores)
+            factors.append((pushed, math.sqrt(term.share) * root.values))
+
+        def column(v: Tensor) -> Tensor:
+            parts = [torch.einsum("nok,no->nk", root, pushed(v).reshape(root.shape[:2])) for pushed, root in factors]
+            return torch.cat([part.reshape(-1) for part in parts])
+
+        return torch.stack([column(v) for v in vectors], 1)
 
 
 def gram_of(products: Products) -> Gram | None:
@@ -279,10 +283,3 @@ def _parts(blocks: Sequence[ParameterBlock], width: int) -> Iterator[list[tuple[
                 found, left = [], width
     if found:
         yield found
-
-
-def _push(parts: Mapping[str, Tensor], seed: Tensor, slopes: Sequence[Tensor | None], root: Tensor) -> Tensor:
-    """Return the derivative of the outputs of one term along a direction, times the root."""
-    used = [(slope, part) for slope, part in zip(slopes, parts.values(), strict=True) if slope is not None]
-    moved = torch.autograd.grad([s for s, _ in used], seed, [p for _, p in used], retain_graph=True)[0]
-    return torch.einsum("nok,no->nk", root, moved.reshape(root.shape[:2])).reshape(-1)

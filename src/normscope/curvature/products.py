@@ -143,16 +143,13 @@ class Products:
         leaves = problem.leaves()
         outputs = problem.outputs(leaves, term)
         every, scores = list(leaves.values()), problem.prediction(outputs)
-        seed = torch.zeros_like(scores, requires_grad=True)
-        pulled = torch.autograd.grad(scores, every, seed, create_graph=True, allow_unused=True)
-        used = [(i, part) for i, part in enumerate(pulled) if part is not None]
-        middle = self.middle(term, outputs, scores)
+        pushed, middle = jacobian_product(problem, every, scores), self.middle(term, outputs, scores)
 
         def product(vector: Tensor) -> Parts:
-            parts = list(problem.split(vector).values())
-            several = {"retain_graph": True, "is_grads_batched": vector.ndim == 2}
-            pushed = torch.autograd.grad([p for _, p in used], seed, [parts[i] for i, _ in used], **several)
-            return torch.autograd.grad(scores, every, middle(pushed[0]), allow_unused=True, **several)
+            return torch.autograd.grad(
+                scores, every, middle(pushed(vector)),
+                retain_graph=True, allow_unused=True, is_grads_batched=vector.ndim == 2,
+            )  # fmt: skip
 
         return product
 
@@ -227,6 +224,26 @@ class Products:
                 self.count += len(rows)
                 return found
         return torch.stack([self(row) for row in rows])
+
+
+def jacobian_product(problem: Problem, leaves: Sequence[Tensor], scores: Tensor) -> Callable[[Tensor], Tensor]:
+    """Return the derivative of outputs along a vector of parameters, or along several in rows, as a function of it.
+
+    Args:
+        problem: the loss, entered as a context.
+        leaves: its parameters.
+        scores: the outputs, computed from these leaves.
+    """
+    seed = torch.zeros_like(scores, requires_grad=True)
+    pulled = torch.autograd.grad(scores, leaves, seed, create_graph=True, allow_unused=True)
+    used = [(i, part) for i, part in enumerate(pulled) if part is not None]
+
+    def pushed(vector: Tensor) -> Tensor:
+        parts = list(problem.split(vector).values())
+        several = {"retain_graph": True, "is_grads_batched": vector.ndim == 2}
+        return torch.autograd.grad([p for _, p in used], seed, [parts[i] for i, _ in used], **several)[0]
+
+    return pushed
 
 
 def symmetry_gap(products: Products, seed: int = 0) -> float:
