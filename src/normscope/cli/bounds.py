@@ -83,7 +83,6 @@ def bounds(
 
 
 def _ends(text: str) -> tuple[float, float]:
-    """Return the ends of a box."""
     try:
         low, high = map(float, split_commas(text))
     except ValueError:

@@ -215,7 +215,6 @@ def source_of(spec: str) -> SourceLocation | None:
 
 
 def _earlier(model: nn.Module, weights: Path) -> nn.Module:
-    """Return the model with the weights of an earlier time."""
     import copy
 
     from normscope.zoo.state_dict import load_weights
@@ -243,7 +242,6 @@ def _settings(
 
 
 def _dtype(name: str | None) -> Any:
-    """Return a floating dtype by name."""
     if name is None:
         return None
     import torch

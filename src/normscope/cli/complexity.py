@@ -55,7 +55,6 @@ def complexity(
 
 
 def _read(path: Path) -> Result:
-    """Return the result of a model that was written before."""
     from normscope.analysis.stored_results import read_result
     from normscope.core.errors import InputError
     from normscope.core.result import Result

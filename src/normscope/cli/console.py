@@ -331,7 +331,6 @@ def _fitted(natural: Sequence[int], least: Sequence[int], room: int) -> list[int
 
 
 def _without_control_characters(section: Section) -> Section:
-    """Return a section without control characters."""
     table = section.table
     if table is not None:
         rows = tuple(tuple(map(visible, row)) for row in table.rows)

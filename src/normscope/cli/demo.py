@@ -129,7 +129,6 @@ def compare(stages: Stages, *, seed: int, width: int, epochs: int) -> tuple[dict
 
 
 def _trained(norm: str, stages: Stages, name: str, *, seed: int, width: int, epochs: int) -> nn.Module:
-    """Return the papers' network, trained."""
     import torch
 
     from normscope.papers.study import labelled_data

@@ -52,7 +52,6 @@ def extremal(
 
 
 def _widths(text: str, depth: int) -> tuple[int, ...]:
-    """Return the widths: one for all, or all of them."""
     try:
         given = tuple(int(part) for part in text.split(","))
     except ValueError:
@@ -63,7 +62,6 @@ def _widths(text: str, depth: int) -> tuple[int, ...]:
 
 
 def _numbers(text: str | None) -> tuple[float, ...] | None:
-    """Return numbers separated by commas."""
     if text is None:
         return None
     try:

@@ -14,7 +14,6 @@ from torch.nn.parameter import is_lazy
 
 
 def _attribute(owner: Any, name: str) -> tuple[Callable[[], Any], Callable[[Any], Any]]:
-    """Return how to read and to set an attribute."""
     return functools.partial(getattr, owner, name), functools.partial(setattr, owner, name)
 
 

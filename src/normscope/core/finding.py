@@ -136,7 +136,6 @@ LISTED = 6
 
 
 def _as_one(group: list[Finding]) -> Finding:
-    """Return findings of one rule as one."""
     first = group[0]
     places = tuple(dict.fromkeys(place for f in group for place in f.everywhere))
     others = [place or "the model" for place in places if place != first.place]

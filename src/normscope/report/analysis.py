@@ -118,7 +118,6 @@ def findings_section(findings: Sequence[Finding]) -> Section:
 
 
 def _model(result: Result) -> Section:
-    """Return the facts about the model and its inputs."""
     facts = result.model
     lines = []
     if "parameters" in facts:

@@ -56,7 +56,6 @@ def architecture(blocks: Sequence[Mapping[str, Any]], normalizers: Sequence[Norm
 
 
 def _branch(block: Mapping[str, Any], places: Sequence[tuple[str, NormalizerResult]]) -> ModuleBranch:
-    """Return one block with its children."""
     name = str(block["name"])
     inside = [(path, n) for path, n in ((_within(name, p), n) for p, n in places) if path is not None]
     first = _first(name)

@@ -128,7 +128,6 @@ def _finding(entry: CheckedClaim) -> str:
 
 
 def _entry_section(entry: CheckedClaim) -> Section:
-    """Return one claim in detail."""
     claim, measured = entry.claim, {} if entry.outcome is None else entry.outcome.measured
     what = (claim.id, claim.paper, claim.place, claim.says)
     return _section(Explanation("claim", *what, entry.verdict, _finding(entry), measured, claim.corrected))

@@ -56,7 +56,6 @@ def change_text(change: float | None) -> str:
 
 
 def _whole(comparison: Comparison, printed: bool) -> Section:
-    """Return the constants of the whole networks."""
     columns = ("constant", *letters(comparison), *(f"{x}/A" for x in letters(comparison)[1:]), "kind")
     asked = _asked(comparison.end_to_end, printed) or comparison.end_to_end
     ordered = sorted(asked, key=lambda q: list(_WORDS).index(q.name))
@@ -71,7 +70,6 @@ def _asked(quantities: tuple[Quantity, ...], printed: bool) -> tuple[Quantity, .
 
 
 def _cells(quantity: Quantity) -> tuple[str, ...]:
-    """Return the values and their changes."""
     return (*map(value_text, quantity.values), *map(change_text, quantity.changes[1:]))
 
 

@@ -39,7 +39,6 @@ def _head(found: Iterations) -> Section:
 
 
 def _chain(found: Iterations, title: str, normalized: bool) -> Section:
-    """Return the counts of every layer of the chain, with its normalizers or without."""
     columns = ("layer", "printed 18", "printed 19", "L", "Goldstein", "convex")
     cells = []
     for row in found.layers:
@@ -92,5 +91,4 @@ def complexity_document(found: Iterations) -> dict[str, Any]:
 
 
 def _counts(counts: Counts | None) -> dict[str, Any] | None:
-    """Return the JSON form of the counts of one layer."""
     return None if counts is None else {f.name: getattr(counts, f.name).to_dict() for f in fields(counts)}

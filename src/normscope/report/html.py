@@ -284,7 +284,6 @@ def whole_sentence(text: str) -> str:
 
 
 def _is_printed(values: Iterable[Value | None]) -> bool:
-    """Return whether numbers of a row are a paper's formula."""
     return any(value is not None and value.kind is Kind.PRINTED for value in values)
 
 

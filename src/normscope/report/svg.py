@@ -142,12 +142,10 @@ def _places(chart: Chart) -> Sequence[int]:
 
 
 def _x(index: int, count: int) -> float:
-    """Return the x-coordinate of a place."""
     return round(LEFT + (WIDTH - LEFT - RIGHT) * index / (count - 1), 1)
 
 
 def _y(value: float, low: float, high: float) -> float:
-    """Return the y-coordinate of a number."""
     return round(TOP + (HEIGHT - TOP - BOTTOM) * (high - value) / (high - low), 1)
 
 

@@ -166,7 +166,6 @@ def _folded_name(name: str, runs: Sequence[tuple[tuple[str, ...], int, int]]) ->
 
 
 def _merged(name: str, rows: Sequence[tuple[str, ...]]) -> tuple[str, ...]:
-    """Return the rows of equal blocks as one."""
     if len(rows) == 1:
         return rows[0]
     return (f"{name} (x{len(rows)})", *(span_text([row[i] for row in rows]) for i in range(1, len(rows[0]))))

@@ -118,7 +118,6 @@ def _around(around: Around | None, values: Mapping[str, Value | None]) -> Senten
 
 
 def _domain(value: Value) -> str:
-    """Return the domain of a bound, as the end of a sentence."""
     return f"on {ALL_INPUTS}" if value.domain == ALL_INPUTS else f"for {value.domain}"
 
 
@@ -236,7 +235,6 @@ def _next(result: Result) -> Sentence:
 
 
 def _urgent(result: Result) -> list[Finding]:
-    """Return the warnings and errors."""
     return [f for f in result.findings or () if f.severity is not Severity.INFO]
 
 

@@ -46,13 +46,11 @@ def attack_balls(context: AttackContext) -> None:
 
 
 def _record(context: AttackContext, name: str, number: str, claimed: float, attained: float, *, lower: bool) -> None:
-    """Record one attack."""
     logs = log_of(claimed), log_of(attained) if attained < math.inf else math.inf
     context.attacks.append(Attack("around", name, number, "points of the data", *logs, lower, "Jacobian"))
 
 
 def _norms(context: AttackContext, x: Tensor) -> Tensor:
-    """Return the norms of the Jacobians at points."""
     if context.trace.output.shape[1] <= ROWS:
         return dense_norms(context.output, x).nan_to_num(0.0)
     return most_stretched(context.output, x, 10, context.generator)[0]

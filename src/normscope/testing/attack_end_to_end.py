@@ -402,5 +402,4 @@ def _attack_stacked(context: AttackContext) -> None:
 
 
 def _channel_stds(x: Tensor) -> Tensor:
-    """Return the standard deviation of each channel over a batch."""
     return x.detach().transpose(0, 1).flatten(1).std(1, correction=0)

@@ -41,7 +41,6 @@ def _attack_weight(context: AttackContext, row: LayerResult, why: str) -> None:
 
 
 def _compare_norm(context: AttackContext, row: LayerResult, norm: float, how: str) -> None:
-    """Test the bounds of a layer against its true norm."""
     log = log_of(norm)
     context.compare("layers", row.name, "upper", row.upper, log - _SVD, how)
     context.compare("layers", row.name, "lower", row.lower, log + _SVD, how)

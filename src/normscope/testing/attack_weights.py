@@ -34,7 +34,6 @@ def attack_weights(context: AttackContext, weights: WeightResult) -> None:
 
 
 def _samples(context: AttackContext) -> int:
-    """Return the number of data points to use."""
     return max(1, round(SAMPLES * context.effort))
 
 
@@ -136,7 +135,6 @@ def _attack_stacked(context: AttackContext, weights: WeightResult, parameters: M
 
 
 def _attack_jointly(context: AttackContext, weights: WeightResult, parameters: Mapping[str, Tensor]) -> None:
-    """Test the constant in all weights together."""
     value: Value | None = weights.jointly.get("certified")
     names = [row.name for row in weights.weights]
     if value is None or any(name not in parameters for name in names):

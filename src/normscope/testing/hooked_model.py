@@ -70,7 +70,6 @@ def _is_token_lookup(func: Any, args: Any, tokens: Sequence[Tensor]) -> bool:
 
 
 def _is_narrow(value: Any) -> bool:
-    """Return whether a value is a dtype narrower than float64."""
     return isinstance(value, torch.dtype) and value in _NARROW
 
 
@@ -216,7 +215,6 @@ class HookedModel:
         return trace
 
     def _repeated(self, value: Any, n: int) -> Any:
-        """Return an argument for n samples."""
         if not isinstance(value, Tensor) or n == 1 or not value.ndim or value.shape[0] != 1:
             return value
         return value.expand(n, *value.shape[1:])

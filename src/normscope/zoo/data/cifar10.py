@@ -86,7 +86,6 @@ def _read_python(file: Path) -> tuple[np.ndarray, np.ndarray]:
 
 
 def _read(files: Sequence[Path], reader: Callable[[Path], tuple[np.ndarray, np.ndarray]]) -> Records:
-    """Return the images and labels of several files."""
     pairs = [reader(file) for file in files]
     for file, (_, labels) in zip(files, pairs, strict=True):
         wrong = labels[(labels < 0) | (labels >= CLASSES)]
