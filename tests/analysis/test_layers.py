@@ -11,6 +11,7 @@ from torch import nn
 import normscope
 from networks import jacobian_norm, points, seeded
 from normscope.analysis import analyze
+from normscope.analysis.layers import TimeLeft
 
 
 @pytest.mark.turns(3)
@@ -93,3 +94,15 @@ def test_groups_have_their_own_floor() -> None:
     hot = {item["channel"]: item["factor"] for item in row.details["hot_channels"]}
     least = data[:, 2:].double().reshape(50, -1).std(1, correction=0).min()
     assert hot[3] == pytest.approx(float(5.0 / (least**2 + 1e-8).sqrt()), rel=1e-6)
+
+
+def test_the_share_of_the_costs_counts_not_that_of_the_steps() -> None:
+    """Nine of ten parts of the work are left after one of two steps."""
+    assert TimeLeft([1.0, 9.0], clock=iter([100.0, 102.0]).__next__).text(1) == ", about 18 s left"
+
+
+def test_nothing_is_said_where_nothing_is_known_or_little_is_left() -> None:
+    """Before the first step is done, and below two seconds."""
+    assert TimeLeft([1.0]).text(0) == ""
+    assert TimeLeft([1.0, 1.0], clock=iter([0.0, 1.0]).__next__).text(1) == ""
+    assert TimeLeft([], clock=iter([0.0, 1.0]).__next__).text(0) == ""

@@ -2,6 +2,8 @@
 
 import functools
 import math
+import time
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -12,7 +14,6 @@ from normscope.analysis.context import AnalysisContext
 from normscope.core.errors import attempt, unless_stopped
 from normscope.core.names import numbered
 from normscope.core.result import LayerResult, NormalizerResult
-from normscope.core.time_left import TimeLeft
 from normscope.core.value import Kind, Value
 from normscope.operators.expression import Expr
 from normscope.operators.normalizer import acts_on_weights, site_constants
@@ -23,6 +24,25 @@ from normscope.operators.survey import InputStatistics, Survey
 #: Cost of the smallest layer, in weights, for estimates of the remaining time.
 LEAST_COST = 500_000
 _NO_BOUND, _NOT_PRINTED = Value(math.inf, Kind.CERTIFIED), Value(math.inf, Kind.PRINTED)
+
+
+class TimeLeft:
+    """An estimate of the time left, from the share of the costs that is done.
+
+    >>> left = TimeLeft([1.0, 1.0, 2.0], clock=iter([0.0, 10.0]).__next__)
+    >>> left.text(1)
+    ', about 30 s left'
+    """
+
+    def __init__(self, costs: Sequence[float], clock: Callable[[], float] = time.monotonic) -> None:
+        self.costs = list(costs)
+        self._clock, self._start = clock, clock()
+
+    def text(self, done: int) -> str:
+        """Return the estimate after some steps as the end of a line; nothing below two seconds."""
+        spent, total = sum(self.costs[:done]), sum(self.costs)
+        seconds = (self._clock() - self._start) * (total / spent - 1.0) if spent else 0.0
+        return "" if seconds < 2 else f", about {seconds:.0f} s left"
 
 
 @dataclass(frozen=True, eq=False)

@@ -8,7 +8,7 @@ from typing import Any
 
 from normscope.core.result import NormalizerResult
 from normscope.core.value import Value
-from normscope.report.table import RUN
+from normscope.report.table import RUN, folded, runs_of
 
 #: Most blocks shown at one level of the tree.
 SHOWN = 120
@@ -49,7 +49,9 @@ def architecture(blocks: Sequence[Mapping[str, Any]], normalizers: Sequence[Norm
     >>> branch.marks[0].count, branch.marks[0].least.log, branch.marks[0].most.log
     (3, 0.0, 2.0)
     """
-    places = [(str(n.details.get("module", n.name.partition("#")[0])), n) for n in normalizers]
+    runs = runs_of(blocks)
+    modules = ((str(n.details.get("module", n.name.partition("#")[0])), n) for n in normalizers)
+    places = [(folded(module, runs)[0], n) for module, n in modules]
     children = tuple(_branch(block, places) for block in blocks[:SHOWN])
     total = sum(int(block["parameters"]) for block in blocks)
     return ModuleBranch("", "", 1, total, 0, (), len(places), children, max(0, len(blocks) - SHOWN))
@@ -57,8 +59,8 @@ def architecture(blocks: Sequence[Mapping[str, Any]], normalizers: Sequence[Norm
 
 def _branch(block: Mapping[str, Any], places: Sequence[tuple[str, NormalizerResult]]) -> ModuleBranch:
     name = str(block["name"])
-    inside = [(path, n) for path, n in ((_within(name, p), n) for p, n in places) if path is not None]
     first = _first(name)
+    inside = [(path, n) for path, n in places if path == first or (first and path.startswith(f"{first}."))]
     own = [n for path, n in inside if path == first]
     children = block["children"]
     return ModuleBranch(
@@ -82,23 +84,6 @@ def _first(name: str) -> str:
     """
     match = RUN.match(name)
     return f"{match['base']}{match['first']}" if match else name
-
-
-def _within(name: str, path: str) -> str | None:
-    """Return a module path relative to the first copy of a block, or ``None`` if it is not inside the block.
-
-    >>> _within("layers.0..11", "layers.3.norm"), _within("layers.0..11", "layers.12.norm"), _within("a", "ab")
-    ('layers.0.norm', None, None)
-    """
-    match = RUN.match(name)
-    if match is None:
-        return path if path == name or (name and path.startswith(f"{name}.")) else None
-    if not path.startswith(match["base"]):
-        return None
-    number, dot, rest = path[len(match["base"]) :].partition(".")
-    if not number.isdigit() or not int(match["first"]) <= int(number) <= int(match["last"]):
-        return None
-    return f"{match['base']}{match['first']}{dot}{rest}"
 
 
 def _marks(normalizers: Sequence[NormalizerResult]) -> tuple[NormalizerMark, ...]:

@@ -105,10 +105,10 @@ def shortened(table: Table, blocks: Sequence[Mapping[str, Any]], *, everything: 
     """
     if everything or len(table.rows) <= ROWS:
         return table, ()
-    runs = tuple(_runs(blocks))
+    runs = runs_of(blocks)
     groups: dict[str, list[tuple[str, ...]]] = {}
     for row in table.rows:
-        groups.setdefault(_folded_name(row[0], runs), []).append(row)
+        groups.setdefault(folded(row[0], runs)[1], []).append(row)
     rows = tuple(_merged(name, group) for name, group in groups.items())
     said: tuple[str, ...] = ()
     if len(rows) < len(table.rows):
@@ -136,21 +136,27 @@ def without_column(table: Table, title: str) -> Table:
     return Table((*table.columns[:at], *table.columns[at + 1 :]), rows, table.left)
 
 
-def _runs(blocks: Sequence[Mapping[str, Any]]) -> Iterable[tuple[tuple[str, ...], int, int]]:
-    """Yield every run of equal blocks, outer ones first: path before its number, first and last number."""
+#: A run of equal blocks: path before its number, first and last number.
+Run = tuple[tuple[str, ...], int, int]
+
+
+def runs_of(blocks: Sequence[Mapping[str, Any]]) -> list[Run]:
+    """Return every run of equal blocks in a module tree, outer ones first."""
+    found: list[Run] = []
     for block in blocks:
         match = RUN.match(str(block["name"]))
         if match and int(block["repeat"]) > 1:
             base = tuple(part for part in match["base"].split(".") if part)
-            yield base, int(match["first"]), int(match["last"])
-        yield from _runs(block["children"])
+            found.append((base, int(match["first"]), int(match["last"])))
+        found += runs_of(block["children"])
+    return found
 
 
-def _folded_name(name: str, runs: Sequence[tuple[tuple[str, ...], int, int]]) -> str:
-    """Return a module path with the numbers of equal blocks replaced by their range.
+def folded(name: str, runs: Sequence[Run]) -> tuple[str, str]:
+    """Return a module path as it is in the first of equal blocks, and with the range of their numbers.
 
-    >>> _folded_name("layers.3.norm", [(("layers",), 0, 11)])
-    'layers.0..11.norm'
+    >>> folded("layers.3.norm", [(("layers",), 0, 11)])
+    ('layers.0.norm', 'layers.0..11.norm')
     """
     path = name.split(".")
     shown = list(path)
@@ -162,7 +168,7 @@ def _folded_name(name: str, runs: Sequence[tuple[tuple[str, ...], int, int]]) ->
         if number.isdigit() and first <= int(number) <= last:
             path[at] = f"{first}{mark}{call}"
             shown[at] = f"{first}..{last}{mark}{call}"
-    return ".".join(shown)
+    return ".".join(path), ".".join(shown)
 
 
 def _merged(name: str, rows: Sequence[tuple[str, ...]]) -> tuple[str, ...]:

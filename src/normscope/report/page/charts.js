@@ -72,11 +72,12 @@
     return sample ? getComputedStyle(sample).stroke : "#888";
   };
 
+  const quietOf = (figure) => getComputedStyle(figure.querySelector("figcaption")).color;
+  const ruleOf = (figure) => getComputedStyle(figure).borderTopColor;
+
   function options(figure, given, size, hooks) {
     const data = given();
     const page = getComputedStyle(document.documentElement);
-    const quiet = getComputedStyle(figure.querySelector("figcaption")).color;
-    const rule = getComputedStyle(figure).borderTopColor;
     const few = data.places.length <= 80;
     return {
       ...size,
@@ -86,16 +87,14 @@
       scales: { x: { time: false }, y: { range: (_, low, high) => range(given(), low, high) } },
       axes: [
         {
-          stroke: quiet, grid: { show: false }, ticks: { stroke: rule, width: 1 },
+          ...xAxis(figure), ...titled(data.xTitle),
           size: below(data, size.width), space: slanted(data, size.width) ? 26 : 50,
           rotate: slanted(data, size.width) ? 50 : 0,
-          label: data.xTitle, labelSize: 20, labelFont: "12px system-ui, sans-serif", labelGap: 2,
           incrs: [1, 2, 5, 10, 20, 50, 100, 200, 500, 1000, 2000, 5000, 10000, 20000, 50000],
           values: (_, values) => values.map((s) => (!Number.isInteger(s) ? "" : data.x ? s : short(data.places[s] ?? ""))),
         },
         {
-          stroke: quiet, grid: { stroke: rule, width: 1 }, ticks: { show: false }, size: 62,
-          label: data.yTitle, labelSize: 20, labelFont: "12px system-ui, sans-serif", labelGap: 2,
+          ...yAxis(figure), ...titled(data.yTitle),
           splits: (_, axis, low, high) => splits(low, high),
           values: (_, values) => values.map(power),
         },
@@ -157,7 +156,46 @@
     ctx.restore();
   }
 
-  Object.assign(normscope, { element, splits, power }); // for charts over the steps of a run
+  const titled = (label) => ({ label, labelSize: 20, labelFont: "12px system-ui, sans-serif", labelGap: 2 });
+  const xAxis = (figure) => ({ stroke: quietOf(figure), grid: { show: false }, ticks: { stroke: ruleOf(figure), width: 1 } });
+  const yAxis = (figure) => ({ stroke: quietOf(figure), grid: { stroke: ruleOf(figure), width: 1 }, ticks: { show: false }, size: 62 });
+
+  // A row of the box beside the pointer.
+  const tipRow = (tip, colour, label, number, kind) => {
+    const row = tip.appendChild(element("div"));
+    row.appendChild(element("i")).style.color = colour;
+    row.append(element("span", "", label), element("strong", "", number), element("small", "", kind));
+  };
+  // Show the box on the side of the pointer where there is room, or across a narrow chart.
+  const showTip = (tip, plot, box, narrow) => {
+    tip.hidden = false;
+    const left = plot.over.offsetLeft + plot.cursor.left;
+    const right = left > box.clientWidth / 2;
+    tip.style.top = "8px";
+    tip.style.left = right ? "" : `${left + 14}px`;
+    tip.style.right = right ? `${box.clientWidth - left + 14}px` : "";
+    if (box.clientWidth < narrow) tip.style.left = tip.style.right = "4px";
+  };
+  const pointed = ({ cursor }) => (cursor.left < 0 ? null : cursor.idx ?? null);
+  // Let the keyboard into a chart. Returns the text that is read out where the keyboard moves.
+  const readable = (figure, box, label) => {
+    const spoken = figure.appendChild(element("p", "spoken"));
+    spoken.setAttribute("aria-live", "polite");
+    box.tabIndex = 0;
+    box.setAttribute("role", "application");
+    box.setAttribute("aria-label", label);
+    return spoken;
+  };
+  // The JSON in an element, unpacked if it is packed.
+  const unpacked = async (holder) => {
+    if (!holder.dataset.encoding) return JSON.parse(holder.textContent);
+    const bytes = Uint8Array.from(atob(holder.textContent.trim()), (c) => c.charCodeAt(0));
+    const stream = new Blob([bytes]).stream().pipeThrough(new DecompressionStream("gzip"));
+    return JSON.parse(await new Response(stream).text());
+  };
+
+  // For charts over the steps of a run.
+  Object.assign(normscope, { element, splits, power, titled, xAxis, yAxis, tipRow, showTip, pointed, readable, unpacked });
 
   // Draw data into a figure that holds .legend, .plot and a still picture. Returns {update, redraw, plot}.
   normscope.chart = (figure, given) => {
@@ -165,10 +203,9 @@
     const box = figure.querySelector(".plot");
     const tip = box.appendChild(element("div", "tip"));
     const reset = box.appendChild(element("button", "reset", "Whole width"));
-    const spoken = figure.appendChild(element("p", "spoken"));
+    const spoken = readable(figure, box, `${given.title}. Left and right arrow keys move along the network.`);
     reset.type = "button";
     tip.hidden = reset.hidden = true;
-    spoken.setAttribute("aria-live", "polite");
     let plot = null;
     const hidden = new Set();
     const size = () => ({
@@ -176,28 +213,14 @@
     });
 
     const show = (plot) => {
-      const i = plot.cursor.idx;
-      if (i === null || i === undefined || plot.cursor.left < 0) {
-        tip.hidden = true;
-        return;
-      }
+      const i = pointed(plot);
+      tip.hidden = i === null;
+      if (i === null) return;
       tip.replaceChildren(element("b", "", `${data.places[i]}`));
       data.lines.forEach((line, k) => {
-        if (hidden.has(k)) return;
-        const row = tip.appendChild(element("div"));
-        const swatch = row.appendChild(element("i"));
-        swatch.style.color = colour(figure, line.style);
-        row.appendChild(element("span", "", line.label));
-        row.appendChild(element("strong", "", normscope.text(line.log10[i])));
-        row.appendChild(element("small", "", line.kind));
+        if (!hidden.has(k)) tipRow(tip, colour(figure, line.style), line.label, normscope.text(line.log10[i]), line.kind);
       });
-      tip.hidden = false;
-      const left = plot.over.offsetLeft + plot.cursor.left;
-      const right = left > box.clientWidth / 2;
-      tip.style.top = "8px";
-      tip.style.left = right ? "" : `${left + 14}px`;
-      tip.style.right = right ? `${box.clientWidth - left + 14}px` : "";
-      if (box.clientWidth < 560) tip.style.left = tip.style.right = "4px";
+      showTip(tip, plot, box, 560);
     };
     const ends = () => {
       const xs = places(data);
@@ -236,9 +259,6 @@
       key.replaceWith(button);
     });
 
-    box.tabIndex = 0;
-    box.setAttribute("role", "application");
-    box.setAttribute("aria-label", `${data.title}. Left and right arrow keys move along the network.`);
     let at = -1;
     box.addEventListener("keydown", (event) => {
       const last = data.places.length - 1;

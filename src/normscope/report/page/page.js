@@ -19,14 +19,7 @@
     });
   });
 
-  // The results as JSON, unpacked if they are packed.
-  normscope.results = async () => {
-    const holder = document.getElementById("normscope-data");
-    if (!holder.dataset.encoding) return JSON.parse(holder.textContent);
-    const bytes = Uint8Array.from(atob(holder.textContent.trim()), (c) => c.charCodeAt(0));
-    const stream = new Blob([bytes]).stream().pipeThrough(new DecompressionStream("gzip"));
-    return JSON.parse(await new Response(stream).text());
-  };
+  normscope.results = () => normscope.unpacked(document.getElementById("normscope-data"));
   document.getElementById("download").addEventListener("click", async () => {
     const { results } = await normscope.results();
     const content = results.length === 1 ? results[0].result : Object.fromEntries(results.map((r) => [r.name, r.result]));

@@ -7,14 +7,7 @@
   const TICK = 400;
   const KEPT = 2000;
 
-  const holder = (root) => root.getElementById("normscope-watch");
-  const inside = async (root) => {
-    const text = holder(root).textContent;
-    if (!holder(root).dataset.encoding) return JSON.parse(text);
-    const bytes = Uint8Array.from(atob(text.trim()), (c) => c.charCodeAt(0));
-    const stream = new Blob([bytes]).stream().pipeThrough(new DecompressionStream("gzip"));
-    return JSON.parse(await new Response(stream).text());
-  };
+  const inside = (root) => normscope.unpacked(root.getElementById("normscope-watch"));
   const { live, data, few, state: first } = await inside(document);
   let state = first;
   let groups = new Map(state.groups.map((g) => [g.key, g]));

@@ -3,7 +3,7 @@
 "use strict";
 (() => {
   const normscope = (window.normscope = window.normscope || {});
-  const { element } = normscope;
+  const { element, titled } = normscope;
   const { DASHES, faded, logSplits, tick, lastOf, countOf, push } = normscope.steps;
   const MOST_FAINT = 400;
   const FOUND = 12;
@@ -25,11 +25,9 @@
     const search = figure.querySelector("input[type=search]");
     const logButton = figure.querySelector("button.log");
     const tip = element("div", "tip");
-    const spoken = figure.appendChild(element("p", "spoken"));
     const note = element("p", "warn");
     figure.querySelector("figcaption").before(note);
     tip.hidden = note.hidden = true;
-    spoken.setAttribute("aria-live", "polite");
     let whole = null; // all steps
     let detail = null; // the steps looked at, where all steps are thinned
     let loading = false;
@@ -120,8 +118,6 @@
 
     const options = () => {
       const colours = normscope.palette();
-      const quiet = getComputedStyle(figure.querySelector("figcaption")).color;
-      const rule = getComputedStyle(figure).borderTopColor;
       const plainAxis = { values: (_, values) => values.map(tick) };
       const logAxis = { splits: (_, axis, low, high) => logSplits(low, high), values: (_, values) => values.map(normscope.power) };
       const few = (s) => countOf(source().runs[s.run].lines[s.name] ?? []) <= 40;
@@ -135,12 +131,9 @@
         },
         scales: { x: { time: false, range: xRange }, y: { range: yRange } },
         axes: [
-          { stroke: quiet, grid: { show: false }, ticks: { stroke: rule, width: 1 }, size: 32, space: 60,
-            label: "training step", labelSize: 20, labelFont: "12px system-ui, sans-serif", labelGap: 2,
+          { ...normscope.xAxis(figure), ...titled("training step"), size: 32, space: 60,
             values: (_, values) => values.map((v) => (Number.isInteger(v) ? v.toLocaleString("en") : "")) },
-          { stroke: quiet, grid: { stroke: rule, width: 1 }, ticks: { show: false }, size: 62,
-            label: axisTitle(group().title, size().height - 60), labelSize: 20,
-            labelFont: "12px system-ui, sans-serif", labelGap: 2, ...(log ? logAxis : plainAxis) },
+          { ...normscope.yAxis(figure), ...titled(axisTitle(group().title, size().height - 60)), ...(log ? logAxis : plainAxis) },
         ],
         series: [{}, ...order.map((s) => {
           const base = colours[(several() ? s.run : Math.max(s.rank, 0)) % 8];
@@ -185,11 +178,9 @@
     const label = (s) => (several() ? `${page.names[s.run]}: ${s.line.label}` : s.line.label);
 
     function showTip(plot) {
-      const at = plot.cursor.idx;
-      if (at === null || at === undefined || plot.cursor.left < 0) {
-        tip.hidden = true;
-        return;
-      }
+      const at = normscope.pointed(plot);
+      tip.hidden = at === null;
+      if (at === null) return;
       const step = plot.data[0][at];
       const exact = source().runs.every((block) => block.exact);
       tip.replaceChildren(element("b", "", `${exact ? "" : "near "}step ${step.toLocaleString("en")}`));
@@ -198,25 +189,15 @@
       rows.forEach((s) => {
         const found = valueAt(s, step);
         if (!found) return;
-        const row = tip.appendChild(element("div"));
-        row.appendChild(element("i")).style.color = plot.series[order.indexOf(s) + 1].stroke();
-        row.appendChild(element("span", "", label(s)));
-        row.appendChild(element("strong", "", normscope.number(found.value, group().log10)));
-        row.appendChild(element("small", "", found.step === step ? s.line.kind : `${s.line.kind}, step ${found.step.toLocaleString("en")}`));
+        const kind = found.step === step ? s.line.kind : `${s.line.kind}, step ${found.step.toLocaleString("en")}`;
+        const number = normscope.number(found.value, group().log10);
+        normscope.tipRow(tip, plot.series[order.indexOf(s) + 1].stroke(), label(s), number, kind);
         if (words.size > 1 && rows.length <= 6) tip.appendChild(element("p", "", s.line.words));
       });
       if (words.size === 1) tip.appendChild(element("p", "", [...words][0]));
       if (!exact) tip.appendChild(element("p", "", "thinned: the least and the most of each stretch of steps; look closer for every point"));
-      tip.hidden = false;
-      const left = plot.over.offsetLeft + plot.cursor.left;
-      const right = left > box.clientWidth / 2;
-      tip.style.top = "8px";
-      tip.style.left = right ? "" : `${left + 14}px`;
-      tip.style.right = right ? `${box.clientWidth - left + 14}px` : "";
-      if (box.clientWidth < 420) {
-        tip.style.left = tip.style.right = "4px";
-        tip.style.top = `${plot.over.offsetTop + plot.over.clientHeight + 4}px`;
-      }
+      normscope.showTip(tip, plot, box, 420);
+      if (box.clientWidth < 420) tip.style.top = `${plot.over.offsetTop + plot.over.clientHeight + 4}px`;
     }
 
     const sample = (dash, colour, thin) => {
@@ -362,9 +343,9 @@
 
     if (search) search.addEventListener("input", () => draw(true));
     logButton.addEventListener("click", () => chart.setLog(!log));
-    box.tabIndex = 0;
-    box.setAttribute("role", "application");
-    box.setAttribute("aria-label", `${group().title}. Left and right arrow keys move along the steps, plus and minus zoom, Escape shows all steps.`);
+    const spoken = normscope.readable(
+      figure, box, `${group().title}. Left and right arrow keys move along the steps, plus and minus zoom, Escape shows all steps.`,
+    );
     let at = null; // the step the keyboard is at: places change when detail comes
     box.addEventListener("keydown", (event) => {
       if (!plot || !plot.data[0].length) return;
