@@ -124,6 +124,18 @@ def overlay_chart(results: Mapping[str, Result], name: str) -> Chart | None:
     return Chart(name, "Bounds along depth, side by side", places, tuple(lines), kinds)
 
 
+def layer_chart(result: Result, name: str) -> Chart | None:
+    """Return the norm of each layer, alone and folded with the normalization after it."""
+    upper = tuple(layer.upper.log10 for layer in result.layers)
+    folded = tuple(None if layer.folded is None else layer.folded.log10 for layer in result.layers)
+    lines = [ChartLine("global", "||W||", "certified", "norm of the layer", upper)]
+    if any(x is not None for x in folded):
+        lines.append(ChartLine("variance_floor", "folded", "certified", "||diag(gamma/sigma) W||", folded))
+    return (
+        Chart(name, "Norm of each layer", tuple(layer.name for layer in result.layers), tuple(lines)) if upper else None
+    )
+
+
 def variance_chart(result: Result, name: str) -> Chart | None:
     """Return the variances before each normalizer of activations, over channels, against the line at one."""
     rows = [(n, _variances(n)) for n in result.normalizers]

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import io
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from normscope.core.errors import InputError, MissingDependencyError
 from normscope.core.result import Result
-from normscope.core.value import Value
-from normscope.report.charts import DEPTH
+from normscope.report.charts import Chart, depth_chart, layer_chart, variance_chart
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -19,8 +18,16 @@ if TYPE_CHECKING:
 #: Colours that colour-blind readers can tell apart (Okabe and Ito).
 OKABE_ITO = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
 BLUE, VERMILION, GREEN, PURPLE, ORANGE, _, BLACK = OKABE_ITO
-#: Colours of the depth curves.
-COLOURS = {"global": BLUE, "variance_floor": GREEN, "without_normalizers": VERMILION, "lower": BLACK}
+#: Colours of the lines of charts, by style.
+COLOURS = {
+    "global": BLUE,
+    "variance_floor": GREEN,
+    "without_normalizers": VERMILION,
+    "lower": BLACK,
+    "variance-max": ORANGE,
+    "variance-mean": BLUE,
+    "variance-min": GREEN,
+}
 #: Most places that are named; of more, some evenly apart.
 _NAMES = 40
 
@@ -31,7 +38,7 @@ def plot(result: Result, kind: str = "depth", ax: Axes | None = None) -> Figure:
     Args:
         result: what ``analyze`` returned.
         kind: ``"depth"`` (how the bounds build up), ``"layers"`` (norm of each layer, alone and folded),
-            ``"variances"`` (before each normalizer, against one), or ``"all"`` (the three, one above the other).
+            ``"variances"`` (before each normalizer, over channels), or ``"all"`` (the three, one above the other).
         ax: where to draw; by default a new figure, made without pyplot's global state. Not with ``"all"``.
 
     Returns:
@@ -51,22 +58,25 @@ def plot(result: Result, kind: str = "depth", ax: Axes | None = None) -> Figure:
         raise InputError(f"Expected one of {', '.join(VIEWS)} or all, got {kind!r}.")
     if kind == "all" and ax is not None:
         raise InputError("kind='all' draws its own figure. Leave ax out.")
-    names = [name for name in VIEWS if kind in (name, "all") and _has(result, name)]
-    if not names and kind == "all":
+    asked = VIEWS if kind == "all" else {kind: VIEWS[kind]}
+    found = ((make(result, name), label) for name, (make, label, _) in asked.items())
+    charts = [(chart, label) for chart, label in found if chart is not None]
+    if not charts and kind == "all":
         raise InputError("Nothing to draw: the result has no layers, normalizers or depth curve.")
-    if not names:
-        raise InputError(f"Nothing to draw for {kind!r} ({_NEEDS[kind]}).")
+    if not charts:
+        raise InputError(f"Nothing to draw for {kind!r} ({VIEWS[kind][2]}).")
     if ax is None:
-        height = 2.8 * len(names) if kind == "all" else 3.2
+        height = 2.8 * len(charts) if kind == "all" else 3.2
         figure: Figure = figure_class()(figsize=(7.0, height), layout="constrained")
-        for i, name in enumerate(names):
-            VIEWS[name](result, figure.add_subplot(len(names), 1, i + 1))
+        for i, (chart, label) in enumerate(charts):
+            draw(chart, figure.add_subplot(len(charts), 1, i + 1), label)
         return figure
-    VIEWS[kind](result, ax)
-    found = ax.get_figure(root=True)
-    if found is None:
+    ((chart, label),) = charts
+    draw(chart, ax, label)
+    owner = ax.get_figure(root=True)
+    if owner is None:
         raise InputError("Expected axes that belong to a figure.")
-    return found
+    return owner
 
 
 def figure_class() -> Any:
@@ -104,76 +114,28 @@ def open_frame(ax: Axes) -> None:
         ax.spines[side].set_visible(False)
 
 
-def depth_view(result: Result, ax: Axes) -> None:
-    """Draw the bounds along depth; infinite ones are not drawn."""
-    curves = {name: curve for name, curve in result.depth.curves.items() if name in COLOURS}
-    places = range(len(result.depth.names))
-    for name, curve in curves.items():
-        heights = [math.nan if x is None or math.isinf(x) else x for x in curve.log10]
-        marked = sum(not math.isnan(h) for h in heights) < len(heights)
-        style = {"marker": "o", "markersize": 2.5} if marked else {}
-        ax.plot(places, heights, color=COLOURS[name], label=DEPTH[name], linewidth=1.3, **style)  # type: ignore[arg-type]
-    _finish(ax, result.depth.names, "log10 Lipschitz constant")
-
-
-def layers_view(result: Result, ax: Axes) -> None:
-    """Draw the norm of each layer, alone and folded with the normalization after it."""
-    names = [layer.name for layer in result.layers]
-    upper = [_log10(layer.upper) for layer in result.layers]
-    folded = [_log10(layer.folded) for layer in result.layers]
-    ax.plot(range(len(names)), upper, "o", color=COLOURS["global"], markersize=3.5, label="||W||")
-    if any(not math.isnan(x) for x in folded):
-        ax.plot(range(len(names)), folded, "s", color=COLOURS["variance_floor"], markersize=3.5, label="folded")
-    _finish(ax, names, "log10 norm of the layer")
-
-
-def variances_view(result: Result, ax: Axes) -> None:
-    """Draw the variance before each normalizer: least, mean and most over channels, and the line at one."""
-    seen = [n for n in result.normalizers if "seen_variance_mean" in n.details]
-    for i, n in enumerate(seen):
-        low, mean, high = (n.details[f"seen_variance_{key}"] or 0.0 for key in ("min", "mean", "max"))
-        bottom = low if low > 0 else mean * 1e-3 or 1e-12
-        ax.plot([i, i], [bottom, max(high, bottom)], color=COLOURS["global"], linewidth=1.2)
-        ax.plot([i], [mean or bottom], "o", color=COLOURS["global"], markersize=3.5)
-    ax.axhline(1.0, color=COLOURS["without_normalizers"], linewidth=0.8, linestyle="--", zorder=0)
-    ax.set_yscale("log")
-    ax.set_ylabel("variance before it")
-    _places(ax, [n.name for n in seen])
-
-
-def _finish(ax: Axes, names: Sequence[str], label: str) -> None:
-    """Draw a line at one, tick labels, the axis label and the legend."""
+def draw(chart: Chart, ax: Axes, y_label: str) -> None:
+    """Draw the lines of a chart over its places, in decimal logarithms; what is infinite is not drawn."""
+    places = range(len(chart.places))
+    for line in chart.lines:
+        heights = [math.nan if x is None or math.isinf(x) else x for x in line.log10]
+        ax.plot(places, heights, color=COLOURS[line.style], label=line.label, linewidth=1.3, marker="o", markersize=2.5)
     ax.axhline(0.0, color="0.8", linewidth=0.8, zorder=0)
-    ax.set_ylabel(label)
-    _places(ax, names)
-    ax.legend(frameon=False, fontsize="small")
-
-
-def _places(ax: Axes, names: Sequence[str]) -> None:
-    """Label the ticks of the x-axis, evenly thinned if there are many."""
-    step = max(1, -(-len(names) // _NAMES))
-    ax.set_xticks(range(0, len(names), step), names[::step], rotation=90, fontsize="x-small")
+    ax.set_ylabel(y_label)
+    step = max(1, -(-len(places) // _NAMES))
+    ax.set_xticks(places[::step], chart.places[::step], rotation=90, fontsize="x-small")
     ax.set_xlabel("from the input to the output")
+    ax.legend(frameon=False, fontsize="small")
     open_frame(ax)
 
 
-def _log10(value: Value | None) -> float:
-    """Return the decimal logarithm of a value, NaN where it cannot be drawn."""
-    return math.nan if value is None or math.isinf(value.log) else value.log10
-
-
-def _has(result: Result, kind: str) -> bool:
-    variances = any("seen_variance_mean" in n.details for n in result.normalizers)
-    return bool({"depth": result.depth.curves, "layers": result.layers, "variances": variances}[kind])
-
-
-VIEWS: dict[str, Callable[[Result, Any], None]] = {
-    "depth": depth_view,
-    "layers": layers_view,
-    "variances": variances_view,
-}
-_NEEDS = {
-    "depth": "it was written by a version without curves along the depth",
-    "layers": "the network has no linear layer",
-    "variances": "no normalizer saw data",
+#: The chart of each view, the label of its numbers, and what a result without it lacks.
+VIEWS: dict[str, tuple[Callable[[Result, str], Chart | None], str, str]] = {
+    "depth": (
+        depth_chart,
+        "log10 Lipschitz constant",
+        "it was written by a version without curves along the depth",
+    ),
+    "layers": (layer_chart, "log10 norm of the layer", "the network has no linear layer"),
+    "variances": (variance_chart, "log10 variance before it", "no normalizer saw data or has running statistics"),
 }
