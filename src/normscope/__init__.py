@@ -1,6 +1,9 @@
 """Normscope: what normalization layers do to your network.
 
-The names below are loaded when they are first used, so that ``import normscope`` stays quick and does not import torch.
+Public and stable are the names in ``normscope.__all__``, and those in the ``__all__`` of its packages, such as
+``normscope.zoo``, ``normscope.monitor`` and ``normscope.testing``. Everything else may change.
+
+The names are loaded when they are first used, so that ``import normscope`` stays quick and does not import torch.
 """
 
 from normscope.core.lazy import lazy_names

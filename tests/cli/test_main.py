@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import resource
 import signal
 import subprocess
@@ -14,6 +15,10 @@ from typing import Any
 import pytest
 
 import normscope
+from normscope import Options
+from normscope.cli.main import EVERYDAY, RESEARCH
+from normscope.core.lazy import late
+from normscope.curvature.run import Settings as CurvatureSettings
 
 Run = Callable[..., Any]
 COMMAND = [sys.executable, "-m", "normscope.cli.main"]
@@ -54,6 +59,22 @@ def test_help_names_every_verb(run: Run) -> None:
     """The help lists the verbs."""
     text = run("--help").stdout
     assert all(verb in text for verb in ("analyze", "demo", "statements", "version"))
+
+
+def test_every_verb_has_its_function_with_the_same_defaults() -> None:
+    """At the top of the package; ``report`` is ``save_html`` there, and the tour is for the command line."""
+    given_apart = {("analyze", "time"), ("curvature", "limit")}  # none is passed on; Python takes the data themselves
+    settings = {"analyze": Options, "weights": Options, "curvature": CurvatureSettings}
+    for verb in EVERYDAY | RESEARCH:
+        if verb in ("report", "demo"):
+            continue
+        option = inspect.signature(late(f"normscope.cli.{verb}", verb)).parameters
+        twin = dict(inspect.signature(getattr(normscope, verb)).parameters)
+        if verb in settings:
+            twin |= inspect.signature(settings[verb]).parameters
+        for name in (option.keys() & twin.keys()) - {name for of, name in given_apart if of == verb}:
+            here, there = option[name].default, twin[name].default
+            assert here == there or str(here) == str(there) or not (here or there), (verb, name)
 
 
 @pytest.mark.parametrize("arguments", [["nonsense"], ["analyze"], ["analyze", "zoo:cnn", "--nonsense"]])

@@ -33,7 +33,7 @@ def audit(
     seed: options.Seed = 0,
     json: options.Json = False,
     out: Annotated[Path | None, Option(help="Write the JSON result to this file.")] = None,
-    markdown: Annotated[Path | None, Option(help="Write the audit as an HTML page to this file.")] = None,
+    markdown: Annotated[Path | None, Option(help="Write the audit as a Markdown page to this file.")] = None,
     verbose: Annotated[bool, Option("--verbose", "-v", help="Show numbers and corrections.")] = False,
     quiet: options.Quiet = False,
 ) -> None:

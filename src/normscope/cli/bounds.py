@@ -29,7 +29,7 @@ def bounds(
     loss: Annotated[str, Option(help="Loss for Theorem 20: ramp, probability or cross-entropy.")] = "ramp",
     clip: Annotated[float | None, Option(help="Smallest probability used in cross-entropy.")] = None,
     box: Annotated[
-        str | None, Option(help="Range LOW,HIGH of the inputs, known before the data; for pixels it is known.")
+        str | None, Option(help="Range LOW,HIGH of the inputs, known before the data; not needed for pixels.")
     ] = None,
     tuned_on_test: Annotated[bool, Option("--tuned-on-test", help="The test data was used for tuning.")] = False,
     mode: options.Mode = "running",

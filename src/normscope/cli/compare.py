@@ -154,7 +154,7 @@ def _compare_modulo_symmetries(
 ) -> None:
     """Print how far two sets of weights are apart before and after symmetries are removed."""
     if len(items) != 2:
-        raise BadParameter(f"Expected two models, got {len(items)}.", param_hint="ITEMS")
+        raise BadParameter(f"Expected two models, got {len(items)}.", param_hint="MODEL")
     target, _ = checked_places(out, ALIGNMENT, None, no_report=True, name="compare")
     with Stages(quiet=quiet, lines=not json) as stages:
         from normscope.geometry.align import align

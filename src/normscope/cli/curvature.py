@@ -52,7 +52,7 @@ def curvature(
         float, Option(min=0.0, help="Seconds to search for symmetries; 0 to skip, inf for no limit.")
     ] = 30.0,
     modes: Annotated[bool, Option("--modes", help="Compare the three modes of BatchNorm.")] = False,
-    sharpness: Annotated[bool, Option("--sharpness", help="Measure the sharpness measures.")] = False,
+    sharpness: Annotated[bool, Option("--sharpness", help="Compute measures of sharpness.")] = False,
     radius: Annotated[float, Option(min=0.0, help="Radius of the balls for --sharpness.")] = 0.05,
     rate: Annotated[
         float | None, Option(min=0.0, help="Learning rate, to compare with the stability threshold.")
@@ -76,7 +76,7 @@ def curvature(
     explain. Values that have not converged are marked. Ctrl-C keeps what is known.
     """
     if data is None:
-        raise BadParameter("Expected labelled data.", param_hint="--data")
+        raise BadParameter("Curvature needs labelled data, such as --data digits.", param_hint="--data")
     target, page = checked_places(out, FILE, report, no_report=no_report, name=model, page=PAGE)
     chosen: dict[str, Any] = {
         "mode": mode, "matrix": matrix, "parameters": split_commas(parameters) or None, "top": top, "bottom": bottom,
@@ -104,9 +104,7 @@ def run(named: Named, chosen: dict[str, Any], stages: Stages, *, device: str | N
 
     checked_device(device)
     loaded = load(named, chosen["seed"], stages)
-    if loaded.data is None:
-        raise InputError("Expected labelled data.")
-    inputs, labels = loaded.data.tensors()
+    inputs, labels = (None, None) if loaded.data is None else loaded.data.tensors()
     if labels is None:
         raise InputError(f"Expected labelled data, but {named.data} has no labels.")
     model = loaded.model if device is None else loaded.model.to(device)

@@ -37,9 +37,7 @@ def extremal(
 
     build = CONSTRUCTIONS.get(construction)
     if build is None:
-        raise BadParameter(
-            f"Expected one of {', '.join(CONSTRUCTIONS)}, got {construction!r}.", param_hint="CONSTRUCTION"
-        )
+        raise BadParameter(f"Expected one of {', '.join(CONSTRUCTIONS)}, got {construction!r}.", param_hint="NAME")
     if plot is not None and plot.suffix.lower() != ".svg":
         raise BadParameter(f"Expected a file ending in .svg, got {plot.name!r}.", param_hint="--plot")
     target = None if plot is None else checked_file(plot, "--plot")

@@ -25,8 +25,10 @@ Limit = Annotated[int | None, Option(min=1, help="Use at most this many samples.
 Normalize = Annotated[str | None, Option(help="Scaling of the inputs: unit, raw, or a preset such as imagenet.")]
 InputShape = Annotated[str | None, Option("--input", help="Shape of one input, e.g. 3,224,224.")]
 Mode = Annotated[str, Option(help="BatchNorm statistics: running, batch or frozen-batch.")]
-Tolerance = Annotated[float | None, Option(help="Relative accuracy of each norm.", show_default="by the size")]
-Out = Annotated[Path | None, Option(help="Folder for the results.", show_default="a new one below normscope-runs")]
+Tolerance = Annotated[
+    float | None, Option(help="Relative accuracy of each norm.", show_default="depends on the size of the network")
+]
+Out = Annotated[Path | None, Option(help="Folder for the results.", show_default="a new folder in normscope-runs")]
 Seed = Annotated[int, Option(min=0, max=LARGEST_SEED, help="Random seed.")]
 Device = Annotated[str | None, Option(help="Device, such as cpu or cuda.")]
 ReportFile = Annotated[Path | None, Option(help="File for the HTML report.", show_default="report.html in --out")]

@@ -25,7 +25,7 @@ def symmetry(
     input: options.InputShape = None,
     mode: Annotated[str, Option(help="BatchNorm statistics: batch or running.")] = "batch",
     loss: Annotated[
-        str, Option(help="cross_entropy if adding a constant to all logits changes nothing, none, or auto.")
+        str, Option(help="Loss: cross_entropy, which ignores a constant added to all logits; none; or auto.")
     ] = "auto",
     batch: Annotated[int, Option(min=2, help="Number of samples to verify on.")] = 8,
     orbits: Annotated[

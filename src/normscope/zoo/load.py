@@ -71,9 +71,9 @@ def _guess(text: str) -> str:
     if path.suffix.lower() in CHECKPOINT.endings or (path.is_file() and holds_tensors(path)):
         return "A checkpoint contains only weights: name the model, and pass this file as its weights."
     if path.is_dir():
-        return f"write hf:{text}" if (path / "config.json").is_file() else "Name a Python file in that directory."
+        return f"Write hf:{text}." if (path / "config.json").is_file() else "Name a Python file in that directory."
     if text in zoo.ZOO:
-        return f"write zoo:{text}"
+        return f"Write zoo:{text}."
     return "That file is neither Python code nor a checkpoint." if path.is_file() else "Check the spelling."
 
 
