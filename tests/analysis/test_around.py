@@ -160,7 +160,7 @@ def test_of_an_operation_without_a_derivative_nothing_is_said(monkeypatch: pytes
 
 @pytest.mark.turns(3)
 def test_a_sketch_of_a_deep_network_says_how_likely_it_fails(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("normscope.lipschitz.local.double_double.TOO_LARGE", 0.0)
+    monkeypatch.setattr("normscope.lipschitz.local.precise_values.TOO_LARGE", 0.0)
     monkeypatch.setattr("normscope.lipschitz.local.sketched_tangents.COUNT", 24)
     monkeypatch.setattr("normscope.lipschitz.local.sketched_tangents.RAISED", 4.0)
     model, data = residual_network(0), points(2, 2, 4, 4)

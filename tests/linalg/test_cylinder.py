@@ -12,17 +12,13 @@ from torch.nn import functional
 
 from normscope.linalg.convolution_geometry import Axis, convolution_axes
 from normscope.linalg.cylinder import (
-    Cylinder,
     closed_is_definite,
     cylinder_bound,
     cylinder_error,
     cylinder_map,
-    line_blocks,
-    line_is_definite,
-    line_pairs,
-    line_trace,
     zero_padding_cylinders,
 )
+from normscope.linalg.line import LineGram
 
 #: Input size, kernel, stride, padding, dilation, one number per axis; inputs and outputs.
 CASES = [
@@ -56,14 +52,13 @@ def norm_of(weight: Tensor, case: tuple) -> float:
     return float(torch.linalg.matrix_norm(convolution(units, weight, None, stride, padding, dilation).flatten(1), 2))
 
 
-def line_gram(cylinder: Cylinder, numerators: object) -> Tensor:
-    """Return the Gram matrix at one frequency, assembled from its blocks."""
-    blocks = line_blocks(cylinder, numerators)  # type: ignore[arg-type]
-    n, side = cylinder.places, cylinder.side
+def dense_gram(gram: LineGram) -> Tensor:
+    """Return a Gram matrix on the line, assembled from its blocks."""
+    n, side = gram.positions.places, gram.side
     whole = torch.zeros(n, side, n, side, dtype=torch.complex128)
-    for (i, j), pairs in line_pairs(cylinder.line, of_outputs=cylinder.of_outputs).items():
-        whole[i, :, j] = blocks[pairs]
-        whole[j, :, i] = blocks[pairs].mH
+    for (i, j), pairs in gram.positions.pairs.items():
+        whole[i, :, j] = gram.blocks[pairs]
+        whole[j, :, i] = gram.blocks[pairs].mH
     return whole.reshape(n * side, n * side)
 
 
@@ -73,7 +68,7 @@ def test_the_spectrum_on_the_cylinder_is_that_of_all_frequencies(case: tuple) ->
     weight, axes = kernel_of(case)
     for cylinder in zero_padding_cylinders(weight, axes):
         dense = torch.linalg.matrix_norm(cylinder_map(cylinder, torch.float64).matrix(), 2) ** 2
-        tops = [torch.linalg.eigvalsh(line_gram(cylinder, a))[-1] for a in cylinder.torus.numerators()]
+        tops = [torch.linalg.eigvalsh(dense_gram(cylinder.gram(a)))[-1] for a in cylinder.torus.numerators()]
         torch.testing.assert_close(max(tops), dense, rtol=1e-12, atol=0.0)
 
 
@@ -110,25 +105,24 @@ def test_definite_above_and_not_below(case: tuple) -> None:
     weight, axes = kernel_of(case, seed=3)
     for cylinder in zero_padding_cylinders(weight, axes):
         for numerators in cylinder.torus.numerators():
-            blocks, gram = line_blocks(cylinder, numerators), line_gram(cylinder, numerators)
-            top = float(torch.linalg.eigvalsh(gram)[-1])
-            assert line_trace(cylinder, blocks) == pytest.approx(float(gram.diagonal().real.sum()), rel=1e-12)
-            assert line_is_definite(cylinder, blocks, top * (1 + 1e-9))
-            assert not line_is_definite(cylinder, blocks, top * (1 - 1e-9))
-            assert not closed_is_definite(cylinder, blocks, top * (1 - 1e-9))
+            gram = cylinder.gram(numerators)
+            dense = dense_gram(gram)
+            top = float(torch.linalg.eigvalsh(dense)[-1])
+            assert gram.trace == pytest.approx(float(dense.diagonal().real.sum()), rel=1e-12)
+            assert gram.is_definite(top * (1 + 1e-9))
+            assert not gram.is_definite(top * (1 - 1e-9))
+            assert not closed_is_definite(gram, top * (1 - 1e-9))
 
 
 def test_closed_lines_pass_where_the_torus_does() -> None:
     """Far above the norm every frequency passes closed, so the cheap test is a real one; just above it some do not."""
     weight, axes = kernel_of(CASES[0], seed=4)
     for cylinder in zero_padding_cylinders(weight, axes):
-        every = [line_blocks(cylinder, a) for a in cylinder.torus.numerators()]
+        every = [cylinder.gram(a) for a in cylinder.torus.numerators()]
         whole = float(weight.abs().sum()) ** 2
-        assert all(closed_is_definite(cylinder, blocks, whole) for blocks in every)
-        tops = [float(torch.linalg.eigvalsh(line_gram(cylinder, a))[-1]) for a in cylinder.torus.numerators()]
-        assert not all(
-            closed_is_definite(cylinder, blocks, top * 1.0001) for blocks, top in zip(every, tops, strict=True)
-        )
+        assert all(closed_is_definite(gram, whole) for gram in every)
+        tops = [float(torch.linalg.eigvalsh(dense_gram(gram))[-1]) for gram in every]
+        assert not all(closed_is_definite(gram, top * 1.0001) for gram, top in zip(every, tops, strict=True))
 
 
 def test_the_bound_is_closer_than_the_torus_and_exact_along_the_line() -> None:

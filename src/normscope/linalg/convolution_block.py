@@ -13,13 +13,13 @@ import torch
 from torch import Tensor
 
 from normscope.core.value import log_of
-from normscope.linalg.banded import banded_certificate, banded_cost
 from normscope.linalg.bounds import NormBounds
 from normscope.linalg.convolution_geometry import Axis, dimensions, extended, extension_multiplicity, padded_map
 from normscope.linalg.cylinder import Cylinder, cylinder_bound, cylinder_map, zero_padding_cylinders
 from normscope.linalg.dense import attained, gram_matrix, gram_norm
 from normscope.linalg.inertia import GAP_WITHIN, inertia_bound
 from normscope.linalg.lanczos import lanczos_norm
+from normscope.linalg.line import banded_certificate, factorisation_cost
 from normscope.linalg.matrix_rounding import UNIT_ROUNDOFF, gamma
 from normscope.linalg.sparse import convolution_matrix, sparse_gram
 from normscope.linalg.torus import (
@@ -198,7 +198,7 @@ def block_norm(
 def _exact_bounds(block: ConvolutionBlock, tolerance: float, seed: int) -> NormBounds | None:
     """Return bounds, tight up to rounding, from the whole Gram matrix, or ``None`` if that is too expensive."""
     of_outputs = block.of_outputs
-    cost = banded_cost(block.axes, block.weight.shape[0 if of_outputs else 1], of_outputs=of_outputs)
+    cost = factorisation_cost(block.axes, block.weight.shape[0 if of_outputs else 1], of_outputs=of_outputs)
     if block.padding_mode == "zeros" and cost <= BANDED_UP_TO:
         bounds = _banded_bounds(block, tolerance, seed)
         if bounds.width <= tolerance:

@@ -5,11 +5,10 @@ complex matrices as taps. Its Gram matrix is block banded, and a successful Chol
 the axes of the torus are relaxed, so the excess is about half that of the torus in all axes.
 """
 
-import itertools
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import cached_property
 
 import numpy as np
 import torch
@@ -19,8 +18,8 @@ from torch.nn import functional
 from normscope.core.statement import statement
 from normscope.linalg.cholesky import cholesky_factor, cholesky_margin
 from normscope.linalg.convolution_geometry import CONVOLUTIONS, TRANSPOSED, Axis
+from normscope.linalg.line import LineGram, LineSide
 from normscope.linalg.matrix_rounding import gamma
-from normscope.linalg.sparse import axis_reads
 from normscope.linalg.torus import (
     CHUNK_NUMBERS,
     PHASE_ERROR,
@@ -39,8 +38,6 @@ from normscope.operators.linear_map import LinearMap
 #: How far above the guess a factorisation is tried, relative to the squared norm.
 RAISES = (0.0, 6e-4, 2e-3, 6e-3)
 
-Pairs = tuple[tuple[int, int], ...]
-
 
 @dataclass(frozen=True)
 class Cylinder:
@@ -52,34 +49,28 @@ class Cylinder:
     #: the kernel, its taps along the line in the place of groups: ``(offsets, line taps, rows, columns)``
     form: Polyphase
 
-    @property
-    def of_outputs(self) -> bool:
-        """Return whether the Gram matrix on the outputs is the smaller one."""
+    @cached_property
+    def positions(self) -> LineSide:
+        """Return the side of the line on which the Gram matrix is the smaller one."""
         rows, columns = self.form.taps.shape[-2:]
-        return bool(rows * self.line.output_size <= columns * self.line.size)
-
-    @property
-    def places(self) -> int:
-        """Return the number of blocks of the Gram matrix, one per position on the line."""
-        return self.line.output_size if self.of_outputs else self.line.size
+        return LineSide(self.line, bool(rows * self.line.output_size <= columns * self.line.size))
 
     @property
     def side(self) -> int:
         """Return the side of one block."""
-        return int(self.form.taps.shape[-2 if self.of_outputs else -1])
-
-    @property
-    def reach(self) -> int:
-        """Return the block bandwidth of the Gram matrix."""
-        reach = self.line.reach // self.line.stride if self.of_outputs else self.line.reach
-        return min(reach, self.places - 1)
+        return int(self.form.taps.shape[-2 if self.positions.of_outputs else -1])
 
     @property
     def multiplications(self) -> float:
         """Estimate the number of real multiplications of the factorisations of all frequencies."""
-        b = self.reach
-        each = self.places * float(self.side) ** 3 * (1 / 6 + b / 2 + b * (b + 1) / 2)
+        b = self.positions.reach
+        each = self.positions.places * float(self.side) ** 3 * (1 / 6 + b / 2 + b * (b + 1) / 2)
         return 4.0 * each * (math.prod(self.torus.sizes) / 2 + 1)
+
+    def gram(self, numerators: np.ndarray) -> LineGram:
+        """Return the Gram matrix at one frequency of the torus."""
+        (taps,) = symbols(self.form.taps, self.form.offsets, self.torus, numerators[None])
+        return LineGram.of(taps, self.positions)
 
 
 def zero_padding_cylinders(weight: Tensor, axes: Sequence[Axis]) -> list[Cylinder]:
@@ -103,107 +94,16 @@ def zero_padding_cylinders(weight: Tensor, axes: Sequence[Axis]) -> list[Cylinde
     return found
 
 
-@lru_cache(maxsize=64)  # the same for every frequency
-def line_pairs(line: Axis, *, of_outputs: bool) -> Mapping[tuple[int, int], Pairs]:
-    r"""Return for two positions ``i >= j`` of one side the pairs of taps that connect them via a position of the other.
-
-    On the outputs, :math:`(A A^H)_{ij} = \sum W_k W_h^H` over taps with :math:`s i + d k = s j + d h` at an input that
-    exists; on the inputs :math:`(A^H A)_{ij} = \sum W_k^H W_h` over the outputs that read both.
-
-    >>> line_pairs(Axis(2, 2, 3, 1, 1, 1), of_outputs=True)
-    {(0, 0): ((1, 1), (2, 2)), (1, 0): ((0, 1), (1, 2)), (1, 1): ((0, 0), (1, 1))}
-    """
-    found: dict[tuple[int, int], list[tuple[int, int]]] = {}
-    joined: dict[int, list[tuple[int, int]]] = {}
-    for output, source, tap in np.stack(axis_reads(line, "zeros"), 1).tolist():
-        place, middle = (output, source) if of_outputs else (source, output)
-        joined.setdefault(middle, []).append((place, tap))
-    for reads in joined.values():
-        for (i, k), (j, h) in itertools.product(reads, reads):
-            if i >= j:
-                found.setdefault((i, j), []).append((k, h))
-    return {place: tuple(sorted(pairs)) for place, pairs in sorted(found.items())}
-
-
-def line_blocks(cylinder: Cylinder, numerators: np.ndarray) -> dict[Pairs, Tensor]:
-    """Return the distinct blocks of the Gram matrix at one frequency, by the pairs of taps they sum over."""
-    form = cylinder.form
-    (symbol,) = symbols(form.taps, form.offsets, cylinder.torus, numerators[None])
-    left = symbol if cylinder.of_outputs else symbol.mH
-    products: dict[tuple[int, int], Tensor] = {}
-
-    def product(k: int, h: int) -> Tensor:
-        if (h, k) in products:
-            return products[h, k].mH
-        if (k, h) not in products:
-            products[k, h] = left[k] @ left[h].mH
-        return products[k, h]
-
-    blocks: dict[Pairs, Tensor] = {}
-    for pairs in {*line_pairs(cylinder.line, of_outputs=cylinder.of_outputs).values(), *_inner_pairs(cylinder)}:
-        total = torch.zeros(cylinder.side, cylinder.side, dtype=torch.complex128, device=form.taps.device)
-        for k, h in pairs:
-            total += product(k, h)
-        blocks[pairs] = total
-    return blocks
-
-
-def _inner_pairs(cylinder: Cylinder) -> list[Pairs]:
-    """Return the pairs of taps of positions 0, 1, ... apart, far from both ends of the line."""
-    line, of_outputs = cylinder.line, cylinder.of_outputs
-    found = []
-    for distance in range(line.reach // line.stride + 1 if of_outputs else line.reach + 1):
-        step = line.stride * distance if of_outputs else -distance
-        taps = itertools.product(range(line.kernel), repeat=2)
-        found.append(tuple((k, h) for k, h in taps if line.dilation * (h - k) == step))
-    return found
-
-
-def line_trace(cylinder: Cylinder, blocks: Mapping[Pairs, Tensor]) -> float:
-    """Return the trace of the Gram matrix on the line."""
-    pairs = line_pairs(cylinder.line, of_outputs=cylinder.of_outputs)
-    return sum(float(blocks[p].diagonal().real.sum()) for (i, j), p in pairs.items() if i == j)
-
-
-def line_is_definite(cylinder: Cylinder, blocks: Mapping[Pairs, Tensor], tau: float) -> bool:
-    r"""Return whether the block Cholesky factorisation of :math:`\tau I - G` on the line succeeds in floating point.
-
-    Block column after block column, with :math:`Y_{ij} = L_{ij}^H`:
-    :math:`L_{jj} L_{jj}^H = \tau I - G_{jj} - \sum_k Y_{jk}^H Y_{jk}`, and
-    :math:`L_{jj} Y_{ij} = (-G_{ij} - \sum_k Y_{ik}^H Y_{jk})^H`.
-    """
-    pairs = line_pairs(cylinder.line, of_outputs=cylinder.of_outputs)
-    n, reach, side = cylinder.places, cylinder.reach, cylinder.side
-    identity = tau * torch.eye(side, dtype=torch.complex128, device=cylinder.form.taps.device)
-    done: dict[tuple[int, int], Tensor] = {}
-    for j in range(n):
-        for i in range(j, min(n, j + reach + 1)):
-            rest = identity.clone() if i == j else torch.zeros_like(identity)
-            if (i, j) in pairs:
-                rest -= blocks[pairs[i, j]]
-            for k in range(max(0, i - reach), j):
-                rest.addmm_(done[i, k].mH, done[j, k], alpha=-1)
-            if i == j:
-                factor = cholesky_factor(rest)
-                if factor is None:
-                    return False
-            else:
-                done[i, j] = torch.linalg.solve_triangular(factor, rest.mH, upper=False)
-        done = {(i, k): block for (i, k), block in done.items() if k > j - reach}
-    return True
-
-
-def closed_is_definite(cylinder: Cylinder, blocks: Mapping[Pairs, Tensor], tau: float) -> bool:
+def closed_is_definite(gram: LineGram, tau: float) -> bool:
     r"""Return whether :math:`\tau I - G(\theta)` is definite at every frequency of the line closed to a circle, too.
 
     That is the torus in all axes, at one frequency of the others: looser than the line, and much cheaper. One twist is
     enough. It is not tried with a stride on the inputs or a dilation, where the Gram matrix does not have one symbol.
     """
-    line = cylinder.line
-    if line.dilation != 1 or (line.stride != 1 and not cylinder.of_outputs):
+    line, inner = gram.positions.line, gram.inner
+    if line.dilation != 1 or (line.stride != 1 and not gram.positions.of_outputs):
         return False
-    inner = [blocks[p] for p in _inner_pairs(cylinder)]
-    shifted = tau * torch.eye(cylinder.side, dtype=torch.complex128, device=inner[0].device) - inner[0]
+    shifted = tau * torch.eye(gram.side, dtype=torch.complex128, device=inner[0].device) - inner[0]
     # Hermitian parts, each with a real factor: cos for the even ones, sin for the odd ones.
     parts = torch.stack([shifted, *(-(E + E.mH) for E in inner[1:]), *(-1j * (E - E.mH) for E in inner[1:])])
     size, lags = frequencies(line), np.arange(1, len(inner))[:, None]
@@ -258,21 +158,21 @@ def cylinder_bound(cylinder: Cylinder, guess: float) -> float:
     True
     """
     error, level, certified = cylinder_error(cylinder), 0, 0.0
-    side, reach = cylinder.side, cylinder.reach
+    side, places, reach = cylinder.side, cylinder.positions.places, cylinder.positions.reach
     for numerators in cylinder.torus.numerators():
-        blocks = line_blocks(cylinder, numerators)
-        trace = line_trace(cylinder, blocks)
+        gram = cylinder.gram(numerators)
+        trace = gram.trace
         while level < len(RAISES):
             tau = guess * (1.0 + RAISES[level])
             if not tau > 0.0:
                 return math.inf
-            if closed_is_definite(cylinder, blocks, tau) or line_is_definite(cylinder, blocks, tau):
+            if closed_is_definite(gram, tau) or gram.is_definite(tau):
                 break
             level += 1
         else:
             return math.inf
         # The margin of the line covers that of one frequency of the circle: fewer terms, a smaller trace.
-        shifted = (max(0.0, tau * cylinder.places * side - trace) + tau * side) * (1.0 + 1e-9)
+        shifted = (max(0.0, tau * places * side - trace) + tau * side) * (1.0 + 1e-9)
         margin = cholesky_margin((reach + 1) * side + 2, shifted, complex_arithmetic=True)
         certified = max(certified, (tau + margin + error) * (1.0 + 2.0**-48))
     return certified

@@ -15,7 +15,7 @@ from normscope.doctor.fixes import fix
 from normscope.doctor.fixes.balance import KIND, powers_of_two
 from normscope.lipschitz.chains.join import Chains
 from normscope.lipschitz.composition import Composition, Domain
-from normscope.lipschitz.local.ball import on_ball
+from normscope.lipschitz.local.ball import on_balls
 from normscope.lipschitz.local.steps import Steps
 from normscope.lipschitz.segments import SegmentNorms
 
@@ -66,7 +66,7 @@ def test_no_bound_becomes_worse(name: str) -> None:
         program = program_of(copy.deepcopy(network).double(), x[:1].double())
         norms = SegmentNorms()
         everywhere = Composition(program, Domain(), norms, Chains(program, seconds=0.2)).total()[0]
-        around = on_ball(program, Steps(norms), [x[:1].double()], 0.1).constant
+        around = on_balls(program, Steps(norms), [x[:1].double()], [0.1])[0].constant
         bounds.append((math.exp(everywhere), around))
     for before, after in zip(*bounds, strict=True):
         assert after == pytest.approx(before, rel=1e-3)

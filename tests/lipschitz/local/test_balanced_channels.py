@@ -14,7 +14,7 @@ import normscope
 from networks import Lambda, captured_of, points, program_of, seeded
 from normscope.graph.capture import Captured
 from normscope.linalg.matrix_rounding import gamma
-from normscope.lipschitz.local import balanced_channels, bounded_rounding, double_double, feedback
+from normscope.lipschitz.local import balanced_channels, bounded_rounding, feedback, precise_values
 from normscope.lipschitz.local.balanced_channels import BalancedProgram, balanced_program, with_balanced_channels
 from normscope.lipschitz.local.ball import on_balls
 from normscope.lipschitz.local.steps import WEIGHT_ROUNDINGS, Steps
@@ -381,7 +381,7 @@ def test_deep_residual_networks_do_not_move_either(seed: int, monkeypatch: pytes
     the searches for multipliers end at different ones (their bounds were up to 3e-4 apart). Both bounds are proved in
     double precision, so there each is compared with what the double-precision search finds.
     """
-    monkeypatch.setattr(double_double, "TOO_LARGE", 0.0)
+    monkeypatch.setattr(precise_values, "TOO_LARGE", 0.0)
     monkeypatch.setattr(bounded_rounding, "PRECISE", 0.0)
     model, x = seeded(_residual(pads=True), seed).double().eval(), points(1, 2, 8, 8)
     other = copy.deepcopy(model)

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from networks import Lambda, jacobian_norm, points, program_of, seeded
 from normscope.core.errors import InputError
-from normscope.lipschitz.local.ball import Ball, on_ball
+from normscope.lipschitz.local.ball import Ball, on_balls
 from normscope.lipschitz.local.steps import Steps
 from normscope.lipschitz.local.tangent_propagation import TangentPropagation
 from normscope.lipschitz.segments import SegmentNorms
@@ -44,7 +44,7 @@ def _networks(seed: int) -> tuple[nn.Module, tuple[int, ...]]:
 
 
 def _constant(model: nn.Module, x: Tensor, radius: float) -> Ball:
-    return on_ball(program_of(model, x), Steps(SegmentNorms()), [x], radius)
+    return on_balls(program_of(model, x), Steps(SegmentNorms()), [x], [radius])[0]
 
 
 @pytest.mark.turns(6)

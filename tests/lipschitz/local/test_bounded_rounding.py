@@ -7,7 +7,7 @@ import torch
 from torch import Tensor, nn
 
 from networks import Lambda, Residual, jacobian_norm, points, program_of, residual_network, seeded
-from normscope.lipschitz.local import bounded_rounding, double_double
+from normscope.lipschitz.local import bounded_rounding, precise_values
 from normscope.lipschitz.local.ball import on_balls
 from normscope.lipschitz.local.bounded_rounding import BoundedRoundingPropagation, RoundingError
 from normscope.lipschitz.local.feedback import gain
@@ -76,7 +76,7 @@ def test_rows_backwards_are_rows_forwards_within_their_error(seed: int) -> None:
 
 @pytest.mark.parametrize("make", [residual_network, _strided])
 def test_deep_networks_are_enclosed_and_no_jacobian_exceeds_them(make: object, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(double_double, "TOO_LARGE", 0.0)
+    monkeypatch.setattr(precise_values, "TOO_LARGE", 0.0)
     monkeypatch.setattr(bounded_rounding, "PRECISE", 0.0)
     model, x = make(3), points(1, 2, 4, 4, seed=3)
     found = on_balls(*_program(model, x), [x], [0.0, 0.2])

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from networks import points, program_of, spectral_norm
 from normscope.lipschitz.local import first_layer
-from normscope.lipschitz.local.ball import on_ball
+from normscope.lipschitz.local.ball import on_balls
 from normscope.lipschitz.local.feedback import FeedbackSystem, gain
 from normscope.lipschitz.local.first_layer import FirstLayer, first_guess, is_large
 from normscope.lipschitz.local.steps import Steps
@@ -121,11 +121,11 @@ def test_no_jacobian_on_the_ball_of_a_convolutional_network_exceeds_its_constant
     x = points(1, 1, 6, 6)
     program, steps, plain = program_of(model, x), Steps(SegmentNorms(Effort(1e-2, 1e-9, 0))), {}
     for radius in (0.1, 0.4):
-        plain[radius] = on_ball(program, steps, [x], radius).constant
+        plain[radius] = on_balls(program, steps, [x], [radius])[0].constant
     monkeypatch.setattr("normscope.lipschitz.local.ellipsoid.is_large", lambda units, inputs: units > 0)
     monkeypatch.setattr("normscope.lipschitz.local.feedback.is_large", lambda units, inputs: units > 0)
     for radius, usual in plain.items():
-        ball = on_ball(program, steps, [x], radius)
+        ball = on_balls(program, steps, [x], [radius])[0]
         for k in range(60):
             d = points(1, 1, 6, 6, seed=k)
             jacobian = torch.autograd.functional.jacobian(model, x + radius * d / d.norm()).reshape(3, -1)

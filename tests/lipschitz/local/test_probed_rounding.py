@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from networks import jacobian_norm, points, program_of, residual_network, seeded
-from normscope.lipschitz.local import ball, double_double, piecewise_linear
+from normscope.lipschitz.local import ball, piecewise_linear, precise_values
 from normscope.lipschitz.local.ball import on_balls
 from normscope.lipschitz.local.bounded_rounding import BoundedRoundingPropagation, RoundingError
 from normscope.lipschitz.local.feedback import gain
@@ -48,7 +48,7 @@ def test_networks_too_deep_for_norms_are_probed_and_no_jacobian_exceeds_them(mon
     def too_deep(*given: object) -> float:
         raise RoundingError("too deep")
 
-    monkeypatch.setattr(double_double, "TOO_LARGE", 0.0)
+    monkeypatch.setattr(precise_values, "TOO_LARGE", 0.0)
     monkeypatch.setattr(BoundedRoundingPropagation, "_pad", too_deep)
     model, x = _network(3)
     steps = Steps(SegmentNorms())
@@ -78,8 +78,8 @@ def test_rows_that_are_wrong_are_noticed(monkeypatch: pytest.MonkeyPatch) -> Non
 
 def test_curved_functions_are_not_probed() -> None:
     model, x = seeded(nn.Sequential(nn.Linear(2, 2), nn.GELU())), points(1, 2)
-    assert not double_double.is_piecewise_linear(program_of(model, x))
-    assert ball.on_ball(program_of(model, x), Steps(SegmentNorms()), [x], 0.1).delta == 0.0
+    assert not precise_values.is_piecewise_linear(program_of(model, x))
+    assert ball.on_balls(program_of(model, x), Steps(SegmentNorms()), [x], [0.1])[0].delta == 0.0
 
 
 def test_the_probability_is_that_of_gaussian_probes() -> None:

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from networks import captured_of, jacobian_norm, points, program_of, residual_network, seeded
-from normscope.lipschitz.local import bounded_rounding, double_double, sketched_tangents
+from normscope.lipschitz.local import bounded_rounding, precise_values, sketched_tangents
 from normscope.lipschitz.local.balanced_channels import balanced_program, with_balanced_channels
 from normscope.lipschitz.local.ball import Ball, on_balls
 from normscope.lipschitz.local.bounded_rounding import BoundedRoundingPropagation
@@ -45,7 +45,7 @@ def test_it_gives_what_an_enclosed_walk_gives(seed: int) -> None:
 
 @pytest.mark.usefixtures("few")
 def test_no_jacobian_exceeds_the_constant_and_the_probability_is_stated(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(double_double, "TOO_LARGE", 0.0)
+    monkeypatch.setattr(precise_values, "TOO_LARGE", 0.0)
     model, x = residual_network(3), points(1, 2, 4, 4, seed=3)
     found = on_balls(program_of(model, x), Steps(SegmentNorms()), [x], [0.0, 0.2], sketched=True)
     assert all(0.0 < b.delta < 1.0 for b in found)
@@ -181,7 +181,7 @@ def _balls(model: nn.Module, x: Tensor) -> list[Ball]:
 def test_scales_of_channels_do_not_move_it(
     kind: str, shape: tuple[int, ...], seed: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(double_double, "TOO_LARGE", 0.0)
+    monkeypatch.setattr(precise_values, "TOO_LARGE", 0.0)
     generator = torch.Generator().manual_seed(seed)
     model, x = _network(kind, generator), points(1, *shape, seed=seed)
     other = _rescaled(model, generator)

@@ -4,7 +4,6 @@ import math
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -12,9 +11,9 @@ from torch import Tensor
 from normscope.core.statement import statement
 from normscope.lipschitz.local.balanced_channels import BalancedProgram
 from normscope.lipschitz.local.bounded_rounding import BoundedRoundingPropagation, RoundingError
-from normscope.lipschitz.local.double_double import is_deep, is_piecewise_linear
 from normscope.lipschitz.local.feedback import gain
 from normscope.lipschitz.local.jacobian_variation import JacobianVariation
+from normscope.lipschitz.local.precise_values import is_deep, is_piecewise_linear
 from normscope.lipschitz.local.probed_rounding import ProbedPropagation
 from normscope.lipschitz.local.sketched_tangents import SketchedPropagation
 from normscope.lipschitz.local.slopes import scalar_of
@@ -202,11 +201,6 @@ def _expanded_entries(expr: Expr) -> int:
     """Return how many entries an operation has when it is written as functions of single ones."""
     matrices = isinstance(expr.atom, Attention | MatrixProduct)
     return expr.numel * (expr.atom.inputs[1].numel // max(1, expr.shape[-1]) if matrices else 1)
-
-
-def on_ball(program: Program, steps: Steps, point: Sequence[Tensor], radius: float, **settings: Any) -> Ball:
-    """Return the certified constant on one ball; see :func:`on_balls`."""
-    return on_balls(program, steps, point, [radius], **settings)[0]
 
 
 def _margin(walk: TangentPropagation, error: float | None = None) -> float | None:

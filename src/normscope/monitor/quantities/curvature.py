@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from normscope.linalg.recycled import Apply, EigenvalueTracker, TrackedEigenpair
+from normscope.linalg.eigenvalue_tracker import Apply, EigenvalueTracker, TrackedEigenpair
 from normscope.monitor.quantity import Chart, Description, Kind, Quantity, Snapshot
 from normscope.monitor.view import View, tensor_layout
 

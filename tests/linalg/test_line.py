@@ -1,4 +1,4 @@
-"""The Gram matrix of a convolution slab by slab, against the dense one; its certificate against singular values."""
+"""The Gram matrix of a convolution along one axis, against the dense one; its certificate against singular values."""
 
 from __future__ import annotations
 
@@ -9,17 +9,9 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from normscope.linalg.banded import (
-    banded_certificate,
-    banded_cost,
-    coupling,
-    is_definite,
-    slab_gram,
-    slab_shape,
-    slow_axis,
-)
 from normscope.linalg.convolution_block import ConvolutionBlock
 from normscope.linalg.convolution_geometry import Axis, convolution_axes
+from normscope.linalg.line import LineGram, banded_certificate, factorisation_cost, gram_along, slow_axis
 
 #: Input size, kernel, stride, padding, dilation, one number per axis; inputs and outputs.
 CASES = [
@@ -57,45 +49,43 @@ def dense_matrix(weight: Tensor, case: tuple) -> Tensor:
     return convolution(units, weight, None, stride, padding, dilation).flatten(1).T
 
 
-def assembled(diagonal: Tensor, below: Tensor) -> Tensor:
+def assembled(gram: LineGram) -> Tensor:
     """Return the symmetric matrix the blocks stand for."""
-    whole = torch.block_diag(*diagonal)
-    side = diagonal.shape[-1]
-    for k, block in enumerate(below):
-        rows, columns = slice((k + 1) * side, (k + 2) * side), slice(k * side, (k + 1) * side)
-        whole[rows, columns] = block
-        whole[columns, rows] = block.T
-    return whole
+    count, side = gram.positions.places, gram.side
+    whole = torch.zeros(count, side, count, side, dtype=torch.float64)
+    for (i, j), pairs in gram.positions.pairs.items():
+        whole[i, :, j] = gram.blocks[pairs]
+        whole[j, :, i] = gram.blocks[pairs].T
+    return whole.reshape(count * side, -1)
 
 
 @EVERY
 @SIDES
 def test_blocks_are_the_dense_gram_matrix(case: tuple, of_outputs: bool) -> None:
-    """Entry by entry, places ordered by slab and channels last; the last slab is filled up with zeros."""
+    """Entry by entry along every axis, its places first; nothing is coupled beyond the reach."""
     weight, axes = kernel_of(case)
     A = dense_matrix(weight, case)
-    gram = A @ A.T if of_outputs else A.T @ A
-    sizes, reach = coupling(axes, of_outputs=of_outputs)
+    dense = A @ A.T if of_outputs else A.T @ A
+    sizes = [a.output_size if of_outputs else a.size for a in axes]
     channels = weight.shape[0 if of_outputs else 1]
-    slow = slow_axis(sizes, reach)
-    places = torch.arange(len(gram)).reshape(channels, *sizes)
-    order = places.permute(1 + slow, *(1 + a for a in range(len(sizes)) if a != slow), 0).flatten()
-    whole = assembled(*slab_gram(weight, axes, of_outputs=of_outputs))
-    count, side = slab_shape(sizes, reach, channels)
-    assert whole.shape == (count * side, count * side)
-    torch.testing.assert_close(whole[: len(gram), : len(gram)], gram[order][:, order], rtol=0.0, atol=1e-12)
-    assert not bool(whole[len(gram) :].any())
+    for along in range(len(axes)):
+        order = torch.arange(len(dense)).reshape(channels, *sizes).movedim(1 + along, 0).flatten()
+        gram = gram_along(weight, axes, along, of_outputs=of_outputs)
+        torch.testing.assert_close(assembled(gram), dense[order][:, order], rtol=0.0, atol=1e-12)
+        assert gram.trace == pytest.approx(float(dense.trace()), rel=1e-12)
+        assert max(i - j for i, j in gram.positions.pairs) <= gram.positions.reach
 
 
 @EVERY
 @SIDES
 def test_the_factorisation_succeeds_just_above_the_norm_and_fails_just_below(case: tuple, of_outputs: bool) -> None:
-    """Shifted by a part in a billion either way."""
+    """Shifted by a part in a billion either way, along every axis."""
     weight, axes = kernel_of(case, seed=1)
     square = float(torch.linalg.matrix_norm(dense_matrix(weight, case), 2)) ** 2
-    diagonal, below = slab_gram(weight, axes, of_outputs=of_outputs)
-    assert is_definite(diagonal, below, square * (1 + 1e-9))
-    assert not is_definite(diagonal, below, square * (1 - 1e-9))
+    for along in range(len(axes)):
+        gram = gram_along(weight, axes, along, of_outputs=of_outputs)
+        assert gram.is_definite(square * (1 + 1e-9))
+        assert not gram.is_definite(square * (1 - 1e-9))
 
 
 @EVERY
@@ -133,28 +123,31 @@ def test_a_value_far_too_low_is_refused(of_outputs: bool) -> None:
         assert upper == math.inf
 
 
-def test_many_slabs_carry_what_came_before() -> None:
-    """The closed form of tridiag(1, 2, 1): 2 + 2 cos(pi / (n + 1)), approached only by the chain of all slabs."""
+def test_every_position_carries_what_came_before() -> None:
+    """The closed form of tridiag(1, 2, 1): 2 + 2 cos(pi / (n + 1)), approached only by the chain of all positions."""
     n = 400
     box = torch.tensor([[[1.0, 2.0, 1.0]]], dtype=torch.float64)
     axes = convolution_axes([n], [3], [1], [1], [1])
     exact = 2 + 2 * math.cos(math.pi / (n + 1))
-    diagonal, below = slab_gram(box, axes, of_outputs=False)
-    assert len(diagonal) == n // 2
-    assert is_definite(diagonal, below, exact**2 * (1 + 1e-11))
-    assert not is_definite(diagonal, below, exact**2 * (1 - 1e-11))
-    # Every slab on its own stays definite far below: only together they prove the norm.
-    assert is_definite(diagonal, torch.zeros_like(below), 0.9 * exact**2)
+    gram = gram_along(box, axes, 0, of_outputs=False)
+    assert gram.is_definite(exact**2 * (1 + 1e-11))
+    assert not gram.is_definite(exact**2 * (1 - 1e-11))
+    # Every position on its own stays definite far below: only together they prove the norm.
+    alone = {
+        pairs: block * (pairs in (gram.positions.pairs[i, i] for i in range(n))) for pairs, block in gram.blocks.items()
+    }
+    assert LineGram(gram.positions, alone).is_definite(0.5 * exact**2)
     upper = banded_certificate(box, axes, exact, of_outputs=False, gram_error=1e-12, widest=1e-3)
     assert exact <= upper <= exact * (1 + 1e-6)
 
 
 @EVERY
 @SIDES
-def test_cost_counts_the_slabs_that_are_made(case: tuple, of_outputs: bool) -> None:
-    """Seven sixths of a cube each."""
+def test_cost_is_about_that_of_the_blocks_that_are_made(case: tuple, of_outputs: bool) -> None:
+    """One third for the triangle of each position, and the products with those it reaches: within a factor of three."""
     weight, axes = kernel_of(case)
-    diagonal, _ = slab_gram(weight, axes, of_outputs=of_outputs)
-    channels = weight.shape[0 if of_outputs else 1]
-    cost = banded_cost(axes, channels, of_outputs=of_outputs)
-    assert cost == pytest.approx(len(diagonal) * diagonal.shape[-1] ** 3 * 7 / 6)
+    gram = gram_along(weight, axes, slow_axis(axes, of_outputs=of_outputs), of_outputs=of_outputs)
+    b = max(1, gram.positions.reach)
+    made = gram.positions.places * gram.side**3 * (1 / 6 + b / 2 + b * (b + 1) / 2)
+    cost = factorisation_cost(axes, weight.shape[0 if of_outputs else 1], of_outputs=of_outputs)
+    assert made / 3 <= cost <= 3 * made

@@ -10,8 +10,8 @@ import torch
 from torch import Tensor
 
 from normscope.core.errors import InputError, NonFiniteError
-from normscope.linalg import recycled
-from normscope.linalg.recycled import KEPT, EigenvalueTracker, TrackedEigenpair
+from normscope.linalg import eigenvalue_tracker
+from normscope.linalg.eigenvalue_tracker import KEPT, EigenvalueTracker, TrackedEigenpair
 from normscope.linalg.thick_restart import eigenpairs
 
 SIZE = 120
@@ -177,14 +177,14 @@ def test_memory_limits_what_is_held(monkeypatch: pytest.MonkeyPatch) -> None:
     matrix = _drifting(1, 0.0)[0]
     truth = float(torch.linalg.eigvalsh(matrix)[-1])
     assert len(_found(matrix.matmul, _start(), 1e-2, 20).vectors) == KEPT
-    monkeypatch.setattr(recycled, "BASIS_BYTES", 7 * SIZE * 8)
+    monkeypatch.setattr(eigenvalue_tracker, "BASIS_BYTES", 7 * SIZE * 8)
     search = EigenvalueTracker(_start(), tolerance=1e-2)
     while not search.done:
         search.advance(matrix.matmul, 1)
         assert search._model.filled <= 7
     assert search.products < 60
     assert search.found().value == pytest.approx(truth, rel=1e-2)
-    monkeypatch.setattr(recycled, "BASIS_BYTES", 3 * SIZE * 8)
+    monkeypatch.setattr(eigenvalue_tracker, "BASIS_BYTES", 3 * SIZE * 8)
     assert len(_found(matrix.matmul, search.found(), 1e-2, 20).vectors) == 3
 
 
