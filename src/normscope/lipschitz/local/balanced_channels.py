@@ -68,14 +68,11 @@ class BalancedProgram(Program):
 
     No norm of it, and no margin for rounding, depends on how its channels were scaled. Its values are those of the
     original, whose weights were not rounded.
-
-    Attributes:
-        original: the network that it is made of.
-        read: expressions of the original that an operation reads, or that are outputs; with the id of the same one
-            here, and what its channels are multiplied by, in its rank.
     """
 
-    original: Program = field(default_factory=Program)
+    original: Program = field(default_factory=Program)  #: the network that it is made of
+    #: expressions of the original that an operation reads, or that are outputs; with the id of the same one here, and
+    #: what its channels are multiplied by, in its rank
     read: list[tuple[Expr, int, Tensor]] = field(default_factory=list)
 
     def rescaled(self, values: Mapping[int, ValueAtPoint]) -> dict[int, ValueAtPoint]:
@@ -122,27 +119,16 @@ def _kind(expr: Expr) -> tuple[Any, ...]:
 
 @dataclass(frozen=True, eq=False)
 class _Layer:
-    """A layer that reads channels and writes others.
+    """A layer that reads channels and writes others."""
 
-    Attributes:
-        reads: numbers of the channels it reads.
-        writes: numbers of those it writes.
-        weight: name of its weight.
-        bias: name of its bias, if it has one.
-        mean: name of the running mean; only a BatchNorm has one.
-        variance: name of the running variance.
-        eps: what is added to it.
-        diagonal: whether each channel that it writes reads one alone.
-    """
-
-    reads: Tensor
-    writes: Tensor
-    weight: str
-    bias: str | None
-    mean: str | None = None
-    variance: str | None = None
-    eps: float = 0.0
-    diagonal: bool = False
+    reads: Tensor  #: numbers of the channels it reads
+    writes: Tensor  #: numbers of those it writes
+    weight: str  #: name of its weight
+    bias: str | None  #: name of its bias, if it has one
+    mean: str | None = None  #: name of the running mean; only a BatchNorm has one
+    variance: str | None = None  #: name of the running variance
+    eps: float = 0.0  #: what is added to it
+    diagonal: bool = False  #: whether each channel that it writes reads one alone
 
     @property
     def names(self) -> list[str]:

@@ -35,26 +35,19 @@ MOST_EXPANDED = 400
 
 @dataclass(frozen=True)
 class Ball:
-    """What is certified on a ball.
+    """What is certified on a ball."""
 
-    Attributes:
-        radius: of the ball, in the l2 norm.
-        constant: the output moves at most this many times as far as the input, between any two points of the ball;
-            infinite where nothing is proved.
-        units: entries whose slope may change on the ball.
-        margin: least difference between the largest output at the centre and any other; nothing for one output.
-        why: why there is no finite constant.
-        seconds: CPU time.
-        delta: probability with which the constant may be wrong: zero where all is bounded, tiny where tangents were
-            sketched, or rounding probed in very deep networks.
-    """
-
-    radius: float
+    radius: float  #: of the ball, in the l2 norm
+    #: the output moves at most this many times as far as the input, between any two points of the ball; infinite where
+    #: nothing is proved
     constant: float
-    units: int = 0
+    units: int = 0  #: entries whose slope may change on the ball
+    #: least difference between the largest output at the centre and any other; nothing for one output
     margin: float | None = None
-    why: str = ""
-    seconds: float = 0.0
+    why: str = ""  #: why there is no finite constant
+    seconds: float = 0.0  #: CPU time
+    #: probability with which the constant may be wrong: zero where all is bounded, tiny where tangents were sketched,
+    #: or rounding probed in very deep networks
     delta: float = 0.0
 
     @property

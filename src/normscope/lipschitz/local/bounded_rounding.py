@@ -41,15 +41,10 @@ AT_ONCE = 64
 
 @dataclass(frozen=True)
 class ErrorNorms:
-    """Bounds on the Frobenius norms of errors of rows along the input, and along all units.
+    """Bounds on the Frobenius norms of errors of rows along the input, and along all units."""
 
-    Attributes:
-        inputs: along the input, the middle of the zonotope included.
-        units: along the remainders of all units.
-    """
-
-    inputs: float = 0.0
-    units: float = 0.0
+    inputs: float = 0.0  #: along the input, the middle of the zonotope included
+    units: float = 0.0  #: along the remainders of all units
 
     def plus(self, other: ErrorNorms, factor: float = 1.0) -> ErrorNorms:
         """Return the sum with a multiple."""

@@ -30,17 +30,11 @@ def padded_columns(rows: Tensor, columns: int) -> Tensor:
 
 @dataclass(frozen=True, eq=False)
 class CentredRows:
-    """Rows over (x, w), relative to the middles of the sectors.
+    """Rows over (x, w), relative to the middles of the sectors."""
 
-    Attributes:
-        rows: the rows.
-        error: bound on the Frobenius norm of the error of all of them, those of all units included.
-        across: products of the rows of all units with them, over x alone.
-    """
-
-    rows: Tensor
-    error: float
-    across: Tensor
+    rows: Tensor  #: the rows
+    error: float  #: bound on the Frobenius norm of the error of all of them, those of all units included
+    across: Tensor  #: products of the rows of all units with them, over x alone
 
     def kept(self, chosen: Tensor) -> CentredRows:
         """Return some of the rows."""

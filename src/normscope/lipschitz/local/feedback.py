@@ -41,27 +41,17 @@ class FeedbackSystem:
 
     Every :math:`\Delta_u \in [c_u - \rho_u, c_u + \rho_u]`. N is strictly lower triangular, blocks of units that do not
     feed one another standing together.
-
-    Attributes:
-        A: (outputs, inputs).
-        G: (outputs, m).
-        B: (m, inputs).
-        N: (m, m).
-        centre: (m,), c.
-        radius: (m,), :math:`\rho > 0`.
-        blocks: (start, end) of units that do not feed one another.
-        error: bound on the Frobenius norm of the error of the matrix ``[[A, G], [B, N]]``.
-        row_errors: the same bound for the rows of ``[A, G]`` alone, and for those of each block of ``[B, N]``.
     """
 
-    A: Tensor
-    G: Tensor
-    B: Tensor
-    N: Tensor
-    centre: Tensor
-    radius: Tensor
-    blocks: tuple[tuple[int, int], ...]
-    error: float = 0.0
+    A: Tensor  #: (outputs, inputs)
+    G: Tensor  #: (outputs, m)
+    B: Tensor  #: (m, inputs)
+    N: Tensor  #: (m, m)
+    centre: Tensor  #: (m,), c
+    radius: Tensor  #: (m,), :math:`\rho > 0`
+    blocks: tuple[tuple[int, int], ...]  #: (start, end) of units that do not feed one another
+    error: float = 0.0  #: bound on the Frobenius norm of the error of the matrix ``[[A, G], [B, N]]``
+    #: the same bound for the rows of ``[A, G]`` alone, and for those of each block of ``[B, N]``
     row_errors: tuple[float, ...] = ()
 
     @property
@@ -141,15 +131,10 @@ class FeedbackSystem:
 
 @dataclass(frozen=True)
 class GainBound:
-    """A bound of a gain.
+    """A bound of a gain."""
 
-    Attributes:
-        value: the bound; infinite if nothing was proved.
-        multipliers: those it was proved with, one per unit.
-    """
-
-    value: float
-    multipliers: Tensor | None = None
+    value: float  #: the bound; infinite if nothing was proved
+    multipliers: Tensor | None = None  #: those it was proved with, one per unit
 
 
 @statement("normscope", "LOCAL-2", holds="all slopes in their sectors, chosen independently; rounding included")

@@ -39,26 +39,18 @@ class FirstLayer:
     :math:`(\tilde x, \tilde v) = (C^T x, T^{1/2} v)` has at most the norm of x. A row a over (x, e) is the row
     :math:`((a_x + a_e c B) C^{-T}, a_e T^{-1/2})` over it.
 
-    Attributes:
-        rows: B.
-        centre: c.
-        radius: :math:`\rho`.
-        multipliers: T.
-        factor: C.
-        error: bound on the Frobenius norm of the error of B.
-
     >>> one = torch.ones(1, dtype=torch.float64)
     >>> layer = FirstLayer.of(one[None], 0 * one, one, one / 2)
     >>> round(layer.applied(torch.ones(1, 2, dtype=torch.float64)).norm().item(), 4)  # x + e with |e| <= |x|
     2.0
     """
 
-    rows: Tensor
-    centre: Tensor
-    radius: Tensor
-    multipliers: Tensor
-    factor: Tensor
-    error: float = 0.0
+    rows: Tensor  #: B
+    centre: Tensor  #: c
+    radius: Tensor  #: :math:`\rho`
+    multipliers: Tensor  #: T
+    factor: Tensor  #: C
+    error: float = 0.0  #: bound on the Frobenius norm of the error of B
 
     @classmethod
     def of(

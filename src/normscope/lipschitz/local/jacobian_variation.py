@@ -106,38 +106,23 @@ def _third_cumulant(p: Tensor) -> Tensor:
 
 @dataclass(frozen=True)
 class AtomInjections:
-    """The injections of one atom, each scaled by the root of what its unit varies.
+    """The injections of one atom, each scaled by the root of what its unit varies."""
 
-    Attributes:
-        rows: the place of its tangents among the rows.
-        tangent: how fast its scaled input moves with the network input, v.
-        moved: how much of an injection differences on the ball make at most, rounding of its value included.
-        off: the part of that which rounding alone makes, at the centre.
-        error: how much of an injection the rounding of its rows makes.
-    """
-
-    rows: slice
-    tangent: float
-    moved: float
-    off: float
-    error: float
+    rows: slice  #: the place of its tangents among the rows
+    tangent: float  #: how fast its scaled input moves with the network input, v
+    moved: float  #: how much of an injection differences on the ball make at most, rounding of its value included
+    off: float  #: the part of that which rounding alone makes, at the centre
+    error: float  #: how much of an injection the rounding of its rows makes
 
 
 @dataclass(frozen=True)
 class ScaledOperand:
-    """An operand of an atom, scaled.
+    """An operand of an atom, scaled."""
 
-    Attributes:
-        rows: scaled by the roots of what the units vary.
-        scale: these, for every entry.
-        error: of the rows before scaling.
-        slack: how far its value at the centre may be off, not counting what earlier atoms make of their rounding.
-    """
-
-    rows: Tensor
-    scale: Tensor
-    error: float
-    slack: float
+    rows: Tensor  #: scaled by the roots of what the units vary
+    scale: Tensor  #: these, for every entry
+    error: float  #: of the rows before scaling
+    slack: float  #: how far its value at the centre may be off, not counting what earlier atoms make of their rounding
 
     @classmethod
     def of(cls, x: TensorWithTangents, scale: Tensor) -> ScaledOperand:

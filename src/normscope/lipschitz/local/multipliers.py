@@ -28,30 +28,16 @@ NOTHING = 1e-9
 
 @dataclass(frozen=True)
 class BindingPoint:
-    """The bound that multipliers give, and the vectors at which it is attained.
+    """The bound that multipliers give, and the vectors at which it is attained."""
 
-    Attributes:
-        value: the bound.
-        y: outputs, one column for each eigenvalue that counts.
-        w: what the units return there.
-    """
-
-    value: float
-    y: Array
-    w: Array
+    value: float  #: the bound
+    y: Array  #: outputs, one column for each eigenvalue that counts
+    w: Array  #: what the units return there
 
 
 @dataclass(frozen=True, eq=False)
 class QuadraticForm:
     r"""The form :math:`\sum_j T_j ((w_j - c_j q_j)^2 - \rho_j^2 q_j^2) - |p|^2` over (y, w), q = B y + N w.
-
-    Attributes:
-        gram: of the rows of p over (y, w).
-        size: number of entries of y.
-        B: (m, size).
-        N: (m, m), strictly upper triangular.
-        centre: (m,), c.
-        radius: (m,), :math:`\rho`.
 
     >>> one = np.ones((1, 1))
     >>> form = QuadraticForm(np.ones((2, 2)), 1, one, 0 * one, np.zeros(1), np.ones(1) / 2)
@@ -59,12 +45,12 @@ class QuadraticForm:
     1.5811
     """
 
-    gram: Array
-    size: int
-    B: Array
-    N: Array
-    centre: Array
-    radius: Array
+    gram: Array  #: of the rows of p over (y, w)
+    size: int  #: number of entries of y
+    B: Array  #: (m, size)
+    N: Array  #: (m, m), strictly upper triangular
+    centre: Array  #: (m,), c
+    radius: Array  #: (m,), :math:`\rho`
 
     @cached_property
     def _buffer(self) -> Array:

@@ -24,17 +24,11 @@ TOO_LARGE = 1e-8
 
 @dataclass(frozen=True)
 class DoubleDoubleValue:
-    """Values in double-double arithmetic.
+    """Values in double-double arithmetic."""
 
-    Attributes:
-        pair: the values, one for each probe, or one.
-        error: bound on the norm of their error.
-        fresh: the part of it that was made after the atoms they are linear in.
-    """
-
-    pair: DoubleDouble
-    error: float = 0.0
-    fresh: float = 0.0
+    pair: DoubleDouble  #: the values, one for each probe, or one
+    error: float = 0.0  #: bound on the norm of their error
+    fresh: float = 0.0  #: the part of it that was made after the atoms they are linear in
 
 
 def is_piecewise_linear(program: Program) -> bool:

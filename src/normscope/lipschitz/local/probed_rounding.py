@@ -186,20 +186,11 @@ class ProbeError(UnboundedError):
 
 @dataclass(frozen=True)
 class _ProbeCheck:
-    """The error of rows as measured by the probes.
+    """The error of rows as measured by the probes."""
 
-    Attributes:
-        seen: combinations of the errors, one row for each probe.
-        squares: of the rows of each entry, along the input and all others.
-        sizes: norms of the rows of each entry.
-        rounding: of the combinations, relative to the rows.
-        error: of the combinations as they should be.
-        part: the error to be confirmed, relative to the rows.
-    """
-
-    seen: Tensor
-    squares: tuple[Tensor, Tensor]
-    sizes: Tensor
-    rounding: float
-    error: float
-    part: float
+    seen: Tensor  #: combinations of the errors, one row for each probe
+    squares: tuple[Tensor, Tensor]  #: of the rows of each entry, along the input and all others
+    sizes: Tensor  #: norms of the rows of each entry
+    rounding: float  #: of the combinations, relative to the rows
+    error: float  #: of the combinations as they should be
+    part: float  #: the error to be confirmed, relative to the rows

@@ -27,19 +27,12 @@ LowHigh = tuple[Tensor, Tensor]
 
 @dataclass(frozen=True)
 class Sectors:
-    """What is known of a function g on intervals ``z + [low, high]``, entry by entry, relative to a nominal slope s.
+    """What is known of a function g on intervals ``z + [low, high]``, entry by entry, relative to a nominal slope s."""
 
-    Attributes:
-        nominal: s.
-        tangent: (least, largest) ``g' - s`` on the interval.
-        secant: (least, largest) ``(g(z + d) - g(z)) / d - s``.
-        remainder: (least, largest) ``g(z + d) - g(z) - s d``.
-    """
-
-    nominal: Tensor
-    tangent: LowHigh
-    secant: LowHigh
-    remainder: LowHigh
+    nominal: Tensor  #: s
+    tangent: LowHigh  #: (least, largest) ``g' - s`` on the interval
+    secant: LowHigh  #: (least, largest) ``(g(z + d) - g(z)) / d - s``
+    remainder: LowHigh  #: (least, largest) ``g(z + d) - g(z) - s d``
 
     def flattened(self) -> Sectors:
         """Return the same as vectors."""
@@ -49,17 +42,11 @@ class Sectors:
 
 @dataclass(eq=False)
 class ScalarFunction:
-    """A function of one variable, applied to every entry.
+    """A function of one variable, applied to every entry."""
 
-    Attributes:
-        function: the function on tensors.
-        curve: its pieces, which say where the derivative jumps or turns.
-        inexact: how far the derivative that torch computes may be off, relative to it.
-    """
-
-    function: Callable[[Tensor], Tensor]
-    curve: Curve
-    inexact: float = 0.0
+    function: Callable[[Tensor], Tensor]  #: the function on tensors
+    curve: Curve  #: its pieces, which say where the derivative jumps or turns
+    inexact: float = 0.0  #: how far the derivative that torch computes may be off, relative to it
 
     def derivative(self, z: Tensor) -> Tensor:
         """Return g' at every entry (one of its sides at a kink)."""

@@ -29,17 +29,11 @@ WEIGHTLESS = ("isometry", "embedding", "contraction", "sum", "concat")
 
 @dataclass(frozen=True)
 class OperationBounds:
-    """Bounds of one linear operation.
+    """Bounds of one linear operation."""
 
-    Attributes:
-        norm: bound on its spectral norm.
-        mass: bound on the spectral norm of its absolute coefficients.
-        roundings: largest number of roundings of an entry of the result.
-    """
-
-    norm: float
-    mass: float
-    roundings: int
+    norm: float  #: bound on its spectral norm
+    mass: float  #: bound on the spectral norm of its absolute coefficients
+    roundings: int  #: largest number of roundings of an entry of the result
 
     def error(self, error: float, size: float) -> float:
         """Return the error of the result, from that of the operand and the operand's norm."""
@@ -49,17 +43,11 @@ class OperationBounds:
 
 @dataclass(frozen=True)
 class SegmentMatrix:
-    """A linear segment as one matrix.
+    """A linear segment as one matrix."""
 
-    Attributes:
-        source: the atom it starts from.
-        matrix: (entries of the result, entries of the atom).
-        step: its bounds; the error of forming the matrix is part of its roundings.
-    """
-
-    source: Expr
-    matrix: Tensor
-    step: OperationBounds
+    source: Expr  #: the atom it starts from
+    matrix: Tensor  #: (entries of the result, entries of the atom)
+    step: OperationBounds  #: its bounds; the error of forming the matrix is part of its roundings
 
 
 class Steps:

@@ -48,24 +48,17 @@ LONGEST_ROUND = 1e10
 
 @dataclass
 class OpenUnits:
-    """The entries whose slope may change on the ball ("units"), one tensor per nonlinear operation.
+    """The entries whose slope may change on the ball ("units"), one tensor per nonlinear operation."""
 
-    Attributes:
-        rows: their inputs over (x, remainders).
-        centre: middle of the tangent sector of each.
-        radius: half of its width.
-        blocks: (start, end) of the entries of each operation.
-        middle: middle of each remainder, in units of the radius of the ball.
-        weight: half width of each remainder, in the same units.
-        errors: bound on the Frobenius norm of the error of the rows of each operation.
-    """
-
-    rows: list[Tensor] = field(default_factory=list)
-    centre: list[Tensor] = field(default_factory=list)
-    radius: list[Tensor] = field(default_factory=list)
-    blocks: list[tuple[int, int]] = field(default_factory=list)
+    rows: list[Tensor] = field(default_factory=list)  #: their inputs over (x, remainders)
+    centre: list[Tensor] = field(default_factory=list)  #: middle of the tangent sector of each
+    radius: list[Tensor] = field(default_factory=list)  #: half of its width
+    blocks: list[tuple[int, int]] = field(default_factory=list)  #: (start, end) of the entries of each operation
+    #: middle of each remainder, in units of the radius of the ball
     middle: Tensor = field(default_factory=lambda: torch.zeros(0, dtype=torch.float64))
+    #: half width of each remainder, in the same units
     weight: Tensor = field(default_factory=lambda: torch.zeros(0, dtype=torch.float64))
+    #: bound on the Frobenius norm of the error of the rows of each operation
     errors: list[float] = field(default_factory=list)
 
     def __len__(self) -> int:
@@ -74,19 +67,12 @@ class OpenUnits:
 
 @dataclass(frozen=True)
 class OpenEntries:
-    """Entries of one nonlinear operation whose slope may change.
+    """Entries of one nonlinear operation whose slope may change."""
 
-    Attributes:
-        entries: their numbers.
-        rows: their inputs over (x, remainders of earlier units).
-        error: bound on the Frobenius norm of the error of these rows.
-        centred: the rows as the ellipsoid of earlier units has them.
-    """
-
-    entries: Tensor
-    rows: Tensor
-    error: float
-    centred: CentredRows | None
+    entries: Tensor  #: their numbers
+    rows: Tensor  #: their inputs over (x, remainders of earlier units)
+    error: float  #: bound on the Frobenius norm of the error of these rows
+    centred: CentredRows | None  #: the rows as the ellipsoid of earlier units has them
 
 
 class TangentPropagation:

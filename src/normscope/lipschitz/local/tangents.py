@@ -22,19 +22,13 @@ class UnboundedError(Exception):
 
 @dataclass(frozen=True)
 class TangentRows:
-    """Derivatives of a tensor by the input and by the remainders of earlier units.
+    """Derivatives of a tensor by the input and by the remainders of earlier units."""
 
-    Attributes:
-        rows: (1 + inputs + remainders, *shape): the middle of the zonotope, then one tangent per generator.
-        error: bound on the Frobenius norm of the error of all rows.
-        fresh: the part of it that was made after the atoms it is linear in.
-        carried: how it moves with each entry of every earlier atom, in small networks; so that an error made there
-            is not multiplied by the norms of all layers between, but by the norm of their product.
-    """
-
-    rows: Tensor
-    error: float
-    fresh: float = 0.0
+    rows: Tensor  #: (1 + inputs + remainders, *shape): the middle of the zonotope, then one tangent per generator
+    error: float  #: bound on the Frobenius norm of the error of all rows
+    fresh: float = 0.0  #: the part of it that was made after the atoms it is linear in
+    #: how it moves with each entry of every earlier atom, in small networks; so that an error made there is not
+    #: multiplied by the norms of all layers between, but by the norm of their product
     carried: Tensor | None = None
 
 

@@ -14,17 +14,11 @@ from normscope.operators.nonlinear import Input
 
 @dataclass(frozen=True)
 class ValueAtPoint:
-    """A tensor at the point.
+    """A tensor at the point."""
 
-    Attributes:
-        value: as computed in float64.
-        error: bound on the norm of its distance from the value in real arithmetic.
-        fresh: the part of it that was made after the atoms it is linear in.
-    """
-
-    value: Tensor
-    error: float
-    fresh: float = 0.0
+    value: Tensor  #: as computed in float64
+    error: float  #: bound on the norm of its distance from the value in real arithmetic
+    fresh: float = 0.0  #: the part of it that was made after the atoms it is linear in
 
 
 #: Value of an atom at the values of its inputs, and the error of the result.
