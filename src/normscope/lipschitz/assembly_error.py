@@ -151,7 +151,6 @@ def absolute(op: LinearOp, expr: Expr) -> tuple[float, int]:
 
 
 def _absolute(op: LinearOp, expr: Expr) -> tuple[float, int]:
-    """Compute what :func:`absolute` returns."""
     source = expr.inputs[0]
     if op.kind in ("isometry", "embedding") or (op.kind == "contraction" and op.data.get("coordinate")):
         return 0.0, 0

@@ -166,7 +166,6 @@ class Composition:
         return whole
 
     def _through(self, source: Expr, expr: Expr) -> Lip:
-        """Return the constant of a linear map of one atom."""
         norm = self.norms.norm(source, expr)
         return self.lipschitz(source).scaled(norm.log_upper, norm.log_probable, norm.delta)
 
@@ -281,7 +280,6 @@ class Composition:
         return out
 
     def _norm_of(self, expr: Expr) -> float:
-        """Return the norm of one linear operation on its one operand."""
         return self.norms.norm(expr.inputs[0], expr).upper
 
     def centered_row(self, expr: Expr) -> float:
@@ -383,7 +381,6 @@ def _placed(junction: Expr, index: int) -> Expr:
 
 
 def _replayed(start: Expr, *path: Expr) -> Expr:
-    """Return the chain of operations applied to another expression."""
     for step in path:
         if step.op is None:
             raise ValueError("a chain holds operations only")

@@ -69,6 +69,5 @@ def corollary_11(weights: Iterable[Value], inverse_stds: Iterable[Value]) -> Val
 
 
 def _printed(weights: Iterable[Value], factors: Iterable[Value], number: str) -> Value:
-    """Return a flat product as a printed value."""
     whole = product([Value(0.0, Kind.PRINTED), *weights, *factors])
     return Value(whole.log, Kind.PRINTED, whole.domain, whole.mode, f"than2025 {number}", whole.assumptions)

@@ -198,12 +198,10 @@ def _applied(expr: Expr, known: Sequence[Operand], n: int, place: TrackedAxis) -
 
 
 def _dense(matrix: Known) -> Tensor:
-    """Return a matrix as a tensor."""
     return matrix if isinstance(matrix, Tensor) else matrix.dense()
 
 
 def _scaled(matrix: Known, factor: Tensor) -> Known:
-    """Return a matrix with its rows multiplied by factors."""
     factor = factor.detach().to(torch.float64)
     if isinstance(matrix, Selection):
         return Selection(matrix.column, matrix.factor * factor, matrix.width)

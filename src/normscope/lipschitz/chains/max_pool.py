@@ -68,7 +68,6 @@ def _followed(expr: Expr) -> Sequence[Expr]:
 
 
 def _as_relus(expr: Expr, inputs: Sequence[Expr]) -> Expr:
-    """Return a maximum as an expression in ReLUs."""
     if isinstance(expr.atom, MaxPool):
         return largest_of_taps(inputs[0], expr.atom.taps or [], expr.shape)
     f, g = inputs
@@ -103,22 +102,18 @@ def largest_of_taps(x: Expr, taps: Sequence[Tensor], shape: Sequence[int]) -> Ex
 
 
 def _picked(x: Expr, places: Tensor) -> Expr:
-    """Return some entries of a tensor."""
     kind = "contraction" if len(places.unique()) == places.numel() else "nonnegative"
     return linear(LinearOp(kind, lambda z: z.reshape(-1)[places], None, {"coordinate": True}), [x], places.shape)
 
 
 def _sum(*terms: Expr) -> Expr:
-    """Return the sum of tensors of one shape."""
     return linear(LinearOp("sum", lambda *z: torch.stack(z).sum(0)), terms, terms[0].shape)
 
 
 def _negative(x: Expr) -> Expr:
-    """Return a tensor times minus one."""
     scale = -torch.ones((), dtype=torch.float64)
     return linear(LinearOp("diagonal", lambda z: -z, None, {"scale": scale}), [x], x.shape)
 
 
 def _relu(x: Expr) -> Expr:
-    """Return the positive part of a tensor."""
     return atom_expr(SectorFunction(x), x.shape)

@@ -143,12 +143,10 @@ class ProofMatrix:
 
 
 def _magnitude(block: MatrixWithError) -> Tensor:
-    """Return the largest magnitude of every entry over the frequencies."""
     return block.value.abs().amax(0).double()
 
 
 def _error(block: MatrixWithError) -> Tensor:
-    """Return the error of every entry."""
     return torch.zeros(block.value.shape[1:], dtype=torch.float64) if block.error is None else block.error
 
 

@@ -106,7 +106,6 @@ def _backwards(form: ChainForm) -> tuple[list[Tensor], float] | None:
 
 
 def _log(x: float) -> Tensor:
-    """Return the logarithm as a tensor."""
     return torch.tensor(math.log(x), dtype=torch.float64)
 
 

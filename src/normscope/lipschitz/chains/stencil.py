@@ -78,7 +78,6 @@ def stencils(expr: Expr) -> dict[int, Stencil] | None:
 
 
 def _added(parts: list[dict[int, Stencil]]) -> dict[int, Stencil] | None:
-    """Return a sum of maps, atom by atom."""
     total: dict[int, Stencil] = {}
     for part in parts:
         for key, stencil in part.items():
@@ -110,7 +109,6 @@ def _one(op: LinearOp, e: Expr, below: dict[int, Stencil]) -> dict[int, Stencil]
 
 
 def _is_diagonal(matrix: Tensor) -> bool:
-    """Return whether a matrix is square and diagonal."""
     square = matrix.shape[0] == matrix.shape[1]
     return square and not bool((matrix - torch.diag(matrix.diagonal())).any())
 

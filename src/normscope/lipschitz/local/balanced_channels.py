@@ -362,7 +362,6 @@ class _Channels:
             yield None if argument is None else self.graph[argument.name].target
 
     def _fixed_channels(self, node: Node) -> list[int]:
-        """Return channels that are not scaled."""
         return self._held(max(0, node.shape[1] if node.shape is not None and len(node.shape) > 1 else 0))
 
     def _held(self, count: int) -> list[int]:

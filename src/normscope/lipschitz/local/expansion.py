@@ -1,6 +1,5 @@
 """Nonlinear operations expanded into linear maps and entrywise functions, for which the bounds are proved."""
 
-import functools
 import math
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -28,6 +27,12 @@ _EXP = MonotoneSlope(torch.exp)
 _LOG = MonotoneSlope(torch.log, 0.0)
 _INVERSE = MonotoneSlope(torch.reciprocal, 0.0)
 _COPY = OperationBounds(1.0, 1.0, 0)
+
+
+def _bounds(norm: float, roundings: int = 0) -> OperationBounds:
+    """Return the bounds of an operation whose absolute coefficients have the same norm, which is rounded up."""
+    above = norm * (1 + 1e-12)
+    return OperationBounds(above, above, roundings)
 
 
 def expanded(rule: Nonlinear, inputs: Sequence[TensorWithTangents], algebra: TangentAlgebra) -> TensorWithTangents:
@@ -85,7 +90,8 @@ def _max_pool(rule: MaxPool, inputs: Sequence[TensorWithTangents], algebra: Tang
     """The largest of the taps of each window, one after the other."""
     if rule.taps is None:
         raise UnboundedError(f"{operation_label(rule)} has no local rule")
-    parts = [algebra.mapped(inputs[0], functools.partial(_taken, places=p), _window(rule)) for p in rule.taps]
+    window = _bounds(math.sqrt(rule.overlap))
+    parts = [algebra.mapped(inputs[0], lambda z, places=p: z.flatten()[places], window) for p in rule.taps]
     while len(parts) > 1:  # in pairs, so that errors stay small
         joined = [
             algebra.plus(a, algebra.scalar(algebra.plus(b, a, -1.0), _RELU))
@@ -93,15 +99,6 @@ def _max_pool(rule: MaxPool, inputs: Sequence[TensorWithTangents], algebra: Tang
         ]
         parts = joined + ([parts[-1]] if len(parts) % 2 else [])
     return parts[0]
-
-
-def _taken(z: Tensor, places: Tensor) -> Tensor:
-    return z.flatten()[places]
-
-
-def _window(rule: MaxPool) -> OperationBounds:
-    size = math.sqrt(rule.overlap) * (1 + 1e-12)
-    return OperationBounds(size, size, 0)
 
 
 def _division(rule: Division, inputs: Sequence[TensorWithTangents], algebra: TangentAlgebra) -> TensorWithTangents:
@@ -113,15 +110,13 @@ def _division(rule: Division, inputs: Sequence[TensorWithTangents], algebra: Tan
     if spread.where != "inside" or (spread.eps == 0.0 and bool((spread.of(x.at.value) == 0).any())):
         raise UnboundedError(f"{operation_label(rule)} has no local rule")
     n, k, eps, shape = spread.size, spread.factor, spread.eps, tuple(x.at.value.shape)
-    root = (1 + 1e-12) / math.sqrt(n)
     means = algebra.mapped(
         algebra.scalar(x, SQUARE),
         lambda z: z.reshape(spread.view).mean(spread.axes, keepdim=True),
-        OperationBounds(root, root, n + 2),
+        _bounds(1 / math.sqrt(n), n + 2),
     )
     inverse = algebra.scalar(means, MonotoneSlope(lambda v: (k * v + eps).rsqrt(), -eps / k * (1 - 1e-12)))
-    wide = math.sqrt(n) * (1 + 1e-12)
-    full = algebra.mapped(inverse, lambda z: z.expand(spread.view).reshape(shape), OperationBounds(wide, wide, 0))
+    full = algebra.mapped(inverse, lambda z: z.expand(spread.view).reshape(shape), _bounds(math.sqrt(n)))
     return _scaled(rule, algebra.product(x, full), algebra)
 
 
@@ -132,8 +127,7 @@ def _scaled(rule: Division, result: TensorWithTangents, algebra: TangentAlgebra)
     spread, shape = rule.spread, tuple(result.at.value.shape)
     gain = rule.gain.expand([1 if i in spread.axes else v for i, v in enumerate(spread.view)])
     scale = gain.expand(spread.view).reshape(shape)
-    most = float(scale.abs().max()) * (1 + 1e-12)
-    return algebra.mapped(result, lambda z: z * scale, OperationBounds(most, most, 2))
+    return algebra.mapped(result, lambda z: z * scale, _bounds(float(scale.abs().max()), 2))
 
 
 def _local_response(
@@ -141,11 +135,7 @@ def _local_response(
 ) -> TensorWithTangents:
     """``x (k + alpha m)^-beta`` with m the mean square of each window."""
     numbers, x = rule.numbers, inputs[0]
-    means = algebra.mapped(
-        algebra.scalar(x, SQUARE),
-        numbers.window_means,
-        OperationBounds(1 + 1e-12, 1 + 1e-12, numbers.size + 2),
-    )
+    means = algebra.mapped(algebra.scalar(x, SQUARE), numbers.window_means, _bounds(1.0, numbers.size + 2))
     power = MonotoneSlope(
         lambda v: (numbers.k + numbers.alpha * v) ** -numbers.beta, -numbers.k / (2 * max(numbers.alpha, 1e-300))
     )
@@ -163,12 +153,10 @@ def _distribution(x: TensorWithTangents, axis: int, keep: Tensor | None, algebra
     raised = algebra.scalar(algebra.shifted(x, -shift), _EXP)
     if keep is not None:
         raised = algebra.mapped(raised, lambda z: z * keep, _COPY)
-    root = math.sqrt(length) * (1 + 1e-12)
-    total = algebra.mapped(
-        raised, lambda z: z.sum(axis - len(shape), keepdim=True), OperationBounds(root, root, length)
-    )
+    root, back = math.sqrt(length), axis - len(shape)
+    total = algebra.mapped(raised, lambda z: z.sum(back, keepdim=True), _bounds(root, length))
     inverse = algebra.scalar(total, _INVERSE)
-    return algebra.product(raised, algebra.mapped(inverse, lambda z: z.expand(shape), OperationBounds(root, root, 0)))
+    return algebra.product(raised, algebra.mapped(inverse, lambda z: z.expand(shape), _bounds(root)))
 
 
 def _softmax(rule: Softmax, inputs: Sequence[TensorWithTangents], algebra: TangentAlgebra) -> TensorWithTangents:
@@ -180,13 +168,10 @@ def _log_softmax(rule: LogSoftmax, inputs: Sequence[TensorWithTangents], algebra
     x, axis = inputs[0], rule.axis
     shape, length = tuple(x.at.value.shape), x.at.value.shape[axis]
     moved = algebra.shifted(x, -x.at.value.amax(axis, keepdim=True))
-    root = math.sqrt(length) * (1 + 1e-12)
-    back = axis - len(shape)
-    total = algebra.mapped(
-        algebra.scalar(moved, _EXP), lambda z: z.sum(back, keepdim=True), OperationBounds(root, root, length)
-    )
+    root, back = math.sqrt(length), axis - len(shape)
+    total = algebra.mapped(algebra.scalar(moved, _EXP), lambda z: z.sum(back, keepdim=True), _bounds(root, length))
     logs = algebra.scalar(total, _LOG)
-    return algebra.plus(moved, algebra.mapped(logs, lambda z: z.expand(shape), OperationBounds(root, root, 0)), -1.0)
+    return algebra.plus(moved, algebra.mapped(logs, lambda z: z.expand(shape), _bounds(root)), -1.0)
 
 
 def _matrices(
@@ -203,11 +188,9 @@ def _matrices(
         raise UnboundedError(f"{label} has no local rule for {count:,} products of entries; {LARGEST_PRODUCT:,} fit")
     batch = tuple(left.at.value.shape[:-2])
     shape = (*batch, rows, inner, columns)
-    many, often = math.sqrt(columns) * (1 + 1e-12), math.sqrt(rows) * (1 + 1e-12)
-    f = algebra.mapped(left, lambda z: z.unsqueeze(-1).expand(shape), OperationBounds(many, many, 0))
-    g = algebra.mapped(right, lambda z: z.unsqueeze(-3).expand(shape), OperationBounds(often, often, 0))
-    root = math.sqrt(inner) * (1 + 1e-12)
-    return algebra.mapped(algebra.product(f, g), lambda z: z.sum(-2), OperationBounds(root, root, inner))
+    f = algebra.mapped(left, lambda z: z.unsqueeze(-1).expand(shape), _bounds(math.sqrt(columns)))
+    g = algebra.mapped(right, lambda z: z.unsqueeze(-3).expand(shape), _bounds(math.sqrt(rows)))
+    return algebra.mapped(algebra.product(f, g), lambda z: z.sum(-2), _bounds(math.sqrt(inner), inner))
 
 
 def _matrix_product(

@@ -356,14 +356,14 @@ class VariationAlgebra(TangentAlgebra):
     def scalar(self, x: TensorWithTangents, function: ScalarFunction) -> TensorWithTangents:
         """Return a function of single entries; the rounding of its value is noted with the atom."""
         found = super().scalar(x, function)
-        return found if self.walk is None else TensorWithTangents(ValueAtPoint(found.at.value, 0.0), found.rows)
+        return found if self.walk is None else _known(found.at.value, found.rows)
 
     @statement("normscope", "LOCAL-11", holds="products of two tensors, entry by entry or as matrices")
     def product(self, f: TensorWithTangents, g: TensorWithTangents) -> TensorWithTangents:
         """Return the product entry by entry."""
         value = f.at.value * g.at.value
         if self.walk is None:
-            return TensorWithTangents(ValueAtPoint(value, 0.0))
+            return _known(value)
         sizes = [float(m.at.value.abs().max()) if value.numel() else 0.0 for m in (f, g)]
         a, b = (padded_rows(required(m.rows).rows, self.walk.count) for m in (f, g))
         noise = 4 * UNIT_ROUNDOFF * (sizes[1] * size_of([a]) + sizes[0] * size_of([b]))
@@ -376,7 +376,7 @@ class VariationAlgebra(TangentAlgebra):
         a, b = left.at.value, right.at.value
         value = a @ b
         if self.walk is None:
-            return TensorWithTangents(ValueAtPoint(value, 0.0))
+            return _known(value)
         sizes = [float(torch.linalg.matrix_norm(m).max()) if m.numel() else 0.0 for m in (a, b)]
         f, g = (padded_rows(required(m.rows).rows, self.walk.count) for m in (left, right))
         noise = gamma(a.shape[-1] + 3) * (sizes[1] * size_of([f]) + sizes[0] * size_of([g]))
@@ -413,14 +413,14 @@ class VariationAlgebra(TangentAlgebra):
         errors = [sizes[1] * e[0] + sizes[0] * e[1] for e in zip(*((r.error, r.fresh) for r in rows), strict=True)]
         half = 0.5 + min(0.5, max(f.at.error, g.at.error) / least)
         whole = TangentRows(pushed, errors[0] + noise, errors[1] + noise)
-        return TensorWithTangents(ValueAtPoint(value, 0.0), walk.closed(whole, read, d[units[2]], half, defect))
+        return _known(value, walk.closed(whole, read, d[units[2]], half, defect))
 
     def distribution(self, x: TensorWithTangents, axis: int, keep: Tensor | None) -> TensorWithTangents:
         """Return the softmax along an axis; what is not kept is zero."""
         z = x.at.value if keep is None else x.at.value.masked_fill(~keep, -math.inf)
         p, axis = z.softmax(axis), axis % z.ndim
         if self.walk is None:
-            return TensorWithTangents(ValueAtPoint(p, 0.0))
+            return _known(p)
         spread = (z.amax(axis, keepdim=True) - z).masked_fill(z == -math.inf, 0.0)
         own = ROUNDING * (1 + float(spread.max()))  # relative error of p
         rows, unit = required(x.rows), _other_axes(tuple(p.shape), (axis,))
@@ -432,8 +432,7 @@ class VariationAlgebra(TangentAlgebra):
         whole = TangentRows(pushed, 0.5 * rows.error + noise, 0.5 * rows.fresh + noise)
         defect = own * float(p.norm()) + 0.5 * x.at.error
         part = _half(rho, x.at.error)
-        found = self.walk.closed(whole, [ScaledOperand.of(x, d.sqrt()[unit])], d[unit], part, defect)
-        return TensorWithTangents(ValueAtPoint(p, 0.0), found)
+        return _known(p, self.walk.closed(whole, [ScaledOperand.of(x, d.sqrt()[unit])], d[unit], part, defect))
 
     def division(self, x: TensorWithTangents, spread: Spread) -> TensorWithTangents:
         """Return every group divided by its spread."""
@@ -447,7 +446,7 @@ class VariationAlgebra(TangentAlgebra):
             raise UnboundedError("a normalizer without eps sees a group without spread")
         value = (z.reshape(view) / size).reshape(z.shape)
         if self.walk is None:
-            return TensorWithTangents(ValueAtPoint(value, 0.0))
+            return _known(value)
         steep = float((1 / size).max()) * (1 + 1e-9)
         rows, unit = required(x.rows), _other_axes(view, spread.axes)
         rho = self.walk.ranges(rows, unit) + x.at.error
@@ -459,8 +458,12 @@ class VariationAlgebra(TangentAlgebra):
         whole = TangentRows(pushed, steep * rows.error + noise, steep * rows.fresh + noise)
         defect = ROUNDING * float(value.norm()) + steep * x.at.error
         part = _half(rho, x.at.error)
-        found = self.walk.closed(whole, [ScaledOperand.of(x, d.sqrt()[unit])], d[unit], part, defect)
-        return TensorWithTangents(ValueAtPoint(value, 0.0), found)
+        return _known(value, self.walk.closed(whole, [ScaledOperand.of(x, d.sqrt()[unit])], d[unit], part, defect))
+
+
+def _known(value: Tensor, rows: TangentRows | None = None) -> TensorWithTangents:
+    """Return a tensor whose rounding the atom that made it accounts for."""
+    return TensorWithTangents(ValueAtPoint(value, 0.0), rows)
 
 
 def floored(varies: Tensor) -> Tensor:

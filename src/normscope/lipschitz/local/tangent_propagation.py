@@ -239,7 +239,7 @@ class TangentPropagation:
         open_ = ((most - least).flatten() * sizes > floor).nonzero().flatten()
         bound = self._quick_ranges(flat, open_, x.error)
         if bound is not None:
-            low[open_], high[open_] = torch.maximum(low[open_], -bound), torch.minimum(high[open_], bound)
+            _narrow(low, high, open_, -bound, bound)
             at_open = z.flatten()[open_]
             least, most = scalar.tangents(at_open + low[open_] - at.error, at_open + high[open_] + at.error)
             open_ = open_[(most - least) * sizes[open_] > floor]
@@ -250,10 +250,9 @@ class TangentPropagation:
         if len(open_) and self.radius > 0:
             ends = self._ends(raw, error)
             if ends is not None:
-                low[open_], high[open_] = torch.maximum(low[open_], ends[0]), torch.minimum(high[open_], ends[1])
+                _narrow(low, high, open_, *ends)
             bound, centred = self._ranges(raw, error)
-            bound = self.radius * bound
-            low[open_], high[open_] = torch.maximum(low[open_], -bound), torch.minimum(high[open_], bound)
+            _narrow(low, high, open_, -self.radius * bound, self.radius * bound)
         sectors = scalar.sectors(z, at.error, low.view_as(z), high.view_as(z)).flattened()
         width = sectors.tangent[1] - sectors.tangent[0]
         if not bool(width.isfinite().all()):
@@ -384,6 +383,11 @@ class TangentPropagation:
         errors = (math.hypot(*(o.error for o in outputs)), *units.errors)
         matrices = (out[:, :n], out[:, n:], rows[:, :n], rows[:, n:])
         return FeedbackSystem(*matrices, centre, radius, tuple(units.blocks), math.hypot(*errors), errors)
+
+
+def _narrow(low: Tensor, high: Tensor, entries: Tensor, least: Tensor, most: Tensor) -> None:
+    """Meet the ranges of some entries with others, in place."""
+    low[entries], high[entries] = torch.maximum(low[entries], least), torch.minimum(high[entries], most)
 
 
 def column_squares(rows: Tensor) -> Tensor:

@@ -71,7 +71,6 @@ def input_factors(weights: Weights, sample: Sample | None, composition: Composit
 
 
 def _input_factor(use: Use, index: int, sample: Sample | None, composition: Composition) -> float:
-    """Return the logarithm of the input factor of one use."""
     if use.kind == "constant":
         return log_of(use.copies)
     if use.kind == "recurrent" and use.source is not None:

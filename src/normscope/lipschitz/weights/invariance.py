@@ -58,6 +58,5 @@ def _all_inside(graph: Graph, users: list[str], site: Site) -> bool:
 
 
 def _has_bias(node: Node) -> bool:
-    """Return whether an operation adds a bias to the product with its weight."""
     arguments = bind(node.op, list(node.args), dict(node.kwargs))
     return isinstance(arguments.get("bias"), Ref) or name_of(node) in ("addmm", "baddbmm")

@@ -183,7 +183,6 @@ def _traced(network: Network, leaves: list[Tensor]) -> tuple[Tensor, list[Tensor
 
 
 def _zeros(shape: Sequence[int], leaves: list[Tensor]) -> Tensor:
-    """Return zeros where the weights are."""
     return torch.zeros(tuple(shape), dtype=torch.float64, device=leaves[0].device if leaves else None)
 
 

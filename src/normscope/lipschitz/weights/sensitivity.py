@@ -103,7 +103,6 @@ class Sensitivity:
         return through if direct is None else through + direct
 
     def _nothing(self) -> Lip:
-        """Return the constant zero."""
         return Lip.constant(-INF, self.blocks)
 
     def _of_atom(self, expr: Expr) -> Lip:

@@ -162,7 +162,6 @@ class _Finder:
                     self._use(node, arguments, name, position, ref.name)
 
     def _use(self, node: Node, arguments: dict[str, Any], name: str, position: int, constant: str) -> None:
-        """Note one use."""
         start, chain = self._back(constant)
         if name_of(start) in _SHAPE_ONLY:
             return
@@ -269,7 +268,6 @@ class _Finder:
         return math.sqrt(float(counts.max())) * (1 + 2.0**-50)
 
     def _given(self, name: str) -> Any:
-        """Return the value of a constant node."""
         known = self.walk.values.get(name)
         return self.walk.constant_at(name) if known is None else known
 
