@@ -18,7 +18,7 @@ from normscope.lipschitz import search as module
 from normscope.lipschitz.climb import batched_norms
 from normscope.lipschitz.composition import Composition, Domain
 from normscope.lipschitz.lower import EndToEnd, jacobian_map
-from normscope.lipschitz.search import Rescaled, Search, _inside, glance, is_homogeneous, number_of_points, search
+from normscope.lipschitz.search import Rescaled, Search, glance, in_domain, is_homogeneous, number_of_points, search
 from normscope.lipschitz.segments import SegmentNorms
 from normscope.operators.nonlinear import Range
 from normscope.operators.program import Program, build_program
@@ -92,13 +92,13 @@ def test_membership() -> None:
     (node,) = (s.node for s in program.sites)
     spread = float(model[0](x).detach().var(unbiased=False).sqrt())
     flat = x.flatten()
-    assert _inside(function, flat, Domain())
-    assert _inside(function, flat, Domain(floors={node: spread * (1 - 1e-9)}))
-    assert not _inside(function, flat, Domain(floors={node: spread * (1 + 1e-9)}))
+    assert in_domain(function, flat, Domain())
+    assert in_domain(function, flat, Domain(floors={node: spread * (1 - 1e-9)}))
+    assert not in_domain(function, flat, Domain(floors={node: spread * (1 + 1e-9)}))
     low, high, norm = float(x.min()), float(x.max()), float(x.norm())
-    assert _inside(function, flat, Domain(ranges=(Range(low, high, norm * (1 + 1e-9), norm * (1 + 1e-9)),)))
+    assert in_domain(function, flat, Domain(ranges=(Range(low, high, norm * (1 + 1e-9), norm * (1 + 1e-9)),)))
     for wrong in (Range(low + 0.1, high), Range(low, high - 0.1), Range(row=norm / 2), Range(norm=norm / 2)):
-        assert not _inside(function, flat, Domain(ranges=(wrong,)))
+        assert not in_domain(function, flat, Domain(ranges=(wrong,)))
 
 
 def test_a_network_without_a_derivative_says_so() -> None:

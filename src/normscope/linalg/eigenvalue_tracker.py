@@ -112,7 +112,12 @@ class EigenvalueTracker:
         while not self.done and self.products < most:
             self._make_room()
             looking = self._model.settled(self._tolerance)
-            direction = self._unseen() if looking else self._model.leading_direction()
+            if not looking:
+                direction = self._model.leading_direction()
+            elif self._looks == 2:  # first at the sum of all directions not multiplied yet
+                direction = self._model.unmultiplied(self._search)
+            else:  # then at the new part of its image
+                direction = self._model.last_image()
             if direction is None:  # the basis is the whole space
                 self.done = True
                 return
@@ -122,10 +127,6 @@ class EigenvalueTracker:
                 self._search = image
                 self._looks = self._looks - 1 if possible > self._model.ritz()[0] else 0
             self.done = self._looks <= 0 and self._model.settled(self._tolerance)
-
-    def _unseen(self) -> np.ndarray | None:
-        """Return the sum of all directions not multiplied yet or, after that, the new part of its image."""
-        return self._model.unmultiplied(self._search) if self._looks == 2 else self._model.last_image()
 
     def _make_room(self) -> None:
         """Make room for two more basis vectors; if memory is short, keep only the leading eigenvectors."""

@@ -86,7 +86,8 @@ def eigenpairs(
     dimension, wanted = start.numel(), largest + smallest
     if min(largest, smallest) < 0 or not 0 < wanted <= dimension:
         raise InputError(f"Expected between 1 and {dimension} eigenvalues, got {wanted}.")
-    size = min(dimension, size or _useful_size(start, wanted))
+    affordable = BASIS_BYTES // max(1, start.numel() * start.element_size())
+    size = min(dimension, size or max(2 * wanted + FEWEST, min(2 * wanted + USEFUL, affordable)))
     if size < min(dimension, wanted + 2):
         raise InputError(f"Expected a basis of at least {wanted + 2} vectors, got {size}.")
     run = Lanczos(apply, project or (lambda v: v), start, size, largest, smallest, tolerance)
@@ -98,11 +99,6 @@ def eigenpairs(
     except KeyboardInterrupt:
         run.stopped = True
     return run.result(keep_basis=keep_basis)
-
-
-def _useful_size(start: Tensor, wanted: int) -> int:
-    affordable = BASIS_BYTES // max(1, start.numel() * start.element_size())
-    return max(2 * wanted + FEWEST, min(2 * wanted + USEFUL, int(affordable)))
 
 
 class Lanczos:

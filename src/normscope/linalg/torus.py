@@ -98,7 +98,10 @@ def polyphase(weight: Tensor, axes: Sequence[Axis], groups: int, *, sublattices:
     found: dict[tuple[int, ...], dict[tuple[int, ...], Tensor]] = {}
     phases: dict[tuple[int, ...], int] = {}
     for flat, index in enumerate(itertools.product(*(range(a.kernel) for a in axes))):
-        split = [_offset_and_phase(a, k, sublattices) for a, k in zip(axes, index, strict=True)]
+        split = [
+            (k, 0) if a.stride == 1 and sublattices else divmod(a.dilation * k, a.stride)
+            for a, k in zip(axes, index, strict=True)
+        ]
         offset, phase = tuple(q for q, _ in split), tuple(r for _, r in split)
         phases.setdefault(phase, len(phases))
         found.setdefault(offset, {})[phase] = grouped[..., flat]
@@ -121,11 +124,6 @@ def zero_padding_tori(axes: Sequence[Axis], *, extra: int = 0) -> list[Torus]:
     return [
         Torus(tuple(1 if f else m for f, m in zip(flat, sizes, strict=True)), t) for t in itertools.product(*choices)
     ]
-
-
-def _offset_and_phase(axis: Axis, tap: int, sublattices: bool) -> tuple[int, int]:
-    """Return the offset of a tap, in steps of the stride, and its phase."""
-    return (tap, 0) if axis.stride == 1 and sublattices else divmod(axis.dilation * tap, axis.stride)
 
 
 def frequencies(axis: Axis, extra: int = 0) -> int:

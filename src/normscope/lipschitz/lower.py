@@ -274,7 +274,7 @@ def attained_in_parts(
     mapping = jacobian_map(function, x)
     images = parts(mapping.apply(unit))
     again = [parts(mapping.apply(unit * c) / c) for c in _FACTORS]
-    elsewhere = [parts(jacobian_map(function, p).apply(unit)) for p in _moved(x, 1)]
+    elsewhere = [parts(jacobian_map(function, p).apply(unit)) for p in with_other_last_bits(x, 1)]
     values = [_without_noise(image, [a[i] for a in again], [e[i] for e in elsewhere]) for i, image in enumerate(images)]
     seen = _differences(function, x, unit, max(values), parts)
     return tuple(
@@ -314,7 +314,7 @@ def _without_noise(image: Tensor, again: Sequence[Tensor], elsewhere: Sequence[T
     return max(0.0, min(values) * (1 - 1e-9) - 4.0 * noise)
 
 
-def _moved(x: Tensor, count: int) -> list[Tensor]:
+def with_other_last_bits(x: Tensor, count: int) -> list[Tensor]:
     """Return a point with its last bits changed, some times; zeros move too, off the edge they may stand on."""
     generator = torch.Generator().manual_seed(0)
     signs = [torch.randint(-4, 5, x.shape, generator=generator).to(x) for _ in range(count)]
@@ -349,7 +349,7 @@ def attained_by_pair(
         if not math.isfinite(quotient):
             return 0.0
         size = max(euclidean(value) for _, value in ends)
-        noise = max(euclidean(function(p) - value) for point, value in ends for p in _moved(point, again))
+        noise = max(euclidean(function(p) - value) for point, value in ends for p in with_other_last_bits(point, again))
     return max(0.0, quotient * (1 - 1e-9) - (1e-13 * size + 8.0 * noise) / distance)
 
 

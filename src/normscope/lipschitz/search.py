@@ -80,7 +80,7 @@ def search(
     if not program.outputs or not inputs:
         return Search(None, None, None)
     report = progress or (lambda text: None)
-    inside = functools.partial(_inside, domain=domain or Domain())
+    inside = functools.partial(in_domain, domain=domain or Domain())
     large = is_large(program)
     looked = _looked_at(norms, look, report)
     first = [] if looked is None else [[point.unsqueeze(0)] for point in looked[0][:BEST_LOOKED_AT]]
@@ -186,7 +186,7 @@ def _within(value: Tensor, inside: Range) -> bool:
     )
 
 
-def _inside(function: EndToEnd, x: Tensor, domain: Domain) -> bool:
+def in_domain(function: EndToEnd, x: Tensor, domain: Domain) -> bool:
     """Return whether an input lies in the variance-floor domain."""
     sites = {s.node: s for s in function.program.sites if s.node in domain.floors and s.spread is not None}
     sources: dict[str, list[str]] = {}

@@ -13,7 +13,7 @@ from normscope.graph.inputs import ModelInputs
 from normscope.graph.recorder import record_graph
 from normscope.lipschitz.composition import Composition, Domain
 from normscope.lipschitz.lower import EndToEnd
-from normscope.lipschitz.search import _inside
+from normscope.lipschitz.search import in_domain
 from normscope.lipschitz.segments import Effort, SegmentNorms
 from normscope.operators.program import Program, ProgramBuilder
 from normscope.operators.survey import survey
@@ -212,7 +212,7 @@ def _refute_on_data(
             continue
         checked.compare(name, float(at_data.max()), "a Jacobian at the data")
         checked.compare(name, _largest_quotient(function, data), "a pair of the data")
-        inside = torch.tensor([_inside(end, x, domain) for x in others])
+        inside = torch.tensor([in_domain(end, x, domain) for x in others])
         if bool(inside.any()):
             checked.compare(name, float(at_others[inside].max()), "a Jacobian inside")
             checked.compare(name, _largest_quotient(function, torch.cat([data, others[inside]])), "a pair inside")

@@ -104,16 +104,7 @@ def on_balls(
 
 
 class _Methods:
-    """The methods for a constant around one point; values at the point are shared between radii.
-
-    Args:
-        program: the network.
-        steps: bounds of its linear operations.
-        point: the value of every block of its input.
-        tries: most multipliers to try.
-        work: most multiplications for one ball.
-        sketched: whether tangents may be sketched.
-    """
+    """The methods for a constant around one point, given as to :func:`on_balls`; values there serve all radii."""
 
     def __init__(
         self,
@@ -123,7 +114,7 @@ class _Methods:
         tries: int,
         work: float,
         *,
-        sketched: bool = False,
+        sketched: bool,
     ) -> None:
         self.given, self.tries, self.work = (program, steps, point), tries, work
         self.make: type[TangentPropagation] = TangentPropagation

@@ -60,14 +60,6 @@ def operation_label(rule: Nonlinear) -> str:
     return f"{rule.op} in {rule.owner}" if rule.owner else rule.op or type(rule).__name__
 
 
-def _square(rule: Square, inputs: Sequence[TensorWithTangents], algebra: TangentAlgebra) -> TensorWithTangents:
-    return algebra.scalar(inputs[0], SQUARE)
-
-
-def _product(rule: Product, inputs: Sequence[TensorWithTangents], algebra: TangentAlgebra) -> TensorWithTangents:
-    return algebra.product(*inputs)
-
-
 def _quotient(rule: Quotient, inputs: Sequence[TensorWithTangents], algebra: TangentAlgebra) -> TensorWithTangents:
     """``f / g`` as ``f (1 / g)`` where g has one sign."""
     if len(inputs) == 1:
@@ -159,10 +151,6 @@ def _distribution(x: TensorWithTangents, axis: int, keep: Tensor | None, algebra
     return algebra.product(raised, algebra.mapped(inverse, lambda z: z.expand(shape), _bounds(root)))
 
 
-def _softmax(rule: Softmax, inputs: Sequence[TensorWithTangents], algebra: TangentAlgebra) -> TensorWithTangents:
-    return _distribution(inputs[0], rule.axis, None, algebra)
-
-
 def _log_softmax(rule: LogSoftmax, inputs: Sequence[TensorWithTangents], algebra: TangentAlgebra) -> TensorWithTangents:
     """``x - log(sum(exp(x)))``."""
     x, axis = inputs[0], rule.axis
@@ -222,14 +210,14 @@ def _attention(rule: Attention, inputs: Sequence[TensorWithTangents], algebra: T
 
 
 _RULES: dict[type, Callable[[Any, Sequence[TensorWithTangents], TangentAlgebra], TensorWithTangents]] = {
-    Square: _square,
-    Product: _product,
+    Square: lambda rule, inputs, algebra: algebra.scalar(inputs[0], SQUARE),
+    Product: lambda rule, inputs, algebra: algebra.product(*inputs),
     Quotient: _quotient,
     Maximum: _maximum,
     MaxPool: _max_pool,
     Division: _division,
     LocalResponseDivision: _local_response,
-    Softmax: _softmax,
+    Softmax: lambda rule, inputs, algebra: _distribution(inputs[0], rule.axis, None, algebra),
     LogSoftmax: _log_softmax,
     MatrixProduct: _matrix_product,
     Attention: _attention,

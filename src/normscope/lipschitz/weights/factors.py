@@ -21,7 +21,7 @@ from normscope.graph.interpreter import call as execute
 from normscope.graph.ir import Graph, Node, Ref
 from normscope.graph.recognise import name_of
 from normscope.linalg.dense import largest_matrix_norm
-from normscope.lipschitz.lower import _moved, euclidean
+from normscope.lipschitz.lower import euclidean, with_other_last_bits
 from normscope.lipschitz.weights.uses import Use, Weights
 from normscope.operators.normalizer import couples_samples
 from normscope.operators.registry import bind
@@ -249,7 +249,7 @@ def meet(captured: Captured, weights: Weights, inputs: Sequence[Tensor]) -> Samp
             if found is not None and index in sample.met:
                 met = sample.met[index]
                 met.rounding = ROOM * met.factor.distance(found)
-        return _moved(value, 1)[0] if node.name in blocks else None
+        return with_other_last_bits(value, 1)[0] if node.name in blocks else None
 
     with torch.no_grad(), sdpa_kernel(SDPBackend.MATH):
         run(captured.graph, tensors, given, first, torch.float64)

@@ -18,12 +18,12 @@ from normscope.linalg.lanczos import lanczos_norm
 from normscope.lipschitz.cost import forward_cost
 from normscope.lipschitz.lower import (
     Function,
-    _moved,
     attained_at,
     euclidean,
     jacobian_map,
     jacobian_norm,
     kept_outputs,
+    with_other_last_bits,
 )
 from normscope.lipschitz.weights.factors import factor
 from normscope.lipschitz.weights.uses import Use, Weights
@@ -147,7 +147,7 @@ def norms_at(captured: Captured, weights: Weights, inputs: Sequence[Tensor], *, 
     leaves, rows = network.leaves, network.rows
     size = sum(t.numel() for t in leaves) + sum(math.prod(s) for s in network.shapes.values())
     if rows <= PRODUCTS * max(1, len(leaves)) and rows * size <= LARGEST_ROWS:
-        return _lowered(*(_by_rows(network, at) for at in (leaves, [_moved(t, 1)[0] for t in leaves])))
+        return _lowered(*(_by_rows(network, at) for at in (leaves, [with_other_last_bits(t, 1)[0] for t in leaves])))
     walked = next((b.shape[0] for b in weights.program.blocks if b.shape), 1)  # the batch size of the program
     samples = max([t.shape[0] for t in inputs if t.ndim] or [1]) / max(1, walked)
     work = forward_cost(weights.program) * samples * 6 * PRODUCTS * 1.5 * len(leaves)
@@ -274,7 +274,7 @@ def _together(network: Network, seed: int) -> Norms:
     if mapping.domain_dimension <= mapping.range_dimension:
         u = mapping.apply(u)
     u = u / (euclidean(u) or 1.0)
-    moved = [_moved(t, 1)[0] for t in network.leaves]
+    moved = [with_other_last_bits(t, 1)[0] for t in network.leaves]
     return _lowered(*(_pulled_back(network, leaves, u) for leaves in (network.leaves, moved)))
 
 
