@@ -58,11 +58,7 @@ class ErrorNorms:
 
 @statement("normscope", "LOCAL-12", holds="piecewise linear networks; rounding included")
 class BoundedRoundingPropagation(PiecewiseLinearPropagation):
-    """Propagate tangents through a piecewise linear network, with a bound on the rounding error.
-
-    Args:
-        *given, **settings: as of :class:`TangentPropagation`.
-    """
+    """Propagate tangents through a piecewise linear network, with a bound on the rounding error."""
 
     def __init__(self, *given: Any, **settings: Any) -> None:
         super().__init__(*given, **settings)

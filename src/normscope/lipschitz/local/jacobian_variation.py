@@ -137,11 +137,7 @@ class ScaledOperand:
 
 
 class JacobianVariation(TangentPropagation):
-    """Propagate derivatives of every tensor by the input and by every atom, scaled by the variation of its Jacobian.
-
-    Args:
-        *given, **settings: as of :class:`TangentPropagation`.
-    """
+    """Propagate derivatives of every tensor by the input and by every atom, scaled by the variation of its Jacobian."""
 
     def __init__(self, *given: Any, **settings: Any) -> None:
         super().__init__(*given, **settings)

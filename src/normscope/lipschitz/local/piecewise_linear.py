@@ -21,11 +21,7 @@ ScaledConvolution = tuple[dict[str, Any], Tensor]
 
 
 class PiecewiseLinearPropagation(TangentPropagation):
-    """Propagate tangents through a piecewise linear network; subclasses bound the rounding error.
-
-    Args:
-        *given, **settings: as of :class:`TangentPropagation`.
-    """
+    """Propagate tangents through a piecewise linear network; subclasses bound the rounding error."""
 
     negligible = 0.0
 

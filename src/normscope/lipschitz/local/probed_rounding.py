@@ -51,11 +51,7 @@ def failure_probability(checks: int, probes: int = PROBES, factor: float = FACTO
 
 
 class ProbedPropagation(PiecewiseLinearPropagation):
-    """Propagate tangents through a piecewise linear network, their rounding error verified by probes.
-
-    Args:
-        *given, **settings: as of :class:`TangentPropagation`.
-    """
+    """Propagate tangents through a piecewise linear network, their rounding error verified by probes."""
 
     def __init__(self, *given: Any, **settings: Any) -> None:
         super().__init__(*given, **settings)

@@ -38,11 +38,7 @@ def sketch_failure(rows: int, count: int = COUNT, raised: float = RAISED) -> flo
 
 
 class SketchedPropagation(BoundedRoundingPropagation):
-    """Propagate sketched tangents through a piecewise linear network, with a bound on the rounding error.
-
-    Args:
-        *given, **settings: as of :class:`TangentPropagation`.
-    """
+    """Propagate sketched tangents through a piecewise linear network, with a bound on the rounding error."""
 
     def __init__(self, *given: Any, **settings: Any) -> None:
         super().__init__(*given, **settings)

@@ -78,6 +78,8 @@ class OpenEntries:
 class TangentPropagation:
     """One pass through a network that propagates tangents, with their ranges on a ball around a point.
 
+    Subclasses take the same arguments.
+
     Args:
         program: the network for inputs of this shape.
         steps: bounds of its linear operations.
