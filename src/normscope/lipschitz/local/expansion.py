@@ -1,5 +1,6 @@
 """Nonlinear operations expanded into linear maps and entrywise functions, for which the bounds are proved."""
 
+import functools
 import math
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -83,7 +84,7 @@ def _max_pool(rule: MaxPool, inputs: Sequence[TensorWithTangents], algebra: Tang
     if rule.taps is None:
         raise UnboundedError(f"{operation_label(rule)} has no local rule")
     window = _bounds(math.sqrt(rule.overlap))
-    parts = [algebra.mapped(inputs[0], lambda z, places=p: z.flatten()[places], window) for p in rule.taps]
+    parts = [algebra.mapped(inputs[0], functools.partial(_taken, places=p), window) for p in rule.taps]
     while len(parts) > 1:  # in pairs, so that errors stay small
         joined = [
             algebra.plus(a, algebra.scalar(algebra.plus(b, a, -1.0), _RELU))
@@ -91,6 +92,10 @@ def _max_pool(rule: MaxPool, inputs: Sequence[TensorWithTangents], algebra: Tang
         ]
         parts = joined + ([parts[-1]] if len(parts) % 2 else [])
     return parts[0]
+
+
+def _taken(z: Tensor, places: Tensor) -> Tensor:
+    return z.flatten()[places]
 
 
 def _division(rule: Division, inputs: Sequence[TensorWithTangents], algebra: TangentAlgebra) -> TensorWithTangents:
