@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 
-from normscope.papers.run import CheckedClaim, check_claim, every_claim
+from normscope.papers.audit import CheckedClaim, check_claim, every_claim
 
 
 @functools.cache

@@ -15,8 +15,8 @@ from normscope import analyze
 from normscope.core.result import Result
 from normscope.core.statement import PAPERS
 from normscope.core.value import Value
+from normscope.papers.audit import every_claim
 from normscope.papers.explain import every_statement
-from normscope.papers.run import every_claim
 
 TESTS = Path(__file__).parent
 SOURCES = Path(normscope.__file__).parent

@@ -27,10 +27,10 @@ from normscope.monitor import Run as Run
 from normscope.monitor.check_run import check_run as check_run
 from normscope.monitor.live.server import watch as watch
 from normscope.operators.registry import register_rule as register_rule
+from normscope.papers.audit import Audit as Audit
+from normscope.papers.audit import audit as audit
 from normscope.papers.explain import every_statement as every_statement
 from normscope.papers.explain import explain as explain
-from normscope.papers.run import Audit as Audit
-from normscope.papers.run import audit as audit
 from normscope.papers.than2025.complexity.network_complexity import complexity as complexity
 from normscope.papers.than2025.extremal.constructions import extremal as extremal
 from normscope.report.html import report_html as report_html

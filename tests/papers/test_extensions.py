@@ -6,8 +6,8 @@ import pytest
 
 from checked_claims import claim_entry
 from normscope.papers import extensions
+from normscope.papers.audit import check_claim
 from normscope.papers.extensions import CLAIMS
-from normscope.papers.run import check_claim
 
 IDS = {
     "X-BNtrain", "X-BNfold", "X-RMS", "X-IN", "X-res", "X-att", "X-attB", "X-homog", "X-ressym", "X-share", "X-radial",

@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 from normscope import audit, explain
+from normscope.papers.audit import Audit, CheckedClaim, every_claim
 from normscope.papers.claim import Claim, Outcome, Verdict
 from normscope.papers.explain import Answer, Explanation
-from normscope.papers.run import Audit, CheckedClaim, every_claim
 from normscope.report.audit import (
     answer_sections,
     audit_markdown,

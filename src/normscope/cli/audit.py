@@ -50,7 +50,7 @@ def audit(
     markdown = None if markdown is None else checked_file(markdown, "--markdown")
     checked_apart(markdown, out, "--markdown")
     with Stages(quiet=quiet, lines=not json) as stages:
-        from normscope.papers.run import audit as run
+        from normscope.papers.audit import audit as run
 
         with one_thread():
             found = run(paper, only=ids, progress=stages)

@@ -18,8 +18,8 @@ from normscope.core.statement import PAPERS, Statement
 from normscope.core.statement import statements as registered
 from normscope.core.words import WORDS
 from normscope.doctor.rule import Rule
+from normscope.papers.audit import SOURCES, check_claim, every_claim, near_names
 from normscope.papers.claim import Claim, Number
-from normscope.papers.run import SOURCES, check_claim, every_claim, near_names
 
 _PLACE = re.compile(
     r"^(theorem|lemma|corollary|remark|definition|proposition|example|figure|table|section|appendix|experiment|equation)"

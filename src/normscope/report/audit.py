@@ -4,9 +4,9 @@ from collections.abc import Sequence
 
 from normscope.core.number_text import digits
 from normscope.core.statement import PAPERS, Statement
+from normscope.papers.audit import SOURCES, Audit, CheckedClaim
 from normscope.papers.claim import Number
 from normscope.papers.explain import Answer, Explanation
-from normscope.papers.run import SOURCES, Audit, CheckedClaim
 from normscope.report.table import Section, Table
 
 #: Below this a measured number is rounding, which differs between machines.

@@ -7,7 +7,7 @@ import pytest
 from checked_claims import claim_entry
 from normscope.papers.akbar2025.claims import section_3_derivatives as derivatives
 from normscope.papers.akbar2025.claims.section_3_derivatives import CLAIMS
-from normscope.papers.run import check_claim
+from normscope.papers.audit import check_claim
 
 VERDICTS = {
     "003-BN1": "false", "003-sgn": "holds", "003-bias": "holds", "003-Eq1": "false", "003-Eq1s": "holds",

@@ -8,7 +8,7 @@ import torch
 from checked_claims import claim_entry
 from normscope.papers.akbar2025.claims import section_4_symmetries as symmetries
 from normscope.papers.akbar2025.claims.section_4_symmetries import CLAIMS, flat_directions
-from normscope.papers.run import check_claim
+from normscope.papers.audit import check_claim
 
 VERDICTS = {
     "003-P4.1a": "false", "003-P4.1b": "needs an assumption", "003-C411": "holds", "003-met": "holds",

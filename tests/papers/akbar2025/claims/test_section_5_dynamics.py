@@ -9,7 +9,7 @@ import pytest
 from checked_claims import claim_entry
 from normscope.papers.akbar2025.claims import section_5_dynamics as dynamics
 from normscope.papers.akbar2025.claims.section_5_dynamics import CLAIMS
-from normscope.papers.run import check_claim
+from normscope.papers.audit import check_claim
 
 VERDICTS = {
     "003-L51": "holds", "003-L51d": "false", "003-L51n": "false", "003-L51L": "false", "003-L51W": "holds",

@@ -9,7 +9,7 @@ import pytest
 from checked_claims import claim_entry
 from normscope.papers.akbar2025.claims import section_6_curvature as curvature
 from normscope.papers.akbar2025.claims.section_6_curvature import CLAIMS
-from normscope.papers.run import check_claim
+from normscope.papers.audit import check_claim
 
 VERDICTS = {
     "003-H0": "false", "003-Hmix": "false", "003-2D": "needs an assumption", "003-61": "false", "003-61f": "false",

@@ -7,7 +7,7 @@ import pytest
 from checked_claims import claim_entry
 from normscope.papers.akbar2025.claims import section_7_convergence as convergence
 from normscope.papers.akbar2025.claims.section_7_convergence import CLAIMS
-from normscope.papers.run import check_claim
+from normscope.papers.audit import check_claim
 
 VERDICTS = {
     "003-7a": "needs an assumption", "003-7b": "false", "003-7c": "unsupported", "003-7s": "false",

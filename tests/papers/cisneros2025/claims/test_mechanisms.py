@@ -6,9 +6,9 @@ import pytest
 import torch
 
 from checked_claims import claim_entry
+from normscope.papers.audit import check_claim
 from normscope.papers.cisneros2025.claims import mechanisms as cisneros2025
 from normscope.papers.cisneros2025.claims.mechanisms import CLAIMS, network, unit_rows
-from normscope.papers.run import check_claim
 
 VERDICTS = {
     "004-def": "holds", "004-M1": "needs an assumption", "004-M1'": "false", "004-H": "holds",

@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 
 from checked_claims import claim_entry
+from normscope.papers.audit import check_claim
 from normscope.papers.cisneros2025.claims import with_explicit_constants as claims
 from normscope.papers.cisneros2025.claims.with_explicit_constants import CLAIMS
-from normscope.papers.run import check_claim
 
 VERDICTS = {
     "004-L3": "loose", "004-W": "holds", "004-vanish": "false", "004-step": "holds", "004-gap": "needs an assumption",

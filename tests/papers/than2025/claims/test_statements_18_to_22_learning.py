@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from normscope.papers.audit import check_claim
 from normscope.papers.claim import Verdict
-from normscope.papers.run import check_claim
 from normscope.papers.than2025.claims import statements_18_to_22_learning as learning
 from normscope.papers.than2025.claims.statements_18_to_22_learning import (
     CLAIMS,

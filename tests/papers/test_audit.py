@@ -12,9 +12,9 @@ import torch
 from checked_claims import claim_entry
 from normscope import audit
 from normscope.core.errors import InputError
+from normscope.papers.audit import SOURCES, Audit, CheckedClaim, chosen_claims, every_claim
 from normscope.papers.claim import Claim, Outcome, Verdict
 from normscope.papers.explain import located
-from normscope.papers.run import SOURCES, Audit, CheckedClaim, chosen_claims, every_claim
 from normscope.papers.than2025.claims import statements_01_to_03_normalizers as normalizers
 
 #: What a reading of the papers found; of a claim with two parts, the part that is checked under its id.
