@@ -29,7 +29,7 @@ class Domain:
     name: str = "all inputs"  #: how it is called in results
     #: least spread before each normalizer, by graph node; normalizers not named have floor zero
     floors: Mapping[str, Tensor | float] = field(default_factory=dict)
-    ranges: tuple[Range, ...] = ()  #: range of each input block, or nothing
+    ranges: tuple[Range, ...] = ()  #: range of each input block; empty if they are unbounded
     #: range of tensors inside, by graph node: factors of products, scores, arguments of steep functions
     factors: Mapping[str, Range] = field(default_factory=dict)
 

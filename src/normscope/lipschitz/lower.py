@@ -205,7 +205,7 @@ def jacobian_norm(
 
 
 def _largest_of_few(mapping: LinearMap) -> tuple[float, Tensor]:
-    """Return the same of a map to few numbers from its rows: fewer products than an iteration takes, and nothing left.
+    """Return the same of a map with few outputs, exactly, from its rows: fewer products than an iteration takes.
 
     Their products are taken at unit scale, where no square leaves the float range.
     """
@@ -315,7 +315,7 @@ def _without_noise(image: Tensor, again: Sequence[Tensor], elsewhere: Sequence[T
 
 
 def with_other_last_bits(x: Tensor, count: int) -> list[Tensor]:
-    """Return a point with its last bits changed, some times; zeros move too, off the edge they may stand on."""
+    """Return several copies of a point with its last bits changed; zeros change too, as they may lie on a kink."""
     generator = torch.Generator().manual_seed(0)
     signs = [torch.randint(-4, 5, x.shape, generator=generator).to(x) for _ in range(count)]
     size = torch.where(x == 0, (float(x.abs().max()) if x.numel() else 0.0) or 1.0, x)

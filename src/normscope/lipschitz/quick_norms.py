@@ -29,7 +29,7 @@ class FiniteNorms(SegmentNorms):
         return NormBounds.certified(-math.inf, 0.0, "not measured")
 
     def has_closed_form(self, source: Expr, target: Expr) -> bool:
-        """Tell that everything is easy to measure."""
+        """Return true: every norm is easy to measure."""
         return True
 
 
@@ -71,7 +71,7 @@ class QuickNorms(SegmentNorms):
         return self._paths(source, target)
 
     def has_closed_form(self, source: Expr, target: Expr) -> bool:
-        """Tell that everything is easy to measure."""
+        """Return true: every norm is easy to measure."""
         return True
 
     def _log_of_step(self, expr: Expr) -> float:

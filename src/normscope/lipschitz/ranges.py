@@ -35,7 +35,7 @@ def range_of(value: Tensor) -> Range:
 
 
 def up(x: Tensor | float) -> float:
-    """Return a bound raised by the rounding of the sum it comes from; what is not a number bounds nothing."""
+    """Return a bound raised by the rounding of the sum it comes from; NaN becomes infinity."""
     value = float(x) * (1 + 1e-12)
     return INF if math.isnan(value) else value
 

@@ -148,7 +148,7 @@ def _looked_at(
     report("Jacobians at the data points")
     try:
         return best_of(norms, look)
-    except (RuntimeError, NotImplementedError):  # an operation without a derivative; told below
+    except (RuntimeError, NotImplementedError):  # an operation without a derivative; reported below
         return None
 
 

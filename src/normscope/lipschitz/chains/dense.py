@@ -37,7 +37,7 @@ def fits(region: Region) -> bool:
 
 
 def dense_form(region: Region, weights: tuple[float, ...]) -> ChainForm | None:
-    """Return a region as dense matrices, or ``None`` if the rounding of one cannot be told.
+    """Return a region as dense matrices, or ``None`` if the rounding of one is not known.
 
     Args:
         region: the part of the network.

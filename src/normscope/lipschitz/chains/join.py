@@ -13,7 +13,7 @@ from normscope.operators.expression import Expr
 from normscope.operators.nonlinear import Context, Lip
 from normscope.operators.program import Program
 
-#: Seconds of search for all regions of a network together, unless told otherwise.
+#: Seconds of search for all regions of a network together, by default.
 SECONDS = 4.0
 #: What one region, and each of its matrices, costs however small it is, in multiplications: most of it is Python.
 EACH_REGION, EACH_MATRIX = 1e8, 2e7

@@ -357,7 +357,7 @@ class _Channels:
         return read[0] is not None and all(own)
 
     def _names(self, node: Node, *places: int) -> Iterator[Any]:
-        """Yield the names of the tensors an operation reads there, or nothing where it reads none."""
+        """Yield the names of the tensors an operation reads there, and ``None`` where it reads none."""
         for argument in (node.args[place] if len(node.args) > place else None for place in places):
             yield None if argument is None else self.graph[argument.name].target
 

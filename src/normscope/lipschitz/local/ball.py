@@ -42,7 +42,7 @@ class Ball:
     #: nothing is proved
     constant: float
     units: int = 0  #: entries whose slope may change on the ball
-    #: least difference between the largest output at the centre and any other; nothing for one output
+    #: least difference between the largest output at the centre and any other; ``None`` for a single output
     margin: float | None = None
     why: str = ""  #: why there is no finite constant
     seconds: float = 0.0  #: CPU time

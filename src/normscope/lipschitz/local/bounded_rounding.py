@@ -288,7 +288,7 @@ def _adjoint(expr: Expr, given: Tensor) -> tuple[Tensor, ...]:
 
 
 def _own_weight(expr: Expr) -> ScaledConvolution | None:
-    """Return a convolution and its weight, or nothing if it is transposed or not batched."""
+    """Return a convolution and its weight, or ``None`` if it is transposed or not batched."""
     if expr.op is None or expr.op.kind != "convolution" or expr.op.data["transposed"]:
         return None
     data = expr.op.data

@@ -59,7 +59,7 @@ class FirstLayer:
         """Return the layer with these multipliers, or the largest part of them for which the form is definite.
 
         Returns:
-            The layer; nothing if rounding is too large for it.
+            The layer; ``None`` if rounding is too large for it.
         """
         n, T = rows.shape[1], multipliers * min(1.0, MOST_FILL / _fill(rows, radius, multipliers))
         for _ in range(HALVINGS):
@@ -145,7 +145,7 @@ def first_guess(rows: Tensor, radius: Tensor, raw: Tensor, centre: Tensor) -> Te
 
 
 def _fill(rows: Tensor, radius: Tensor, T: Tensor) -> float:
-    r"""Return about the norm of :math:`B^T \mathrm{diag}(\rho^2 T) B`; nothing is proved by it."""
+    r"""Return about the norm of :math:`B^T \mathrm{diag}(\rho^2 T) B`; an estimate, not a bound."""
     weight = (radius.square() * T)[:, None]
     v = rows.abs().T @ weight
     for _ in range(POWER):

@@ -1,4 +1,4 @@
-"""Search for multipliers of a system with uncertain slopes; it proves nothing, so it need not bound rounding."""
+"""Search for multipliers of a system with uncertain slopes; the proof is in :mod:`.feedback`, rounding included."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ class QuadraticForm:
 
     @cached_property
     def _curved(self) -> Array | None:
-        """Return what the squares of q count, which is nothing for sectors [0, s]."""
+        """Return what the squares of q count, or ``None`` for sectors [0, s], where they cancel."""
         found = self.centre**2 - self.radius**2
         return found if found.any() else None
 
@@ -85,7 +85,7 @@ class QuadraticForm:
 
     @quiet
     def peak(self, T: Array, smooth: float) -> BindingPoint | None:
-        """Return the bound at multipliers; nothing where there is none.
+        """Return the bound at multipliers, or ``None`` where there is none.
 
         Args:
             T: the multipliers.
@@ -123,7 +123,7 @@ class QuadraticForm:
 
 
 def _factor(form: Array) -> Tensor | None:
-    """Return the lower factor of a form given by its upper triangle; nothing if it is not definite.
+    """Return the lower factor of a form given by its upper triangle, or ``None`` if it is not definite.
 
     In single precision by the routine of scipy, which writes over the form: it takes half the time on some processors.
     """

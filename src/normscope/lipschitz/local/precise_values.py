@@ -116,7 +116,7 @@ def exact_factors(op: LinearOp) -> tuple[DoubleDouble, DoubleDouble, Tensor] | N
         op: a factor for each channel.
 
     Returns:
-        The factor, the shift, and the magnitudes of its terms; nothing where there are no statistics.
+        The factor, the shift, and the magnitudes of its terms; ``None`` where there are no statistics.
     """
     if "statistics" not in op.data:
         return None

@@ -26,7 +26,7 @@ def check(share: float, confidence: float) -> None:
     holds="points drawn independently from the distribution of the inputs, not used for training",
 )
 def covering_rank(count: int, share: float, confidence: float) -> int | None:
-    r"""Return the k for which the k-th smallest of n values covers a share of all with a confidence, or nothing.
+    r"""Return the k for which the k-th smallest of n values covers a share of all with a confidence, or ``None``.
 
     The smallest k with :math:`P[\mathrm{Bin}(n, p) \le k - 1] \ge 1 - \alpha`, the Clopper-Pearson bound read the
     other way: if fewer than a share p of all inputs had a value of at most :math:`L_{(k)}`, at least k of n would lie

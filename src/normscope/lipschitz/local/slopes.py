@@ -103,7 +103,7 @@ class ScalarFunction:
         return least.masked_fill(unknown, -math.inf), most.masked_fill(unknown, math.inf)
 
     def turns(self, low: Tensor, high: Tensor) -> Tensor:
-        """Tell where the derivative may not be monotone on the interval."""
+        """Return where the derivative may not be monotone on the interval."""
         left, right = self.derivative(low), self.derivative(high)
         rises = falls = torch.ones_like(low, dtype=torch.bool)
         before = after = left
@@ -173,7 +173,7 @@ class MonotoneSlope(ScalarFunction):
         return least.masked_fill(outside, -math.inf), most.masked_fill(outside, math.inf)
 
     def turns(self, low: Tensor, high: Tensor) -> Tensor:
-        """Tell that the derivative is monotone everywhere."""
+        """Return false everywhere: the derivative is monotone."""
         return torch.zeros_like(low, dtype=torch.bool)
 
 
@@ -205,13 +205,13 @@ class FormulaFunction(ScalarFunction):
         return least.masked_fill(unknown, -math.inf), most.masked_fill(unknown, math.inf)
 
     def turns(self, low: Tensor, high: Tensor) -> Tensor:
-        """Tell where the derivative may not be monotone."""
+        """Return where the derivative may not be monotone."""
         least, most = self._jets(low, high, 2)
         return ~((least >= 0) | (most <= 0))
 
 
 def scalar_of(rule: Nonlinear) -> ScalarFunction | None:
-    """Return the scalar function of an entrywise rule, or nothing if it is another kind of operation."""
+    """Return the scalar function of an entrywise rule, or ``None`` for another kind of operation."""
     known = getattr(rule, "_scalar", None)
     if known is None:
         if isinstance(rule, Pointwise) and rule.curve is not None and rule.apply is not None:
@@ -226,6 +226,6 @@ def scalar_of(rule: Nonlinear) -> ScalarFunction | None:
 
 
 def _meets(low: Tensor, high: Tensor, point: float) -> Tensor:
-    """Tell which intervals hold a point, or come so near that rounding may have moved it out."""
+    """Return which intervals hold a point, or come so near that rounding may have moved it out."""
     reach = 1e-12 * (1 + abs(point))
     return (low - reach <= point) & (point <= high + reach)

@@ -169,7 +169,7 @@ class TangentPropagation:
         return values_at_point(order, self.steps, self.point, evaluated)
 
     def _forget(self, key: int) -> None:
-        """Drop rows that nothing reads any more."""
+        """Drop rows that are no longer needed."""
         self.rows_by_id.pop(key, None)
 
     def _read(self, expr: Expr) -> Sequence[Expr]:
@@ -264,7 +264,7 @@ class TangentPropagation:
         return self._closed(x, sectors, opened, sizes)
 
     def _quick_ranges(self, flat: Tensor, entries: Tensor, error: float) -> Tensor | None:
-        """Return cheap bounds on the deviation of entries, or nothing if they cannot improve on the zonotope."""
+        """Return cheap bounds on the deviation of entries, or ``None`` if they cannot improve on the zonotope."""
         return None
 
     def _ends(self, raw: Tensor, error: float) -> tuple[Tensor, Tensor] | None:

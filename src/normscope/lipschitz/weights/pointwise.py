@@ -33,7 +33,7 @@ from normscope.operators.linear_map import LinearMap, pulled
 LARGEST_ROWS = 2**25
 #: Multiplications up to which each weight is measured by a Lanczos run of its own, and steps of one run for all.
 AFFORDABLE, JOINT_STEPS = 3e11, 10
-#: What cannot be told from zero: this much of ``||dh/dy||``.
+#: What cannot be distinguished from zero: this much of ``||dh/dy||``.
 UNRESOLVED = 1e-12
 #: Products with the Jacobian of one weight that Lanczos takes about, in backward passes.
 PRODUCTS = 40
