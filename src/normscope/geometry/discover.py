@@ -123,7 +123,7 @@ def _shifts(exact: ModelFunction, labels: ChannelLabels, rows: list[SymmetryGrou
     search = _ShiftSearch(exact, labels, rows, seed)
     biases = search.biases
     found = column_groups(exact, labels, biases, search.freedom, seed)
-    found += certified(exact, [line for source in biases.sources.values() if (line := search.own(source))])
+    found += certified(exact, [line for source in biases.sources.values() if (line := search.of_bias(source))])
     found += verify(exact, offset_groups(exact, labels, found), seed)
     pairs = []
     for one, other in biases.pairs:
@@ -132,7 +132,7 @@ def _shifts(exact: ModelFunction, labels: ChannelLabels, rows: list[SymmetryGrou
         words = f"{one} plus s, {other} minus s"
         pairs.append(SymmetryGroup("shift", (one, other), family.size, words, family))
     found += verify(exact, pairs, seed)
-    return found + certified(exact, search.beside())
+    return found + certified(exact, search.between_summands())
 
 
 class _ShiftSearch:
@@ -150,15 +150,15 @@ class _ShiftSearch:
         basis = torch.eye(shape[-1]).double() if source.table else torch.arange(shape.numel())
         return BiasShifts(self.exact, self.biases, source.parameter, basis, beside, frozenset(closed))
 
-    def own(self, source: AddedParameter) -> FlatLine | None:
+    def of_bias(self, source: AddedParameter) -> FlatLine | None:
         """Return the shifts of one bias, or of all rows of a table, that are removed or compensated later."""
         name, seed, whole = source.parameter, self.seed, self._whole(source)
         shared = self.freedom.get(name, 0)  # a shift common to a group is already among the row shifts
         words = f"{name} plus any vector, removed by the normalizer or absorbed after it"
-        found = whole.tried(seed, words)
+        found = whole.flat_line(seed, words)
         if found is not None:
             self.freedom[name] = -1
-            return whole.subset(all_but_one(whole.size, shared)).tried(seed, words) if shared > 0 else found
+            return whole.subset(all_but_one(whole.size, shared)).flat_line(seed, words) if shared > 0 else found
         if shared > 0 or source.table:
             return None
         channels = _channels(self.labels, name)
@@ -166,13 +166,13 @@ class _ShiftSearch:
         for path, count in itertools.product(paths, group_counts(self.sizes, whole.size)):
             each = "a constant" if count == 1 else f"a constant for each of {count} groups"
             part = replace(whole, basis=ones(whole.size, count), path=path)
-            found = part.tried(seed, f"{name} plus {each}, removed after it")
+            found = part.flat_line(seed, f"{name} plus {each}, removed after it")
             if found is not None:
                 self.freedom[name] = count
                 return found
         kept = free_entries(whole, [] if channels is None else alike(self.labels, channels), seed)
         words = f"{len(kept)} entries of {name} plus any number"
-        return replace(whole, basis=kept).tried(seed, words) if len(kept) else None
+        return replace(whole, basis=kept).flat_line(seed, words) if len(kept) else None
 
     def _averaged(self, channels: Tensor) -> bool:
         """Return whether a mean over these channels is taken, or the loss ignores it."""
@@ -181,7 +181,7 @@ class _ShiftSearch:
         last = {same(max(label, 0)) for label in self.labels.outputs} if self.exact.loss == "cross_entropy" else set()
         return any(kin(max(i, 0)) in seen or same(max(i, 0)) in last for i in channels.tolist())
 
-    def beside(self) -> list[FlatLine]:
+    def between_summands(self) -> list[FlatLine]:
         """Return shifts of one summand that another one compensates."""
         lines: list[FlatLine] = []
         closed: set[str] = set()
@@ -198,16 +198,16 @@ class _ShiftSearch:
             if not set(others) & reachable:
                 continue
             words = f"{name} plus s, {', '.join(others)} minus s"
-            found = whole.tried(self.seed, words)
+            found = whole.flat_line(self.seed, words)
             if found is None and not source.table and not free(name):
-                found = replace(whole, basis=ones(whole.size)).tried(self.seed, words)
+                found = replace(whole, basis=ones(whole.size)).flat_line(self.seed, words)
             if found is None:
                 continue
             closed.add(name)
             shared = min(free(n, 0) for n in [name, *reachable.intersection(others)])
             if shared > 0:  # a shift common to a group is already free on both sides
                 part = found.shift.subset(all_but_one(whole.size, shared))
-                found = part.tried(self.seed, words) if part.size else None
+                found = part.flat_line(self.seed, words) if part.size else None
             lines += [] if found is None else [found]
         return lines
 

@@ -84,15 +84,6 @@ def with_identities(
     return found
 
 
-def _share(node: Node, source: Tensor) -> Tensor:
-    """Return ``eps/(sigma^2 + eps)`` for every entry of what a normalizer reads."""
-    given = arguments_of(node)
-    eps = float(given.get("eps") or 0.0)
-    if not eps or (name_of(node) == "batch_norm" and not given["training"]):
-        return torch.zeros(())
-    return eps / (_spread(node, source) + eps)
-
-
 def _spread(node: Node, source: Tensor) -> Tensor:
     """Return the variance, or mean square, by which a normalizer divides, as it broadcasts over what it reads."""
     given = arguments_of(node)
@@ -167,14 +158,18 @@ def stabilizer_breaking(
         if back is not None and isinstance(state, TensorLabels) and node.name in added:
             shares.append((state.labels.clamp_min(0).expand(source.shape), -added[node.name] * back))
         elif back is not None and isinstance(state, TensorLabels):
-            left = _share(node, source) * back * (value.detach() - _shift(node, source, function))
-            shares.append((state.labels.clamp_min(0).reshape(source.shape), left.expand(source.shape)))
+            given = arguments_of(node)
+            eps = float(given.get("eps") or 0.0)
+            if eps and given.get("training", True):  # with fixed statistics eps breaks nothing
+                share = eps / (_spread(node, source) + eps)
+                left = share * back * (value.detach() - _shift(node, source, function))
+                shares.append((state.labels.clamp_min(0).reshape(source.shape), left.expand(source.shape)))
     found: list[tuple[float | None, float]] = []
     for (family, coefficients), field in zip(chosen, fields, strict=True):
         predicted = None
         if isinstance(family, ChannelScales):
             rates = family.of_labels(coefficients)
-            predicted = sum(float((rates[labels] * left).sum()) for labels, left in shares)
+            predicted = sum((float((rates[labels] * left).sum()) for labels, left in shares), 0.0)
         measured = sum(float((by_name[n] * v).sum()) for n, v in field.items() if by_name[n] is not None)
         found.append((predicted, measured))
     return found

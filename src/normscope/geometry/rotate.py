@@ -6,6 +6,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
+from scipy.linalg import hadamard
 from torch import Tensor
 
 from normscope.geometry.candidates.matrices import ChannelFrame, MatrixFamily, centred_basis, matrix_groups
@@ -40,11 +41,8 @@ def spread_matrix(width: int, *, centred: bool = False, seed: int = 0) -> Tensor
         q, _ = torch.linalg.qr(torch.randn(width - 1, width - 1, generator=generator, dtype=torch.float64))
         return basis @ q @ basis.mT + 1.0 / width
     if width & (width - 1) == 0:
-        made = torch.ones(1, 1, dtype=torch.float64)
-        while len(made) < width:
-            made = torch.cat([torch.cat([made, made], 1), torch.cat([made, -made], 1)])
         signs = torch.randint(0, 2, (width,), generator=generator) * 2 - 1
-        return made * signs / width**0.5
+        return torch.from_numpy(hadamard(width, float)) * signs / width**0.5
     return torch.linalg.qr(torch.randn(width, width, generator=generator, dtype=torch.float64))[0]
 
 

@@ -132,7 +132,7 @@ def bounds(
         )  # fmt: skip
         state = {} if start is None else start.state_dict()
         code = fingerprint(key, *names.values(), delta, loss, clip, tuned_on_test, posterior, state)
-        rows, messages = _table(context, only, None if place is None else place / f"rows-{code}.json", say)
+        rows, messages = _table(context, only, None if place is None else place / f"rows-{code}.json")
         margins = _margins(context) if only is None else {}
     same = repeated(made["train"], made["test"])
     messages += [f"{same} of {made['test'].samples} test samples are training samples too"] if same else []
@@ -197,12 +197,7 @@ def _box(given: tuple[Any, Any] | None, train: Any, shape: tuple[int, ...]) -> t
     return low - room, high + room
 
 
-def _table(
-    context: BoundsContext,
-    only: Sequence[str] | None,
-    file: Path | None,
-    say: Callable[[str], None],
-) -> tuple[list[BoundRow], list[str]]:
+def _table(context: BoundsContext, only: Sequence[str] | None, file: Path | None) -> tuple[list[BoundRow], list[str]]:
     """Return all rows and messages; finished rows are saved in a file and read back by the next call."""
     known = [name for name, _ in ROWS]
     unknown = [name for name in only or () if name not in known]
@@ -216,7 +211,7 @@ def _table(
             if only is not None and name not in only:
                 continue
             if name not in kept:
-                say(f"bound: {name}")
+                context.network.say(f"bound: {name}")
                 try:
                     found = make(context)
                 except RefusedError as error:

@@ -69,34 +69,36 @@ def column_groups(
         outputs = all_but_one(len(index), shared) if shared else torch.arange(len(index))
         whole = (outputs[:, None] * index.shape[2] + torch.arange(index.shape[2])).reshape(-1)
         family = ColumnShifts(function, biases, product.parameter, whole, path=path, index=index, beta=beta)
-        found += _lines(family, _bases(function, product, outputs), alike(labels, product.outputs[outputs]), seed)
+        found += _flat_part(
+            family, _narrower_bases(function, product, outputs), alike(labels, product.outputs[outputs]), seed
+        )
     return certified(function, found)
 
 
-def _lines(family: ColumnShifts, narrower: Iterator[Tensor], alike: Sequence[Tensor], seed: int) -> list[FlatLine]:
+def _flat_part(family: ColumnShifts, narrower: Iterator[Tensor], alike: Sequence[Tensor], seed: int) -> list[FlatLine]:
     """Return the flat part of a family: all of it, or that of the first narrower basis with any flat direction."""
     words = f"{family.source} plus v (1/gamma)^T: the output of the LayerNorm before it sums to zero"
-    found = family.tried(seed, words)
+    found = family.flat_line(seed, words)
     for basis in narrower:
         if found is not None:
             break
         part = replace(family, basis=basis)
-        found = None if torch.equal(basis, family.basis) else part.tried(seed, words)
+        found = None if torch.equal(basis, family.basis) else part.flat_line(seed, words)
         if found is None:
             count = len(basis) // sum(map(len, alike))  # coefficients of one output
             several = [(keep[:, None] * count + torch.arange(count)).reshape(-1) for keep in alike]
             kept = free_entries(part, several, seed)
-            found = replace(part, basis=kept).tried(seed, words) if len(kept) else None
+            found = replace(part, basis=kept).flat_line(seed, words) if len(kept) else None
     return [] if found is None else [found]
 
 
-def _bases(function: ModelFunction, product: ChannelWeight, outputs: Tensor) -> Iterator[Tensor]:
+def _narrower_bases(function: ModelFunction, product: ChannelWeight, outputs: Tensor) -> Iterator[Tensor]:
     """Yield narrower bases: combinations of kernel positions that zero padding does not reveal."""
     node = function.graph[product.node]
     if "conv" not in node.op:
         yield outputs
         return
-    seen = _seen(function, node, product.index.shape[2:])
+    seen = _places_in_image(function, node, product.index.shape[2:])
     for constraint in (seen - seen.mean(1, keepdim=True), seen):
         _, values, right = torch.linalg.svd(constraint.mT)
         free = right[int((values > 1e-9 * max(1.0, float(values.max()))).sum()) :]
@@ -104,7 +106,7 @@ def _bases(function: ModelFunction, product: ChannelWeight, outputs: Tensor) -> 
             yield torch.kron(torch.eye(len(product.index), dtype=torch.float64)[outputs], free.contiguous())
 
 
-def _seen(function: ModelFunction, node: Node, kernel: torch.Size) -> Tensor:
+def _places_in_image(function: ModelFunction, node: Node, kernel: torch.Size) -> Tensor:
     """Return for each kernel position (row) at which output positions it reads the image and not the padding."""
     given = arguments_of(node)
     read = function.graph[given["input"].name].shape
@@ -158,7 +160,9 @@ def offset_groups(function: ModelFunction, labels: ChannelLabels, shifts: list[S
             continue
         path = gains.paths(line)[:2][-1]
         readers = [p for p in labels.products if labels.channels(p.inputs[0]) == path.channels]
-        entries = _left(len(line), [g.family for g in shifts if g.kind == "shift" and g.parameters[0] == beta])
+        entries = _remaining_entries(
+            len(line), [g.family for g in shifts if g.kind == "shift" and g.parameters[0] == beta]
+        )
         total = float((function.tensors[beta].reshape(-1) / path.factors(function.tensors)).sum())
         if not readers or not len(entries) or not all(p.full and uses.count(p.parameter) == 1 for p in readers):
             continue
@@ -170,7 +174,7 @@ def offset_groups(function: ModelFunction, labels: ChannelLabels, shifts: list[S
     return found
 
 
-def _left(width: int, known: list[SymmetryFamily | None]) -> Tensor:
+def _remaining_entries(width: int, known: list[SymmetryFamily | None]) -> Tensor:
     """Return the entries of a shift that are not already known to be free."""
     free = torch.zeros(width, dtype=torch.bool)
     for family in known:

@@ -168,12 +168,9 @@ def group_sizes(function: ModelFunction) -> set[int]:
     """Return the numbers of channels per group of all GroupNorms and LayerNorms."""
     sizes: set[int] = set()
     for node in function.graph:
-        name = name_of(node)
-        if name in ("group_norm", "native_group_norm"):
-            arguments = arguments_of(node)
-            groups = arguments.get("num_groups") or arguments.get("group")
-            if node.shape is not None and groups:
-                sizes.add(node.shape[1] // groups)
-        elif name in ("layer_norm", "native_layer_norm"):
-            sizes.add(int(node.args[1][-1]))
+        if name_of(node) in ("group_norm", "native_group_norm") and node.shape is not None:
+            given = arguments_of(node)
+            sizes.add(node.shape[1] // (given.get("num_groups") or given["group"]))
+        elif name_of(node) in ("layer_norm", "native_layer_norm"):
+            sizes.add(int(arguments_of(node)["normalized_shape"][-1]))
     return sizes

@@ -237,7 +237,7 @@ class BiasShifts(StraightFamily, SplitFamily):
             return self._differentiable(point, coefficients)
         return self.push(coefficients, point)[0]
 
-    def tried(self, seed: int = 0, words: str = "") -> FlatLine | None:
+    def flat_line(self, seed: int = 0, words: str = "") -> FlatLine | None:
         """Return a random direction of the family if the outputs do not change along it, else ``None``.
 
         Args:
@@ -259,7 +259,7 @@ class BiasShifts(StraightFamily, SplitFamily):
 
 def free_entries(shift: BiasShifts, alike: Sequence[Tensor], seed: int = 0) -> Tensor:
     """Return the entries that may be shifted one by one, tested in sets of entries that are used alike."""
-    kept = [shift.basis[keep] for keep in alike if len(alike) > 1 and shift.subset(keep).tried(seed)]
+    kept = [shift.basis[keep] for keep in alike if len(alike) > 1 and shift.subset(keep).flat_line(seed)]
     return torch.cat([shift.basis[:0], *kept])
 
 
