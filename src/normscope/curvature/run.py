@@ -390,13 +390,7 @@ class _Measurement:
             self.say(f"largest eigenvalue in {mode} mode")
             with self._problem(mode=mode) as problem:
                 products = Products(problem, s.matrix, self.products.way)
-                pairs = eigenpairs(
-                    products,
-                    problem.random(s.seed + 100),
-                    largest=1,
-                    tolerance=1e-3,
-                    max_products=100,
-                )
+                pairs = eigenpairs(products, problem.random(s.seed + 100), largest=1, tolerance=1e-3, max_products=100)
                 found[mode] = {"largest": float(pairs.values[0]), "loss": problem.value()}
         self.found["modes"] = found
 

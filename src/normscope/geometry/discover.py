@@ -22,15 +22,7 @@ from normscope.geometry.candidates.matrices import MatrixFamily, matrix_groups
 from normscope.geometry.candidates.permutations import permutation_groups
 from normscope.geometry.candidates.rows import RowShifts, WeightVectorShifts, group_counts, group_sizes, row_groups
 from normscope.geometry.candidates.scales import scale_groups
-from normscope.geometry.candidates.shifts import (
-    BiasShifts,
-    FlatLine,
-    alike,
-    all_but_one,
-    certified,
-    free_entries,
-    ones,
-)
+from normscope.geometry.candidates.shifts import BiasShifts, FlatLine, alike, all_but_one, certified, free_entries, ones
 from normscope.geometry.certificate import coefficients_of, seems_flat, verify
 from normscope.geometry.channels.labelling import label_channels
 from normscope.geometry.channels.labels import ChannelLabels

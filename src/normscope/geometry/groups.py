@@ -45,7 +45,7 @@ class SymmetryFamily(ABC):
 
 
 class SplitFamily(SymmetryFamily):
-    """A family of which any coefficients are a family again."""
+    """A family that can be restricted to some of its coefficients."""
 
     basis: Any  #: what each coefficient moves
 
@@ -55,7 +55,7 @@ class SplitFamily(SymmetryFamily):
         return len(self.basis)
 
     def subset(self, keep: Tensor) -> Self:
-        """Return the family of some of the coefficients."""
+        """Return the family restricted to some of its coefficients."""
         basis = self.basis[keep] if isinstance(self.basis, Tensor) else tuple(self.basis[i] for i in keep.tolist())
         return replace(self, basis=basis)  # type: ignore[type-var]  # every such family is a dataclass
 

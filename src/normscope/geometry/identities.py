@@ -126,11 +126,7 @@ def _shift(node: Node, source: Tensor, function: ModelFunction) -> Tensor:
 
 
 def stabilizer_breaking(
-    function: ModelFunction,
-    net: LabelledNetwork,
-    chosen: Sequence[Chosen],
-    fields: Sequence[Point],
-    seed: int = 0,
+    function: ModelFunction, net: LabelledNetwork, chosen: Sequence[Chosen], fields: Sequence[Point], seed: int = 0
 ) -> list[tuple[float | None, float]]:
     r"""Return ``<grad L, X>`` with the model's own eps for each family and coefficients, as predicted and as measured.
 

@@ -147,7 +147,7 @@ def spheres_of(found: Symmetries) -> dict[str, int]:
         if not isinstance(family, ChannelScales) or len(own) != 1:
             continue
         numbers = torch.arange(1.0, family.size + 1, dtype=torch.float64)
-        exponents = family.exponents(numbers)[own[0]].reshape(-1)
+        exponents = family.exponents(family.of_labels(numbers))[own[0]].reshape(-1)
         entries = exponents.numel() // family.size
         if entries > 1 and torch.equal(exponents, numbers.repeat_interleave(entries)):
             spheres[own[0]] = family.size

@@ -43,12 +43,8 @@ class ChannelScales(SplitFamily):
                 found[label] += c * value
         return torch.from_numpy(found[self.classes])
 
-    def exponents(self, coefficients: Tensor) -> dict[str, Tensor]:
-        """Return the exponent of every entry of every parameter that is moved."""
-        return self._exponents(self.of_labels(coefficients))
-
-    def _exponents(self, scale: Tensor) -> dict[str, Tensor]:
-        """Return the exponents for scales of the labels."""
+    def exponents(self, scale: Tensor) -> dict[str, Tensor]:
+        """Return the exponent of every entry of every parameter that is moved, given the scale of every label."""
         wanted = set(self.parameters)
         found: dict[str, Tensor] = {}
         for name, index, labels, sign in self.labels.terms(wanted):
@@ -66,7 +62,7 @@ class ChannelScales(SplitFamily):
         scale = self.of_labels(coefficients) * time
         found = {
             name: (point[name] + self.offset(name)) * e.exp() - self.offset(name)
-            for name, e in self._exponents(scale).items()
+            for name, e in self.exponents(scale).items()
         }
         for frozen in self.labels.fixed_batch_norms:
             if frozen.beta in found:
@@ -133,10 +129,10 @@ def _parameters_by_class(labels: ChannelLabels, names: Container[str], roots: np
 
 def _group(family: ChannelScales) -> SymmetryGroup | None:
     """Return a group of scales with its statement, or ``None`` if nothing moves."""
-    each = torch.ones(family.size, dtype=torch.float64)
-    exponents = family.exponents(each)
+    scale = family.of_labels(torch.ones(family.size, dtype=torch.float64))
+    exponents = family.exponents(scale)
     for normalized, gain in family.labels.weight_normalized:
-        exponents |= {gain: _product(normalized, family.of_labels(each))} if gain in family.parameters else {}
+        exponents |= {gain: _product(normalized, scale)} if gain in family.parameters else {}
     moved = {name: e for name, e in exponents.items() if bool((e != 0).any())}
     if not moved:
         return None

@@ -78,11 +78,7 @@ class BiasShifts(StraightFamily, SplitFamily):
         return torch.zeros(size, dtype=torch.float64).index_copy(0, self.basis, coefficients)
 
     def push(
-        self,
-        coefficients: Tensor,
-        point: Point | None = None,
-        *,
-        until: float = math.inf,
+        self, coefficients: Tensor, point: Point | None = None, *, until: float = math.inf
     ) -> tuple[dict[str, Tensor], Tensor, set[str]]:
         """Return the whole direction, how the outputs change along it, and the nodes that change.
 

@@ -6,13 +6,7 @@ import torch
 
 from normscope.geometry.channels import normalizer_rules, rules  # noqa: F401  (both register their rules)
 from normscope.geometry.channels.labels import unique
-from normscope.geometry.channels.network import (
-    RULES,
-    LabelledNetwork,
-    ParameterView,
-    labelled_states,
-    unknown,
-)
+from normscope.geometry.channels.network import RULES, LabelledNetwork, ParameterView, labelled_states, unknown
 from normscope.geometry.function import ModelFunction
 from normscope.graph.interpreter import filled, run
 from normscope.graph.ir import Node
