@@ -90,7 +90,7 @@ def test_a_place_that_cannot_be_written_is_said(run: Run, monkeypatch: pytest.Mo
     def full(*_: object) -> Path:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr("normscope.cli.specification.write_text", full)
+    monkeypatch.setattr("normscope.cli.output_files.write_text", full)
     result = run("audit", "--only", "001-L1", "--markdown", "a.md")
     assert result.exit_code == 2
     assert "No space left on device" in result.stderr

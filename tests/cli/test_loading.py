@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 import torch
 
-from normscope.cli.loading import Named, load
+from normscope.cli.loading import Named, load, split_arguments
 from normscope.core.errors import ModelNotFoundError
 
 Run = Callable[..., Any]
@@ -138,3 +138,36 @@ def test_a_strict_script_is_strict_with_itself_alone(run: Run, here: Path) -> No
     result = run("analyze", "strict.py:build", "--input", 4, "-q")
     assert result.exit_code == 0, result.stderr
     assert (filters, errors) == (list(warnings.filters), np.geterr())
+
+
+@pytest.mark.parametrize(
+    ("text", "spec", "arguments"),
+    [
+        ("zoo:cnn", "zoo:cnn", {}),
+        ("zoo:cnn[]", "zoo:cnn", {}),
+        ("zoo:cnn[norm=ln]", "zoo:cnn", {"norm": "ln"}),
+        (
+            "a.b:c[x=1, y=-2.5, z='w', flag=True, none=None]",
+            "a.b:c",
+            {"x": 1, "y": -2.5, "z": "w", "flag": True, "none": None},
+        ),
+        ("net.py:f[hidden=(3, 4), table={'a': 1}]", "net.py:f", {"hidden": (3, 4), "table": {"a": 1}}),
+        ("hf:dir[1]/model", "hf:dir[1]/model", {}),
+        ("run[1]/net.py:build[width=5]", "run[1]/net.py:build", {"width": 5}),
+        ("run[a=1]/net.py:f[x=[1, 2], y='a]b[c']", "run[a=1]/net.py:f", {"x": [1, 2], "y": "a]b[c"}),
+        ("[1]/net.py:f[]", "[1]/net.py:f", {}),
+    ],
+)
+def test_arguments(text: str, spec: str, arguments: dict[str, object]) -> None:
+    """Literals and bare words are read."""
+    assert split_arguments(text) == (spec, arguments)
+
+
+@pytest.mark.parametrize(
+    "inside",
+    ["3", "x=", "x=f(1)", "x=__import__('os')", "**{}", "x=1)(", "a.b=1", "x={[1]: 2}", "x=1,x=2", "x=" + "(" * 999],
+)
+def test_what_is_no_argument(inside: str) -> None:
+    """Anything else is refused, and never evaluated."""
+    with pytest.raises(ModelNotFoundError, match="name=value"):
+        split_arguments(f"zoo:cnn[{inside}]")

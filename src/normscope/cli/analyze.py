@@ -13,7 +13,7 @@ from typer import Argument, BadParameter, Context, Option
 from normscope.cli import options
 from normscope.cli.console import Stages, finish, guarded
 from normscope.cli.loading import Inputs, Named, load
-from normscope.cli.specification import checked_apart, checked_file, checked_folder, new_folder, save, writing
+from normscope.cli.output_files import checked_apart, checked_file, checked_folder, new_folder, save, writing
 from normscope.core.errors import STOPPED, InputError, NormscopeError, attempt, failure
 from normscope.core.files import user_path
 

@@ -10,7 +10,7 @@ from normscope.cli import options
 from normscope.cli.console import Stages, finish, guarded
 from normscope.cli.demo import one_thread
 from normscope.cli.loading import user_function
-from normscope.cli.specification import checked_apart, checked_file, save, split_commas, write_file
+from normscope.cli.output_files import checked_apart, checked_file, save, write_file
 
 
 @guarded
@@ -45,7 +45,7 @@ def audit(
     if bound is not None:
         _bench(bound, draws, delta, seed, json=json, quiet=quiet)
         return
-    ids = None if only is None else split_commas(only)
+    ids = None if only is None else options.split_commas(only)
     out = None if out is None else checked_file(out)
     markdown = None if markdown is None else checked_file(markdown, "--markdown")
     checked_apart(markdown, out, "--markdown")

@@ -9,7 +9,7 @@ from normscope.cli import options
 from normscope.cli.analyze import write_page
 from normscope.cli.console import Stages, finish, guarded
 from normscope.cli.loading import Named, load
-from normscope.cli.specification import checked_folder, save, split_commas
+from normscope.cli.output_files import checked_folder, save
 from normscope.core.errors import InputError
 
 _DATA = "digits, mnist, fashion-mnist, cifar10 (its {0} split), or a tensor file with labels."
@@ -84,7 +84,7 @@ def bounds(
 
 def _ends(text: str) -> tuple[float, float]:
     try:
-        low, high = map(float, split_commas(text))
+        low, high = map(float, options.split_commas(text))
     except ValueError:
         raise InputError(f"Expected --box LOW,HIGH, two numbers, got {text!r}.") from None
     return low, high

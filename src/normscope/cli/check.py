@@ -13,8 +13,8 @@ from typer import BadParameter, Exit, Option
 
 from normscope.cli import options
 from normscope.cli.console import Stages, guarded, line_width, visible
-from normscope.cli.loading import Named, load, user_function
-from normscope.cli.specification import checked_file, split_arguments, split_commas, write_file
+from normscope.cli.loading import Named, load, split_arguments, user_function
+from normscope.cli.output_files import checked_file, write_file
 from normscope.core.files import user_path
 
 if TYPE_CHECKING:
@@ -232,10 +232,10 @@ def _settings(
 
     settings = Settings() if isolated else read_settings()
     if select:
-        settings = replace(settings, select=tuple(split_commas(",".join(select))))
+        settings = replace(settings, select=tuple(options.split_commas(",".join(select))))
     return replace(
         settings,
-        ignore=(*settings.ignore, *split_commas(",".join(ignore or []))),
+        ignore=(*settings.ignore, *options.split_commas(",".join(ignore or []))),
         fail_on=fail_on or settings.fail_on,
         baseline=baseline or settings.baseline,
     )

@@ -14,7 +14,7 @@ from normscope.cli.analyze import Request, checked_places, write_page
 from normscope.cli.analyze import run as analyzed
 from normscope.cli.console import Stages, finish, guarded, json_text
 from normscope.cli.loading import Named, load
-from normscope.cli.specification import save, write_file
+from normscope.cli.output_files import save, write_file
 from normscope.core.files import user_path
 from normscope.core.names import numbered
 

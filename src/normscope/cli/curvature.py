@@ -11,7 +11,7 @@ from normscope.cli import options
 from normscope.cli.analyze import checked_device, checked_places, write_page
 from normscope.cli.console import STOPPED, Stages, finish, guarded
 from normscope.cli.loading import Named, load
-from normscope.cli.specification import save, split_commas
+from normscope.cli.output_files import save
 from normscope.core.errors import InputError
 
 if TYPE_CHECKING:
@@ -79,9 +79,9 @@ def curvature(
         raise BadParameter("Curvature needs labelled data, such as --data digits.", param_hint="--data")
     target, page = checked_places(out, FILE, report, no_report=no_report, name=model, page=PAGE)
     chosen: dict[str, Any] = {
-        "mode": mode, "matrix": matrix, "parameters": split_commas(parameters) or None, "top": top, "bottom": bottom,
-        "tolerance": tolerance, "max_products": max_products, "probes": probes, "density": density,
-        "quotient": quotient, "symmetry_seconds": symmetry_seconds, "modes": modes,
+        "mode": mode, "matrix": matrix, "parameters": options.split_commas(parameters) or None,
+        "top": top, "bottom": bottom, "tolerance": tolerance, "max_products": max_products, "probes": probes,
+        "density": density, "quotient": quotient, "symmetry_seconds": symmetry_seconds, "modes": modes,
         "sharpness": sharpness or rate is not None,
         "radius": radius, "rate": rate or None, "momentum": momentum, "masks": masks, "batch": batch, "seed": seed,
     }  # fmt: skip

@@ -14,7 +14,7 @@ from normscope.cli import options
 from normscope.cli.analyze import FILE, REPORT, write_page
 from normscope.cli.console import Stages, guarded, show
 from normscope.cli.loading import Inputs
-from normscope.cli.specification import checked_file, checked_folder, save, write_file
+from normscope.cli.output_files import checked_file, checked_folder, save, write_file
 
 if TYPE_CHECKING:
     from torch import nn

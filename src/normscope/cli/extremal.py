@@ -8,7 +8,7 @@ from typer import Argument, BadParameter, Option
 
 from normscope.cli import options
 from normscope.cli.console import finish, guarded
-from normscope.cli.specification import checked_file, write_file
+from normscope.cli.output_files import checked_file, write_file
 
 _WIDTHS = "Width of every layer, or n_0,n_1,... (input first), which also sets the depth."
 

@@ -8,7 +8,7 @@ from typer import BadParameter, Option
 from normscope.cli import options
 from normscope.cli.console import Stages, guarded, line_width, visible
 from normscope.cli.loading import Named, load
-from normscope.cli.specification import checked_file, save, split_commas
+from normscope.cli.output_files import checked_file, save
 
 
 @guarded
@@ -49,7 +49,7 @@ def fix(
         from normscope.doctor.fixes import fix as mend
 
         loaded = load(Named(model, weights, data, data_root, split, limit, normalize, input), seed, stages)
-        names = [name for item in only or [] for name in split_commas(item)]
+        names = [name for item in only or [] for name in options.split_commas(item)]
         result = loaded.call(mend, only=[*names, "rotate"] if rotate else names, limit=limit, seed=seed)
         if write_to is not None:
             save(result, write_to, "--write-to")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import contextlib
 import importlib
 import shlex
@@ -10,7 +11,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from normscope.cli.specification import split_arguments
 from normscope.core.errors import ModelNotFoundError
 from normscope.core.numbers import parse_shape
 
@@ -84,6 +84,43 @@ class Loaded:
         common = {"input_shape": self.shape, "name": self.named.model, "progress": self.progress}
         with self.home.open():
             return twin(self.model, self.inputs if data is None else data, **common, **options)
+
+
+def split_arguments(text: str) -> tuple[str, dict[str, Any]]:
+    """Return a model specification and the arguments in brackets after it.
+
+    Args:
+        text: e.g. ``zoo:resnet18[norm=ln, classes=10]``; values are Python literals or bare words. Brackets before the
+            last ones belong to a path.
+
+    >>> split_arguments("zoo:relu10[norm=ln,width=32]")
+    ('zoo:relu10', {'norm': 'ln', 'width': 32})
+    >>> split_arguments("run[1]/net.py:build[hidden=[3, 4]]")
+    ('run[1]/net.py:build', {'hidden': [3, 4]})
+    """
+    if not text.endswith("]") or "[" not in text:
+        return text, {}
+    for at, character in enumerate(text):
+        arguments = _arguments(text[at + 1 : -1]) if character == "[" else None
+        if arguments is not None:
+            return text[:at], arguments
+    raise ModelNotFoundError(
+        f"Expected name=value pairs in brackets, got {text}. Write e.g. 'zoo:resnet18[norm=ln,classes=10]'."
+    )
+
+
+def _arguments(inside: str) -> dict[str, Any] | None:
+    """Return the arguments that a text between brackets holds, or ``None`` if it does not hold any such."""
+    try:
+        call = ast.parse(f"f({inside})", mode="eval").body
+        if not isinstance(call, ast.Call) or not isinstance(call.func, ast.Name) or call.args:
+            return None
+        given = {str(k.arg): k.value for k in call.keywords if k.arg is not None}
+        # a bare word stands for itself
+        arguments = {name: v.id if isinstance(v, ast.Name) else ast.literal_eval(v) for name, v in given.items()}
+    except (SyntaxError, ValueError, TypeError, RecursionError, MemoryError):  # the last two: nested too deeply
+        return None
+    return arguments if len(arguments) == len(call.keywords) else None
 
 
 @contextlib.contextmanager

@@ -37,3 +37,12 @@ Json = Annotated[bool, Option("--json", help="Print only the result, as JSON.")]
 PlainJson = Annotated[bool, Option("--json", help="Print JSON.")]
 Quiet = Annotated[bool, Option("--quiet", "-q", help="Print only errors.")]
 Everything = Annotated[bool, Option("--all", help="Show every row of every table.")]
+
+
+def split_commas(text: str | None) -> list[str]:
+    """Return the parts of a list written with commas; blanks and empty parts do not count.
+
+    >>> split_commas("a, b,,c"), split_commas(None)
+    (['a', 'b', 'c'], [])
+    """
+    return [part.strip() for part in (text or "").split(",") if part.strip()]

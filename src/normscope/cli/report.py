@@ -15,7 +15,7 @@ from typer import Argument, BadParameter, Option
 from normscope.cli import options
 from normscope.cli.analyze import FILE, REPORT, write_page
 from normscope.cli.console import guarded
-from normscope.cli.specification import checked_file, write_file
+from normscope.cli.output_files import checked_file, write_file
 from normscope.core.errors import InputError
 from normscope.core.files import user_path
 from normscope.core.names import numbered

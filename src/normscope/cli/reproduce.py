@@ -8,7 +8,7 @@ from typer import Argument, Option
 
 from normscope.cli import options
 from normscope.cli.console import Stages, guarded, json_text, show
-from normscope.cli.specification import checked_folder, writing
+from normscope.cli.output_files import checked_folder, writing
 
 
 @guarded

@@ -8,7 +8,7 @@ from normscope.cli import options
 from normscope.cli.analyze import checked_places
 from normscope.cli.console import Stages, finish, guarded
 from normscope.cli.loading import Named, load
-from normscope.cli.specification import save
+from normscope.cli.output_files import save
 
 FILE = "symmetry.json"
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 from typer import Argument, Option
 
 from normscope.cli.console import Stages, guarded
-from normscope.cli.specification import checked_file, writing
+from normscope.cli.output_files import checked_file, writing
 from normscope.core.files import user_path
 
 if TYPE_CHECKING:

@@ -7,7 +7,7 @@ from typer import Option
 from normscope.cli import options
 from normscope.cli.analyze import Request, measured
 from normscope.cli.console import Stages, finish, guarded
-from normscope.cli.specification import checked_file, checked_folder, new_folder, save
+from normscope.cli.output_files import checked_file, checked_folder, new_folder, save
 
 FILE = "weights.json"
 

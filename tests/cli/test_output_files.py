@@ -1,4 +1,4 @@
-"""Texts of the command line."""
+"""Files that verbs write: refused before any work, told with their option."""
 
 from __future__ import annotations
 
@@ -9,48 +9,7 @@ from pathlib import Path
 import pytest
 import typer
 
-from normscope.cli.specification import (
-    checked_apart,
-    checked_file,
-    checked_folder,
-    split_arguments,
-    split_commas,
-    writing,
-)
-from normscope.core.errors import ModelNotFoundError
-
-
-@pytest.mark.parametrize(
-    ("text", "spec", "arguments"),
-    [
-        ("zoo:cnn", "zoo:cnn", {}),
-        ("zoo:cnn[]", "zoo:cnn", {}),
-        ("zoo:cnn[norm=ln]", "zoo:cnn", {"norm": "ln"}),
-        (
-            "a.b:c[x=1, y=-2.5, z='w', flag=True, none=None]",
-            "a.b:c",
-            {"x": 1, "y": -2.5, "z": "w", "flag": True, "none": None},
-        ),
-        ("net.py:f[hidden=(3, 4), table={'a': 1}]", "net.py:f", {"hidden": (3, 4), "table": {"a": 1}}),
-        ("hf:dir[1]/model", "hf:dir[1]/model", {}),
-        ("run[1]/net.py:build[width=5]", "run[1]/net.py:build", {"width": 5}),
-        ("run[a=1]/net.py:f[x=[1, 2], y='a]b[c']", "run[a=1]/net.py:f", {"x": [1, 2], "y": "a]b[c"}),
-        ("[1]/net.py:f[]", "[1]/net.py:f", {}),
-    ],
-)
-def test_arguments(text: str, spec: str, arguments: dict[str, object]) -> None:
-    """Literals and bare words are read."""
-    assert split_arguments(text) == (spec, arguments)
-
-
-@pytest.mark.parametrize(
-    "inside",
-    ["3", "x=", "x=f(1)", "x=__import__('os')", "**{}", "x=1)(", "a.b=1", "x={[1]: 2}", "x=1,x=2", "x=" + "(" * 999],
-)
-def test_what_is_no_argument(inside: str) -> None:
-    """Anything else is refused, and never evaluated."""
-    with pytest.raises(ModelNotFoundError, match="name=value"):
-        split_arguments(f"zoo:cnn[{inside}]")
+from normscope.cli.output_files import checked_apart, checked_file, checked_folder, writing
 
 
 def test_folders_are_checked_and_not_made(tmp_path: Path) -> None:
@@ -72,12 +31,6 @@ def test_what_cannot_be_written_is_said_with_its_option(tmp_path: Path) -> None:
     with pytest.raises(typer.BadParameter, match=r"Cannot write .*: No space left") as caught, writing(target, "--out"):
         raise OSError(28, "No space left on device")
     assert caught.value.param_hint == "--out"
-
-
-def test_lists_with_commas() -> None:
-    """Blanks and empty parts do not count."""
-    assert split_commas(" NS101 ,,NS102,") == ["NS101", "NS102"]
-    assert split_commas(None) == split_commas("") == []
 
 
 @pytest.mark.parametrize("check", [checked_folder, checked_file])

@@ -1,6 +1,5 @@
-"""Parsing of command line texts: a model with arguments, a path to write to."""
+"""Files that verbs write: checked before any work is done, written whole or not at all."""
 
-import ast
 import contextlib
 import itertools
 import os
@@ -8,52 +7,13 @@ import re
 import sys
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 from typer import BadParameter
 
-from normscope.core.errors import ModelNotFoundError
 from normscope.core.files import Saved, user_path, write_text
 
 #: Where every run gets a folder of its own.
 RUNS = Path("normscope-runs")
-
-
-def split_arguments(text: str) -> tuple[str, dict[str, Any]]:
-    """Return a model specification and the arguments in brackets after it.
-
-    Args:
-        text: e.g. ``zoo:resnet18[norm=ln, classes=10]``; values are Python literals or bare words. Brackets before the
-            last ones belong to a path.
-
-    >>> split_arguments("zoo:relu10[norm=ln,width=32]")
-    ('zoo:relu10', {'norm': 'ln', 'width': 32})
-    >>> split_arguments("run[1]/net.py:build[hidden=[3, 4]]")
-    ('run[1]/net.py:build', {'hidden': [3, 4]})
-    """
-    if not text.endswith("]") or "[" not in text:
-        return text, {}
-    for at, character in enumerate(text):
-        arguments = _arguments(text[at + 1 : -1]) if character == "[" else None
-        if arguments is not None:
-            return text[:at], arguments
-    raise ModelNotFoundError(
-        f"Expected name=value pairs in brackets, got {text}. Write e.g. 'zoo:resnet18[norm=ln,classes=10]'."
-    )
-
-
-def _arguments(inside: str) -> dict[str, Any] | None:
-    """Return the arguments that a text between brackets holds, or ``None`` if it does not hold any such."""
-    try:
-        call = ast.parse(f"f({inside})", mode="eval").body
-        if not isinstance(call, ast.Call) or not isinstance(call.func, ast.Name) or call.args:
-            return None
-        given = {str(k.arg): k.value for k in call.keywords if k.arg is not None}
-        # a bare word stands for itself
-        arguments = {name: v.id if isinstance(v, ast.Name) else ast.literal_eval(v) for name, v in given.items()}
-    except (SyntaxError, ValueError, TypeError, RecursionError, MemoryError):  # the last two: nested too deeply
-        return None
-    return arguments if len(arguments) == len(call.keywords) else None
 
 
 @contextlib.contextmanager
@@ -75,15 +35,6 @@ def write_file(target: Path, text: str, option: str = "--out") -> Path:
     """Write a text file that an option named, whole or not at all, and return its path."""
     with writing(target, option):
         return write_text(target, text)
-
-
-def split_commas(text: str | None) -> list[str]:
-    """Return the parts of a list written with commas; blanks and empty parts do not count.
-
-    >>> split_commas("a, b,,c"), split_commas(None)
-    (['a', 'b', 'c'], [])
-    """
-    return [part.strip() for part in (text or "").split(",") if part.strip()]
 
 
 def new_folder(name: str) -> Path:
