@@ -12,6 +12,9 @@ from torch import Tensor, nn
 from normscope.graph.capture import Captured, capture
 from normscope.graph.inputs import as_inputs
 from normscope.lipschitz.composition import Composition, Domain
+from normscope.lipschitz.local.steps import Steps
+from normscope.lipschitz.local.tangent_propagation import evaluated
+from normscope.lipschitz.local.values_at_point import values_at_point
 from normscope.lipschitz.segments import Effort, SegmentNorms
 from normscope.operators.program import Program, build_program
 
@@ -96,6 +99,19 @@ def program_of(model: nn.Module, *inputs: Tensor, batch: int = 1) -> Program:
 def upper_of(program: Program, domain: Domain | None = None, effort: Effort | None = None) -> float:
     """Return the certified constant of a program."""
     return math.exp(Composition(program, domain or Domain(), SegmentNorms(effort)).total()[0])
+
+
+def value_of(program: Program, *inputs: Tensor) -> Tensor:
+    """Return what a program with one output computes at one sample."""
+    (output,) = (expr for _, expr in program.outputs)
+    order, stack = {}, [output]
+    while stack:
+        expr = stack.pop()
+        if expr.id not in order:
+            order[expr.id] = expr
+            stack.extend(expr.inputs if expr.op is not None else expr.atom.inputs)
+    known = values_at_point([order[key] for key in sorted(order)], Steps(SegmentNorms()), inputs, evaluated)
+    return known[output.id].value
 
 
 def jacobian(model: nn.Module, *inputs: Tensor) -> Tensor:

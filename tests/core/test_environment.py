@@ -10,7 +10,15 @@ import pytest
 import torch
 
 from normscope.core import environment
-from normscope.core.environment import flags, rarely_collected, restore_flags, restore_rng, rng_state, same_rng
+from normscope.core.environment import (
+    flags,
+    quiet_vmap,
+    rarely_collected,
+    restore_flags,
+    restore_rng,
+    rng_state,
+    same_rng,
+)
 
 
 def test_every_setting_is_put_back() -> None:
@@ -97,3 +105,17 @@ def test_garbage_is_collected_as_before_also_after_an_interruption() -> None:
     with pytest.raises(KeyboardInterrupt), rarely_collected():
         raise KeyboardInterrupt
     assert gc.get_threshold() == before
+
+
+def test_vmap_tells_where_it_is_slow_again_after_a_quiet_block() -> None:
+    """Its switch is one for the whole process, and filters of warnings do not show it."""
+
+    def slow() -> None:
+        torch.func.vmap(lambda x: x.take(torch.tensor([0])))(torch.ones(2, 3))
+
+    with quiet_vmap():
+        slow()
+    with pytest.raises(KeyboardInterrupt), quiet_vmap():
+        raise KeyboardInterrupt
+    with pytest.warns(UserWarning, match="performance drop"):
+        slow()

@@ -46,6 +46,18 @@ def test_worst_and_average_rise_of_a_quadratic_loss() -> None:
         assert mean.low <= 0.5 * 0.3**2 * 10.0 <= mean.high
 
 
+def test_the_worst_rise_is_the_largest_on_the_ellipsoid_of_the_metric() -> None:
+    """Relative steps of each weight: w + |w| u with u in a disc."""
+    with _quadratic() as problem:
+        start = torch.tensor([0.6, 0.2], dtype=torch.float64)
+        problem._values["weight"] = start.view(1, 2)
+        worst = worst_rise(problem, 0.5, kind="elementwise", steps=60)
+        angle = torch.linspace(0, 2 * torch.pi, 2000, dtype=torch.float64)
+        edge = start + 0.5 * start * torch.stack([angle.cos(), angle.sin()], 1)
+        truth = float((edge.square() @ torch.tensor([1.0, 4.0]).double()).max()) - problem.value()
+        assert worst == pytest.approx(truth, rel=1e-5)
+
+
 def test_filter_noise_does_not_see_the_scale_of_normalized_weights() -> None:
     data, found = labelled(60), []
     for factor in (1.0, 10.0):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from fractions import Fraction
 
 import pytest
@@ -37,8 +38,11 @@ def test_slices_add_up_and_have_few_bits(bits: int) -> None:
     for i in range(20):
         told = sum((Fraction(float(p[i])) for p in parts), Fraction(0))
         assert abs(told - _exact(value, (i,))) <= Fraction(2) ** -100 * Fraction(float(value.high.abs().max()))
-    unit = parts[0][parts[0] != 0].abs().min()
-    assert float(parts[0].abs().max() / unit) <= 2 ** (bits + 1)
+    top = math.frexp(float(value.high.abs().max()))[1]
+    for place, part in enumerate(parts, start=1):
+        counts = part * 2.0 ** (place * bits - top)  # of the smallest unit of this part
+        assert torch.equal(counts, counts.round())
+        assert float(counts.abs().max()) <= 2**bits
 
 
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32])

@@ -98,6 +98,19 @@ def test_rows_that_are_treated_otherwise_have_matrices_of_their_own(
     assert torch.allclose(torch.block_diag(*matrices), jacobian(model, points(1, 5, 6)), atol=1e-15)
 
 
+def test_rows_between_other_axes_keep_their_matrices() -> None:
+    """Attention puts heads before its tokens: each token's entries lie apart, in the order of the result."""
+    model = Lambda(lambda s, x: (x * s.c).unflatten(2, (2, 3)).transpose(1, 2), **TURNS)
+    program = program_of(model, points(2, 5, 6))
+    found = token_matrices(program.atoms[0], program.outputs[0][1])
+    assert found is not None
+    matrices, stride = found
+    assert stride == 3
+    whole = jacobian(model, points(1, 5, 6)).reshape(2, 5, 3, 5, 6)
+    for place, matrix in enumerate(matrices):
+        assert torch.allclose(matrix, whole[:, place, :, place].reshape(6, 6), atol=1e-15)
+
+
 @pytest.mark.parametrize("function", [lambda s, x: x.cumsum(1), lambda s, x: x.roll(1, 1)])
 def test_mixed_rows_have_none(function: Callable[[Lambda, Tensor], Tensor]) -> None:
     """Neither have moved ones."""

@@ -17,6 +17,8 @@ from normscope.monitor.quantities.chain import ChainEstimate
 from normscope.monitor.quantities.folded import FoldedNorms
 from normscope.monitor.quantities.inverse_sigma import InverseSigma
 from normscope.monitor.quantities.norms import SpectralNorms
+from normscope.monitor.view import MapOf
+from normscope.monitor.warm_norms import WarmNorms
 
 
 def test_a_moment_moved_is_elsewhere_and_the_model_is_not() -> None:
@@ -48,6 +50,20 @@ def test_weights_are_by_layer() -> None:
         "conv2": (4, 5, 3, 3),
         "head": (3, 16),
     }
+
+
+def test_every_map_that_is_followed_has_a_name_of_its_own() -> None:
+    """A norm starts from the vector remembered by its name: a layer and the layer folded are two maps."""
+
+    class Names(WarmNorms):
+        def measure(self, name: str, map_of: MapOf) -> float:
+            names.append(name)
+            return super().measure(name, map_of)
+
+    names: list[str] = []
+    moment = moment_of(small(), batch(), norms=Names())
+    assert {"conv1"} == moment.folded_norms.keys() < moment.norms.keys()
+    assert len(names) == len(set(names)) == 4
 
 
 def test_a_layer_that_has_no_norm_is_left_out_and_no_other() -> None:

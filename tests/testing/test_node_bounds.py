@@ -17,7 +17,7 @@ from normscope.lipschitz.segments import SegmentNorms
 from normscope.operators.expression import Expr
 from normscope.operators.nonlinear import Range
 from normscope.operators.program import ProgramBuilder
-from normscope.testing.node_bounds import node_violations, tensors_inside
+from normscope.testing.node_bounds import _outside, node_violations, tensors_inside
 
 
 class Split(nn.Module):
@@ -107,6 +107,23 @@ def test_a_range_that_is_too_small_is_told(inside: Inside, change: dict[str, flo
     found = inside.violations()
     assert any(re.search(said, text) for text in found), found
     assert all(re.match(r"\S+ \(\w+\): ", text) for text in found)
+
+
+def test_one_row_of_one_point_outside_is_told(inside: Inside) -> None:
+    """Whichever point and row it is; what lies exactly at the ends is inside."""
+    values = torch.tensor([[[3.0, 4.0], [0.0, 1.0]], [[-2.0, 0.0], [0.0, 0.5]]], dtype=torch.float64)
+    ends = {"low": -2.0, "high": 4.0, "row": 5.0, "norm": math.sqrt(26.0)}
+    expr = inside.walk.program.outputs[0][1]
+
+    def told(**change: float) -> list[str]:
+        inside.composition.range = lambda expr: Range(**ends | change)
+        return list(_outside(inside.composition, expr, values))
+
+    for order in ([0, 1], [1, 0]):
+        values = values[order][:, order]
+        assert told() == []
+        for name, end in ends.items():
+            assert len(told(**{name: end * (1 - 1e-6)})) == 1, name
 
 
 def test_a_constant_that_is_too_small_is_told(inside: Inside) -> None:

@@ -38,6 +38,17 @@ def test_what_is_not_a_number_is_not_the_same() -> None:
     assert len(outputs_of(model, state, ModelInputs((noise(3, 2),)))) == 1
 
 
+@pytest.mark.parametrize("samples", [1, 3])
+def test_what_was_infinite_and_is_not_any_more_is_not_the_same(samples: int) -> None:
+    """Infinity relative to infinity is no small difference."""
+    model = nn.Linear(2, 1)
+    state = {"weight": torch.ones(1, 2), "bias": torch.tensor([math.inf])}
+    for one, other in ((state, state | {"bias": torch.zeros(1)}), (state | {"bias": torch.zeros(1)}, state)):
+        off = difference(model, one, other, [ModelInputs((noise(samples, 2),))])
+        assert off.relative == math.inf
+        assert not off.is_rounding
+
+
 def test_a_large_constant_hides_nothing() -> None:
     """Twice the weight beside a bias of ten million: the outputs hardly change, how they vary doubles."""
     model = nn.Linear(2, 1)

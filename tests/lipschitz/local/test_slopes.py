@@ -65,6 +65,14 @@ def test_a_kink_within_the_error_of_the_point_has_all_slopes() -> None:
     assert float(found.tangent[1] - found.tangent[0]) == 1.0
 
 
+@pytest.mark.parametrize("side", [-1.0, 1.0])
+def test_a_kink_within_the_error_beyond_an_end_belongs_to_the_interval(side: float) -> None:
+    z, reach = torch.full((1,), -side, dtype=torch.float64), torch.full((1,), 1.0 - 1e-9, dtype=torch.float64)
+    ends = (0.0 * z, reach) if side > 0 else (-reach, 0.0 * z)
+    found = _scalar("relu").sectors(z, 1e-8, *ends)
+    assert float(found.tangent[1] - found.tangent[0]) == 1.0
+
+
 @pytest.mark.parametrize("name", ["relu", "leaky_relu"])
 def test_an_interval_whose_ends_are_not_numbers_has_all_slopes(name: str) -> None:
     """Or those that the other end leaves."""

@@ -63,6 +63,14 @@ def test_skip_and_branch_add_up(found: Any) -> None:
     assert abs(constants["a.weight"] - _norm(model.b.weight)) < 1e-6
 
 
+@pytest.mark.parametrize("second", [False, True])
+@pytest.mark.parametrize("join", [torch.maximum, lambda a, b: a.tanh() * b.tanh()], ids=["maximum", "product"])
+def test_either_operand_may_depend_on_the_weight(found: Any, join: Any, second: bool) -> None:
+    """The other one only through the input; a slope of one is attained where it is larger, or its tanh saturates."""
+    model = seeded(Lambda(lambda m, x: join(x, m.f(x)) if second else join(m.f(x), x), f=nn.Linear(4, 4)))
+    assert _constants(found(model, _normal(1, 4))[1])["f.weight"] == pytest.approx(1.0, rel=1e-6)
+
+
 def test_a_linear_skip_is_one_operator(found: Any) -> None:
     """``z - B z`` of a place in the middle of a linear part: ``||I - B||``, all else left out."""
     model = seeded(Lambda(lambda m, x: (z := m.f(x)) - m.b(z) + x, f=nn.Linear(4, 4), b=nn.Linear(4, 4, bias=False)))

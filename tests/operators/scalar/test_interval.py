@@ -85,6 +85,16 @@ def test_waves_meet_their_extrema() -> None:
     assert (sine.low[3], sine.high[3]) == (-1.0, 1.0)
 
 
+@pytest.mark.parametrize("turns", [0, -3, 10_000])
+def test_an_extremum_near_an_end_is_not_missed(turns: int) -> None:
+    """Where the rounding of the position is larger than its distance from the end."""
+    peak, trough = ((2 * turns + share) * math.pi for share in (0.5, 1.5))
+    for low, high in ((-1e-5, 0.1), (-0.1, 1e-5)):
+        sine = FUNCTIONS["sin"](Interval.of([peak + low, trough + low], [peak + high, trough + high]))[0]
+        assert mpmath.sin(mpmath.mpf(peak)) <= sine.high[0]
+        assert mpmath.sin(mpmath.mpf(trough)) >= sine.low[1]
+
+
 def test_poles_and_ends_of_domains_are_unknown() -> None:
     """Nothing is claimed where a function is not defined or unbounded."""
     for name in ("inverse", "log", "sqrt", "rsqrt"):

@@ -80,10 +80,10 @@ def difference(
 
 
 def _quotient(gap: Tensor, reference: Tensor) -> float:
-    """Return the largest entry of one tensor over that of another; infinity for NaN."""
+    """Return the largest entry of one tensor over that of another; infinity if that is infinite or NaN."""
     if not gap.numel():
         return 0.0
     top, size = float(gap.abs().max()), float(reference.abs().max())
-    if top != top or size != size:
+    if not math.isfinite(top):
         return math.inf
     return 0.0 if top == 0 else (math.inf if size == 0 else top / size)
