@@ -12,8 +12,8 @@ from normscope.lipschitz.local.tangents import (
     TangentAlgebra,
     TangentRows,
     TensorWithTangents,
-    evaluated,
     padded_rows,
+    scalar_value,
 )
 from normscope.lipschitz.local.values_at_point import ValueAtPoint
 
@@ -58,7 +58,7 @@ def test_values_alone_have_no_rows_and_errors_grow_by_the_slope() -> None:
     assert found.rows is None
     assert found.at.error >= 1e-3 * float(points(3).abs().max())
     three = torch.full((1,), 3.0, dtype=torch.float64)
-    assert 6e-3 <= evaluated(ValueAtPoint(three, 1e-3), SQUARE).error < 6.1e-3
+    assert 6e-3 <= scalar_value(ValueAtPoint(three, 1e-3), SQUARE).error < 6.1e-3
 
 
 def test_rows_are_filled_with_zeros() -> None:

@@ -7,7 +7,7 @@ from torch import nn
 
 from networks import points, program_of, seeded
 from normscope.lipschitz.local.steps import Steps
-from normscope.lipschitz.local.tangent_propagation import evaluated
+from normscope.lipschitz.local.tangent_propagation import atom_value
 from normscope.lipschitz.local.values_at_point import values_at_point
 from normscope.lipschitz.segments import SegmentNorms
 
@@ -22,7 +22,7 @@ def test_values_are_those_of_the_model_and_errors_are_small() -> None:
         expr = stack.pop()
         order[expr.id] = expr
         stack.extend(expr.inputs if expr.op is not None else expr.atom.inputs)
-    known = values_at_point([order[k] for k in sorted(order)], Steps(SegmentNorms()), [x], evaluated)
+    known = values_at_point([order[k] for k in sorted(order)], Steps(SegmentNorms()), [x], atom_value)
     found = known[output.id]
     torch.testing.assert_close(found.value, model(x).detach(), rtol=1e-13, atol=1e-13)
     assert 0 < found.error < 1e-12

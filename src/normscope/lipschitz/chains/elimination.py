@@ -17,6 +17,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from normscope.linalg.cholesky import cholesky_factor
 from normscope.lipschitz.chains.chain_form import ActivationUnit, ChainForm
 
 #: The blocks of a matrix on and below its diagonal, by the numbers of row and column.
@@ -149,8 +150,8 @@ def eliminate_unit(
     """Return a quadratic form maximised over one unit, the factor used and the rows it solved for."""
     own = -blocks[number, number]
     own.diagonal(dim1=1, dim2=2).add_(2 * multiplier)
-    factor, info = torch.linalg.cholesky_ex(own)
-    if bool(info.any()) or not bool(factor.diagonal(dim1=1, dim2=2).real.isfinite().all()):
+    factor = cholesky_factor(own)
+    if factor is None:
         return None
     rows: dict[int, Tensor] = {j: block for (i, j), block in blocks.items() if i == number and j != number}
     rest = {key: block for key, block in blocks.items() if number not in key}

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from normscope.core.statement import statement
-from normscope.linalg.cholesky import cholesky_margin
+from normscope.linalg.cholesky import cholesky_factor, cholesky_margin
 from normscope.linalg.matrix_rounding import gamma, root_above
 from normscope.lipschitz.chains.chain_form import ChainForm, MatrixWithError
 from normscope.lipschitz.chains.elimination import BlockMatrix
@@ -130,8 +130,8 @@ class ProofMatrix:
             else:
                 own = own.clone()
                 own.diagonal(dim1=1, dim2=2).add_(added)
-                factor, info = torch.linalg.cholesky_ex(own)
-                if bool(info.any()) or not bool(factor.diagonal(dim1=1, dim2=2).real.isfinite().all()):
+                factor = cholesky_factor(own)
+                if factor is None:
                     return False
                 solved = {j: torch.linalg.solve_triangular(factor, row, upper=False) for j, row in rows.items()}
             rest = {key: block for key, block in rest.items() if k not in key}

@@ -166,7 +166,7 @@ class TangentPropagation:
 
     def _values(self, order: list[Expr]) -> dict[int, ValueAtPoint]:
         """Return the value of every expression at the point."""
-        return values_at_point(order, self.steps, self.point, evaluated)
+        return values_at_point(order, self.steps, self.point, atom_value)
 
     def _forget(self, key: int) -> None:
         """Drop rows that are no longer needed."""
@@ -403,7 +403,7 @@ def column_squares(rows: Tensor) -> Tensor:
     return total
 
 
-def evaluated(expr: Expr, inputs: list[ValueAtPoint]) -> ValueAtPoint:
+def atom_value(expr: Expr, inputs: list[ValueAtPoint]) -> ValueAtPoint:
     """Return the value of a nonlinear operation at the values of its inputs.
 
     Raises:

@@ -87,7 +87,7 @@ class TangentAlgebra:
 
     def scalar(self, x: TensorWithTangents, function: ScalarFunction) -> TensorWithTangents:
         """Return a function of single entries."""
-        at = evaluated(x.at, function)
+        at = scalar_value(x.at, function)
         if x.rows is None or self.passing is None:
             return TensorWithTangents(at)
         return TensorWithTangents(at, self.passing(x.at, x.rows, function))
@@ -129,7 +129,7 @@ class TangentAlgebra:
         return self.mapped(x, lambda z: z * factor, OperationBounds(size, size, 0 if exact else 1))
 
 
-def evaluated(z: ValueAtPoint, function: ScalarFunction) -> ValueAtPoint:
+def scalar_value(z: ValueAtPoint, function: ScalarFunction) -> ValueAtPoint:
     """Return the value of a function of single entries, with its error."""
     least, most = function.tangents(z.value - z.error, z.value + z.error)
     slope = float(torch.maximum(least.abs(), most.abs()).max()) if z.value.numel() else 0.0
