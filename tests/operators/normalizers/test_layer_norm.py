@@ -271,6 +271,15 @@ def test_batches_and_several_normalized_axes() -> None:
     )
 
 
+@pytest.mark.parametrize("n", [2, 5])
+def test_balls_around_several_vectors_have_the_largest_bound_of_each(n: int) -> None:
+    """Wherever the vector of least spread stands."""
+    x, gamma = vectors(3 * n, 1).reshape(3, n) * torch.tensor([[1.0], [9.0], [4.0]]), vectors(n, 2)
+    each = [layer_norm_on_ball(row, 0.1, gamma, 1e-3) for row in x]
+    assert len(set(each)) == 3
+    assert layer_norm_on_ball(x, 0.1, gamma, 1e-3) == pytest.approx(max(each), rel=1e-12)
+
+
 def test_an_offset_costs_no_digits() -> None:
     """A large common offset changes neither the norm nor its certificate."""
     x = torch.tensor([0.0, 1.0, 3.0, -2.0], dtype=torch.float64)
