@@ -13,7 +13,7 @@ from normscope.graph.capture import Captured, capture
 from normscope.graph.inputs import as_inputs
 from normscope.lipschitz.composition import Composition, Domain
 from normscope.lipschitz.local.steps import Steps
-from normscope.lipschitz.local.tangent_propagation import evaluated
+from normscope.lipschitz.local.tangent_propagation import atom_value
 from normscope.lipschitz.local.values_at_point import values_at_point
 from normscope.lipschitz.segments import Effort, SegmentNorms
 from normscope.operators.program import Program, build_program
@@ -110,7 +110,7 @@ def value_of(program: Program, *inputs: Tensor) -> Tensor:
         if expr.id not in order:
             order[expr.id] = expr
             stack.extend(expr.inputs if expr.op is not None else expr.atom.inputs)
-    known = values_at_point([order[key] for key in sorted(order)], Steps(SegmentNorms()), inputs, evaluated)
+    known = values_at_point([order[key] for key in sorted(order)], Steps(SegmentNorms()), inputs, atom_value)
     return known[output.id].value
 
 
