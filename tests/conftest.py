@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import gc
 import logging
 import os
@@ -25,6 +26,7 @@ def pytest_sessionstart(session: pytest.Session) -> None:
         return
     import hypothesis  # loaded before objects are frozen: it looks at who refers to its generators
     import torch
+    import typer.testing
 
     from normscope.lipschitz import climb
     from normscope.lipschitz.chains import join
@@ -42,6 +44,8 @@ def pytest_sessionstart(session: pytest.Session) -> None:
     around.USUAL_SECONDS = USUAL_BALLS["USUAL_SECONDS"]
     if not ALL:  # balls are looked at where a test asks for them, and a few of the smallest networks
         around.CHEAP, around.USUAL_SECONDS = 1e7, 0.05
+    # The verbs are made once, not for every command: that takes half of the time of a quick one.
+    typer.testing._get_command = functools.cache(typer.testing._get_command)
     # A busy machine is slow; no example says anything about time. They are others every day.
     hypothesis.settings.register_profile("ours", deadline=None, max_examples=100 if ALL else 40)
     hypothesis.settings.load_profile("ours")

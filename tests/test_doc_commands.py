@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import os
 import re
 import shlex
@@ -131,6 +132,8 @@ def _is_served(command: str) -> bool:
     return _words(command)[0] == "watch" and "--export" not in command
 
 
+#: The verbs as they are on the command line, made once.
+VERBS = functools.cache(functools.partial(get_command, app))
 LINES = [c for c in _commands(_in_blocks) if c.startswith("normscope ")]
 
 
@@ -261,24 +264,22 @@ def test_no_line_of_shell_is_forgotten() -> None:
     assert {_short(c) for c in commands if c not in LINES} == set(NEVER)
 
 
-@pytest.mark.turns(3)
 @pytest.mark.parametrize("command", [c for c in LINES if not _is_run(c)], ids=_short)
 def test_arguments_of_the_others_are_read(command: str, world: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Verb, arguments and options are those of the command line, and every value is one that it takes."""
     monkeypatch.chdir(world)
     words = _words(command.partition(" > ")[0])
-    group = get_command(app)
+    group = VERBS()
     with group.make_context("normscope", words) as context:
         verb = group.get_command(context, words[0])  # type: ignore[attr-defined]
         assert verb is not None
         verb.make_context(words[0], words[1:], parent=context)
 
 
-@pytest.mark.turns(3)
 @pytest.mark.parametrize("command", _commands(SPAN.findall), ids=_short)
 def test_commands_in_sentences_name_verbs_and_options(command: str) -> None:
     """What stands in a sentence may leave out arguments, but invents neither a verb nor an option."""
-    group = get_command(app)
+    group = VERBS()
     first, *rest = _words(command)
     if first.startswith("--"):
         assert first in {"--help", *(name for p in group.params for name in p.opts)}

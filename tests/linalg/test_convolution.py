@@ -41,6 +41,7 @@ def assert_exact(bounds: NormBounds, truth: float) -> None:
     assert bounds.delta == 0.0
 
 
+@pytest.mark.turns(3)
 @pytest.mark.parametrize("mode", ["zeros", "circular", "reflect", "replicate"])
 @pytest.mark.parametrize("stride", [1, 2, 3])
 @pytest.mark.parametrize("dilation", [1, 2])
@@ -174,7 +175,7 @@ def smooth(shape: tuple[int, ...], seed: int) -> Tensor:
     return rank_one[..., None, None] * bump + 0.3 * torch.randn(shape, generator=generator)
 
 
-@pytest.mark.turns(2)
+@pytest.mark.turns(5)
 @pytest.mark.parametrize("kernel", [he_normal, smooth])
 @pytest.mark.parametrize(
     ("channels", "size", "stride", "width"),

@@ -40,6 +40,7 @@ def test_bound_close_above_the_norm_and_none_below(case: tuple) -> None:
         assert inertia_bound(found, norm * (1.0 - 3e-4 - below)) == math.inf
 
 
+@pytest.mark.turns(2)
 def test_it_is_needed_and_enough_on_a_small_map() -> None:
     found, matrix = embedded(([7, 7], [3, 3], [1, 1], [1, 1], 24, 24))
     norm = float(torch.linalg.matrix_norm(matrix, 2))
@@ -137,6 +138,7 @@ def test_smallest_eigenvalue_and_symbol_error() -> None:
     assert 0.0 < symbol_error(found) < 1e-12 * math.sqrt(float(found.form.absolute_sum))
 
 
+@pytest.mark.turns(2)
 @pytest.mark.parametrize("channels", [(160, 160), (144, 192)])
 def test_convolutions_on_small_maps_are_certified(channels: tuple[int, int], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(convolution_block, "CYLINDER_UP_TO", 0)

@@ -66,7 +66,7 @@ def test_failures_of_both_certificates_stay_below_delta(delta: float, steps: int
     assert failures["a priori"] <= allowed
 
 
-@pytest.mark.turns(2)
+@pytest.mark.turns(5)
 @pytest.mark.parametrize("delta", [0.5, 0.1])
 def test_the_failure_probability_of_the_krylov_certificate_is_used_up(delta: float) -> None:
     """One step before the end in four dimensions it fails exactly when the start misses the top vector.
