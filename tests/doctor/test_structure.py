@@ -38,13 +38,3 @@ def test_confined_means_no_way_around() -> None:
         structure = _structure(model, noise(2, 3))
         ((site, _, _),) = structure.sites()
         assert structure.is_confined(structure.program.layers[0], site) is not skip
-
-
-def test_the_constant_part_is_the_value_at_zero() -> None:
-    """Biases through linear layers."""
-    model = nn.Sequential(nn.Linear(3, 4), nn.Linear(4, 5), nn.LayerNorm(5))
-    structure = _structure(model, noise(2, 3))
-    ((_, source, _),) = structure.sites()
-    with torch.no_grad():
-        expected = model[:2](torch.zeros(1, 3).double())
-    assert torch.allclose(structure.constant_part(source), expected)

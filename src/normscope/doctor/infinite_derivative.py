@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from normscope.doctor.neighbours import CONVOLUTIONS, LINEAR, PRODUCTS, RECURRENT, reach, reads
+from normscope.doctor.neighbours import CONVOLUTIONS, LINEAR, PRODUCTS, RECURRENT, outputs_of, reach, reads
 from normscope.graph.interpreter import call
 from normscope.graph.ir import SOURCES, Graph, Node
 from normscope.graph.recognise import name_of
@@ -77,8 +77,7 @@ class Singularities:
         users, read = graph.users(), reads(graph)
         cuts = [n.name for n in graph if name_of(n) in _CUTS or (n.dtype and "float" not in n.dtype)]
         kept = [n.name for n in graph if n.op in ("parameter", "input")]
-        outputs = [name for n in graph if n.op == "output" for name in n.inputs()]
-        learned = reach(kept, users, cuts) & reach(outputs, read, cuts)
+        learned = reach(kept, users, cuts) & reach(outputs_of(graph), read, cuts)
         self._read = {k: tuple(v for v in names if v in learned) for k, names in read.items()}
         self._used: dict[str, list[int]] = {}  # which of the several values of an operation are read
         for n in graph:

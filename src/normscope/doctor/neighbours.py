@@ -38,6 +38,11 @@ def reads(graph: Graph) -> dict[str, tuple[str, ...]]:
     return {n.name: n.inputs() for n in graph}
 
 
+def outputs_of(graph: Graph) -> set[str]:
+    """Return the nodes whose values the model returns."""
+    return {name for node in graph if node.op == "output" for name in node.inputs()}
+
+
 def between(graph: Graph, starts: Iterable[str], end: str) -> set[str]:
     """Return the nodes on paths from some nodes to another, both ends included."""
     return reach(starts, graph.users()) & reach([end], reads(graph))
@@ -59,6 +64,20 @@ def skip_back(graph: Graph, name: str, operations: Container[str]) -> Node:
     """
     node = graph[name]
     while name_of(node) in operations and node.inputs():
+        node = graph[node.inputs()[0]]
+    return node
+
+
+def origin_of(graph: Graph, name: str) -> Node:
+    """Return the node from which one is computed by functions of one argument.
+
+    >>> from normscope.graph.ir import Ref
+    >>> nodes = (Node("w", "parameter"), Node("y", "aten.exp.default", (Ref("w"),)))
+    >>> origin_of(Graph(nodes), "y").name
+    'w'
+    """
+    node = graph[name]
+    while len(node.inputs()) == 1:
         node = graph[node.inputs()[0]]
     return node
 

@@ -15,6 +15,11 @@ class MetricHistory:
     values: Sequence[float]
 
     @property
+    def points(self) -> list[tuple[int, float]]:
+        """Return the steps with their values."""
+        return list(zip(self.steps, self.values, strict=True))
+
+    @property
     def last(self) -> float:
         """Return the last value."""
         return self.values[-1]
@@ -25,8 +30,8 @@ class MetricHistory:
         >>> MetricHistory("a", (0, 10, 20), (5.0, 1.0, 7.0)).since(2.0)
         20
         """
-        backwards = zip(reversed(self.steps), reversed(self.values), strict=True)
-        return min((step for step, _ in itertools.takewhile(lambda one: one[1] >= limit, backwards)), default=None)
+        backwards = itertools.takewhile(lambda point: point[1] >= limit, reversed(self.points))
+        return min((step for step, _ in backwards), default=None)
 
 
 @dataclass(frozen=True)
@@ -50,6 +55,6 @@ class RunHistory:
 
     def first_non_finite(self, group: str) -> MetricHistory | None:
         """Return the first value of a group that is NaN or infinite, as a history of that one value."""
-        numbers = ((t.place, *pair) for t in self.metrics(group) for pair in zip(t.steps, t.values, strict=True))
+        numbers = ((metric.place, *point) for metric in self.metrics(group) for point in metric.points)
         broken = [MetricHistory(place, (step,), (value,)) for place, step, value in numbers if not math.isfinite(value)]
-        return min(broken, key=lambda track: track.steps[0], default=None)
+        return min(broken, key=lambda metric: metric.steps[0], default=None)

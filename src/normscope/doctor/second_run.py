@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from normscope.core.errors import NormscopeError
 from normscope.doctor.infinite_derivative import may_be_singular
-from normscope.doctor.neighbours import PRODUCTS, RECURRENT, reach, reads
+from normscope.doctor.neighbours import PRODUCTS, RECURRENT, outputs_of, reach, reads
 from normscope.doctor.precision import WideRun
 from normscope.graph.capture import Captured, capture
 from normscope.graph.inputs import ModelInputs
@@ -73,8 +73,7 @@ class CouplingTest:
 
     def culprit(self) -> Node | None:
         """Return the operation that couples the samples of a batch, if it changes an output."""
-        outputs = {name for n in self.graph if n.op == "output" for name in n.inputs()}
-        before = reach(outputs.intersection(self.differ), reads(self.graph))
+        before = reach(outputs_of(self.graph).intersection(self.differ), reads(self.graph))
         first = next((self.graph[name] for name in self.differ if name in before), None)
         return None if first is None else self._reduction(first)
 

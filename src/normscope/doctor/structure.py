@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
-from normscope.operators.expression import Expr, operands, reached
+from normscope.operators.expression import Expr, offset, operands, reached
 from normscope.operators.normalization import Division, Spread
 from normscope.operators.normalizer import acts_on_weights
 from normscope.operators.program import Program
@@ -91,19 +91,8 @@ class Structure:
         sees = reached([normalized.source], lambda e: () if e.op is None or e.id == normalized.layer.id else e.inputs)
         if any(e.op is None and e.atoms for e in sees) or not self.is_confined(normalized.layer, normalized.site):
             return False
-        constant = self.constant_part(normalized.source)
+        constant = offset(normalized.source, {})
         return bool(centred(normalized.spread, constant).abs().max() <= ZERO * max(1.0, float(constant.abs().max())))
-
-    def constant_part(self, source: Expr) -> Tensor:
-        """Return the value of a source when all atoms are zero."""
-        values: dict[int, Tensor] = {}
-        for expr in reached([source]):
-            if expr.op is None:
-                values[expr.id] = torch.zeros(expr.shape, dtype=torch.float64)
-                continue
-            value = expr.op.apply(*(values[i.id] for i in expr.inputs))
-            values[expr.id] = value if expr.op.bias is None else value + expr.op.bias.to(value)
-        return values[source.id]
 
 
 def centred(spread: Spread, value: Tensor) -> Tensor:

@@ -25,7 +25,7 @@ from normscope.doctor.fault import explain_fault
 from normscope.doctor.feature_axes import channel_axis, feature_axes
 from normscope.doctor.infinite_derivative import Singularities
 from normscope.doctor.modules import unwrap
-from normscope.doctor.neighbours import between
+from normscope.doctor.neighbours import between, outputs_of
 from normscope.doctor.probe import ChannelStatistics, NodeObserver, batch_statistics
 from normscope.doctor.second_run import CouplingTest, SecondRun, captured_in, run_again
 from normscope.doctor.state_changes import changed_by_forward, random_part
@@ -146,6 +146,13 @@ class Subject:
         found = None if self.seen is None else self.seen.before_normalizers.get(site.node)
         return found if found is not None and found.moments.count else None
 
+    def least_variances(self, site: Site) -> Tensor | None:
+        """Return the smallest variance of each group on the data, where eps is added to a variance."""
+        seen, spread = self.seen_before(site), site.spread
+        if seen is None or seen.floor is None or spread is None or spread.where != "inside":
+            return None
+        return seen.floor.double().flatten().square() * spread.factor
+
     def scale_of(self, site: Site) -> Tensor | None:
         """Return the scale of a normalizer in float64: its own, or the first constant its result is multiplied by."""
         if site.gamma is not None:
@@ -213,6 +220,11 @@ class Subject:
     def parameters(self) -> dict[str, Tensor]:
         """Return the parameters by name, each under its first name."""
         return dict(self.model.named_parameters())
+
+    def optimizer_settings(self, key: str) -> dict[int, float]:
+        """Return a setting of the optimizer, such as ``lr``, for each of its parameters by ``id``; 0 if it has none."""
+        groups = [] if self.optimizer is None else self.optimizer.param_groups
+        return {id(p): float(group.get(key, 0.0)) for group in groups for p in group["params"]}
 
     def parameter_name(self, tensor: Tensor, owner: str) -> str:
         """Return the name of the parameter that a constant of the graph is, or an empty text.
@@ -380,7 +392,7 @@ def _fill(subject: Subject, prepared: PreparedModel, data: Any, limit: int | Non
     singular, coupling = Singularities(captured.graph), CouplingTest(captured.graph, seen[0] if seen else ())
     subject.singular, subject.coupling = singular, coupling
     infinite: list[str] = []
-    outputs = {name for n in captured.graph if n.op == "output" for name in n.inputs()}
+    outputs = outputs_of(captured.graph)
 
     def visit(node: Node, value: Any, values: Mapping[str, Any]) -> None:
         for observer in (subject.observer, singular, coupling):

@@ -2,6 +2,7 @@
 
 import math
 from dataclasses import dataclass
+from fnmatch import fnmatchcase
 from typing import ClassVar
 
 from normscope.core.errors import InputError
@@ -38,10 +39,7 @@ class Description:
         >>> Description("norm/*", Kind.LOWER, "").matches("norm/blocks.0.conv")
         True
         """
-        start, star, end = self.pattern.partition("*")
-        if not star:
-            return name == self.pattern
-        return len(name) > len(start) + len(end) and name.startswith(start) and name.endswith(end)
+        return fnmatchcase(name, self.pattern)
 
     def to_dict(self) -> dict[str, object]:
         """Return the form kept in a run's configuration."""

@@ -89,8 +89,8 @@ class RunReader:
         config: its configuration.
 
     Attributes:
-        generation: incremented when points that were read are gone because the run was resumed from an earlier step.
-            The next points are then those from the start, and whatever was kept of the earlier ones is stale.
+        generation: incremented when points that were read are gone, because the run was resumed from an earlier step
+            or replaced. The next points are then those from the start, and what was kept of the earlier ones is stale.
     """
 
     def __init__(self, path: Path, config: dict[str, Any]) -> None:
@@ -98,6 +98,7 @@ class RunReader:
         self.generation = 0
         self._offset = 0
         self._inode: int | None = None
+        self._config_stamp: tuple[int, ...] = ()
 
     @classmethod
     def open(cls, path: str | Path) -> Self:
@@ -109,23 +110,11 @@ class RunReader:
         Raises:
             InputError: if there is no run in it.
         """
-        folder = Path(path)
-        try:
-            config = json.loads((folder / CONFIG).read_text())
-        except (FileNotFoundError, NotADirectoryError):
-            raise InputError(
-                f"Not a run folder: no {CONFIG} in {folder}. Pass the folder that the monitor writes to."
-            ) from None
-        except OSError as error:
-            raise InputError(f"Cannot read {folder / CONFIG}: {error.strerror}.") from None
-        except ValueError as error:
-            raise InputError(f"{folder / CONFIG} is not JSON ({error}); it was not written by a monitor.") from None
-        if not isinstance(config, dict) or "format" not in config:
-            raise InputError(f"{folder / CONFIG} does not describe a run; it was not written by a monitor.")
-        return cls(folder, config)
+        return cls(Path(path), read_config(Path(path)))
 
     def poll(self) -> list[Point]:
         """Return the points written since the last call; an incomplete last line is left for the next call."""
+        self._update_config()
         try:
             with (self.path / METRICS).open("rb") as file:
                 content = self._new_content(file)
@@ -135,17 +124,54 @@ class RunReader:
         self._offset += sum(map(len, complete))
         return [point for point in map(from_line, complete) if point is not None]
 
+    def _update_config(self) -> None:
+        """Read the configuration again if its file has changed: the run was resumed, closed, or replaced by another."""
+        try:
+            status = (self.path / CONFIG).stat()
+        except OSError:
+            return
+        stamp = (status.st_mtime_ns, status.st_ino, status.st_size)
+        if stamp != self._config_stamp:
+            started, self.config = self.config.get("started"), read_config(self.path)
+            self._config_stamp = stamp
+            if self.config.get("started") != started:  # the points of another run may be in a file of the same inode
+                self._start_again()
+
+    def _start_again(self) -> None:
+        """Begin a new generation."""
+        self._offset, self._inode = 0, None
+        self.generation += 1
+
     def _new_content(self, file: BinaryIO) -> bytes:
         """Return the unread bytes: all of them if the file was replaced, or is shorter than it was."""
         status = os.fstat(file.fileno())
         replaced = self._inode is not None and status.st_ino != self._inode
         if replaced or status.st_size < self._offset:
-            self.config = json.loads((self.path / CONFIG).read_text())
-            self._offset = 0
-            self.generation += 1
+            self._start_again()
         self._inode = status.st_ino
         file.seek(self._offset)
         return file.read()
+
+
+def read_config(folder: Path) -> dict[str, Any]:
+    """Return the configuration of the run in a folder.
+
+    Raises:
+        InputError: if there is no run in it.
+    """
+    try:
+        config = json.loads((folder / CONFIG).read_text())
+    except (FileNotFoundError, NotADirectoryError):
+        raise InputError(
+            f"Not a run folder: no {CONFIG} in {folder}. Pass the folder that the monitor writes to."
+        ) from None
+    except OSError as error:
+        raise InputError(f"Cannot read {folder / CONFIG}: {error.strerror}.") from None
+    except ValueError as error:
+        raise InputError(f"{folder / CONFIG} is not JSON ({error}); it was not written by a monitor.") from None
+    if not isinstance(config, dict) or "format" not in config:
+        raise InputError(f"{folder / CONFIG} does not describe a run; it was not written by a monitor.")
+    return config
 
 
 class Run(RunReader, Shown):

@@ -91,9 +91,9 @@ def _statistics(draft: Draft, site: Site, c: float) -> dict[str, Tensor]:
 
 def denominator_change(draft: Draft, site: Site, c: float) -> float | None:
     """Return the largest relative change of ``c / sqrt(c^2 v + eps)`` against ``1 / sqrt(v + eps)`` on the data."""
-    seen, spread = draft.subject.seen_before(site), site.spread
-    if seen is None or seen.floor is None or spread is None or spread.where != "inside":
+    variances = draft.subject.least_variances(site)
+    if variances is None:
         return None
-    v = float(seen.floor.double().min()) ** 2 * spread.factor
+    v = float(variances.min())
     before, after = v + site.eps, v + site.eps / (c * c)
     return abs(math.sqrt(before / after) - 1.0) if min(before, after) > 0 else math.inf

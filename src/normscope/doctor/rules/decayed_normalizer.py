@@ -4,6 +4,7 @@ from dataclasses import replace
 
 from torch import nn
 
+from normscope.doctor.neighbours import origin_of
 from normscope.doctor.rule import Certainty, Findings, Rule, Subject
 from normscope.graph.ir import Graph, Node
 from normscope.graph.recognise import name_of
@@ -11,9 +12,7 @@ from normscope.graph.recognise import name_of
 
 def decay_of(subject: Subject) -> dict[str, float]:
     """Return the weight decay of every parameter of the optimizer, by name."""
-    if subject.optimizer is None:
-        return {}
-    by_id = {id(p): float(g.get("weight_decay", 0.0)) for g in subject.optimizer.param_groups for p in g["params"]}
+    by_id = subject.optimizer_settings("weight_decay")
     return {name: by_id[id(p)] for name, p in subject.model.named_parameters() if id(p) in by_id}
 
 
@@ -50,9 +49,7 @@ def gates(subject: Subject) -> dict[str, str]:
     for node in graph:
         if name_of(node) != "mul" or len(node.inputs()) != 2 or sum(n in depends for n in node.inputs()) != 1:
             continue
-        parameter = graph[next(n for n in node.inputs() if n not in depends)]
-        while len(parameter.inputs()) == 1:
-            parameter = graph[parameter.inputs()[0]]
+        parameter = origin_of(graph, next(n for n in node.inputs() if n not in depends))
         shape = parameter.shape or ()
         if parameter.op == "parameter" and sum(n > 1 for n in shape) <= 1 and _is_added(graph, node):
             found[parameter.target] = "gate of a branch"

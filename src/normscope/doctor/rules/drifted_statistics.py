@@ -177,7 +177,7 @@ def check_history(rule: Rule, history: RunHistory) -> Findings:
     """Yield the normalizers whose median channel was off at the last three probes."""
     limit = math.log(FACTOR) + ERRORS * math.sqrt(2 / max(history.samples, 1))
     for metric in history.metrics("drift"):
-        recent = [d for s, d in zip(metric.steps, metric.values, strict=True) if s > 0][-PROBES:]
+        recent = [drift for step, drift in metric.points if step > 0][-PROBES:]
         if len(recent) == PROBES and min(recent) > limit:
             yield rule.finding(
                 metric.place,

@@ -5,6 +5,7 @@ from collections.abc import Iterator
 from torch import Tensor
 
 from normscope.doctor.modules import is_normalizer
+from normscope.doctor.neighbours import origin_of
 from normscope.doctor.rule import Certainty, Findings, Rule, Subject, layer_of
 from normscope.doctor.rules.decayed_normalizer import scales_and_shifts
 from normscope.graph.recognise import name_of
@@ -13,9 +14,7 @@ from normscope.operators.site import Site
 
 def check(rule: Rule, subject: Subject) -> Findings:
     """Yield normalizers whose parameters require a gradient but are never updated, while those around them are."""
-    if subject.optimizer is None:
-        return
-    rates = {id(p): float(g["lr"]) for g in subject.optimizer.param_groups for p in g["params"]}
+    rates = subject.optimizer_settings("lr")
     model = subject.model
     for path, module in model.named_modules():
         own = [p for p in module.parameters(recurse=False) if p.requires_grad]
@@ -80,9 +79,7 @@ def _lengths(subject: Subject, site: Site) -> Iterator[tuple[str, Tensor]]:
     near = [graph[site.node], *(graph[n] for n in graph.users()[site.node] if name_of(graph[n]) == "mul")]
     tensors = {**dict(subject.model.named_buffers()), **subject.parameters}
     for other in {n for item in near for n in item.inputs()}:
-        source = graph[other]
-        while len(source.inputs()) == 1:
-            source = graph[source.inputs()[0]]
+        source = origin_of(graph, other)
         if source.target and source.target != site.source and source.target in tensors:
             yield source.target, tensors[source.target]
 

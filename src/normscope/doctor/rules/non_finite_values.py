@@ -13,7 +13,7 @@ def check_history(rule: Rule, history: RunHistory) -> Findings:
     """Yield the first layer that is not finite, and since which step."""
     metrics = [t for t in history.metrics("not_finite") if max(t.values) > 0]
     if metrics:
-        begun = [next(s for s, n in zip(t.steps, t.values, strict=True) if n > 0) for t in metrics]
+        begun = [next(step for step, entries in t.points if entries > 0) for t in metrics]
         step = min(begun)
         first = metrics[begun.index(step)]
         text = f"at step {step} it is the first layer with NaN or infinite values"

@@ -7,7 +7,7 @@ import torch
 
 from normscope.doctor.rule import Certainty, Findings, Rule, Subject, place_of
 from normscope.doctor.structure import Structure, are_normalized_alike, propagated
-from normscope.operators.expression import Expr, reached
+from normscope.operators.expression import Expr, offset, reached
 from normscope.operators.site import Site
 
 #: Operations that keep every entry in its place, up to a factor.
@@ -58,7 +58,7 @@ def is_first_removable(subject: Subject, pair: NormalizerPair) -> bool:
     Both are computed on random numbers in float64; they agree only if the linear map between the two commutes
     with the first normalizer up to what the second removes.
     """
-    structure, one, two = subject.structure, pair.first.spread, pair.second.spread
+    one, two = pair.first.spread, pair.second.spread
     if one is None or two is None or one.size < 2 or two.size < 2:
         return False
     if subject.drops_between(pair.first.node, pair.second.node):
@@ -66,8 +66,8 @@ def is_first_removable(subject: Subject, pair: NormalizerPair) -> bool:
     x = torch.randn(pair.before.shape, generator=torch.Generator().manual_seed(0), dtype=torch.float64) * 3 + 1
     gain = pair.atom.atom.gain
     normalized = replace(one, eps=0.0).normalize(x) * (1.0 if gain is None else gain.double())
-    own = structure.constant_part(pair.after)
-    rest = structure.constant_part(pair.source) - propagated(pair.after, pair.source, own)
+    own = offset(pair.after, {})
+    rest = offset(pair.source, {}) - propagated(pair.after, pair.source, own)
     with_it = propagated(pair.after, pair.source, propagated(pair.atom, pair.after, normalized) + own) + rest
     without = propagated(pair.after, pair.source, x) + rest
     return are_normalized_alike(two, with_it, without)

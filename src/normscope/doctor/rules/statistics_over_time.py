@@ -6,7 +6,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from normscope.doctor.neighbours import RECURRENT, ancestors
+from normscope.doctor.neighbours import RECURRENT, ancestors, outputs_of
 from normscope.doctor.rule import Certainty, Findings, Rule, Subject, place_of
 from normscope.graph.interpreter import run
 from normscope.graph.ir import Graph, Node
@@ -83,7 +83,7 @@ def _culprits(subject: Subject, x: Tensor, axis: int, over: list[Site]) -> list[
 
     with torch.no_grad():
         run(captured.graph, captured.tensors, [torch.cat([x[:1], other])], visit)
-    outputs = [name for n in captured.graph if n.op == "output" for name in n.inputs()]
+    outputs = outputs_of(captured.graph)
     return found if outputs and all(clean.get(name) for name in outputs) else []
 
 

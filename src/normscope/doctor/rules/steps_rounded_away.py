@@ -21,10 +21,10 @@ def least_step(scale: torch.Tensor) -> float:
 
 def check(rule: Rule, subject: Subject) -> Findings:
     """Yield normalizers whose scale is too coarse for the learning rate of an optimizer with bounded steps."""
-    optimizer = subject.optimizer
-    if optimizer is None or type(optimizer).__name__ not in _BOUNDED:
+    optimizer = type(subject.optimizer).__name__
+    if optimizer not in _BOUNDED:
         return
-    rates = {id(p): float(g["lr"]) for g in optimizer.param_groups for p in g["params"]}
+    rates = subject.optimizer_settings("lr")
     for path, module in subject.model.named_modules():
         if not is_normalizer(module):
             continue
@@ -37,7 +37,7 @@ def check(rule: Rule, subject: Subject) -> Findings:
             yield rule.finding(
                 path,
                 f"{key} is {name}: near {float(scale.detach().float().abs().median()):.3g} the smallest change is "
-                f"{least_step(scale):.2g}, but a step of {type(optimizer).__name__} is about {rate:g}: it rounds to "
+                f"{least_step(scale):.2g}, but a step of {optimizer} is about {rate:g}: it rounds to "
                 "zero",
                 {"rate": rate, "least": least_step(scale), "dtype": name},
             )

@@ -18,10 +18,8 @@ def _typical(subject: Subject, normalized: NormalizedLayer) -> tuple[float, Cert
         return None
     if site.running is not None:
         return float(site.running[1].detach().double().median()), Certainty.PROVED, "half of its channels"
-    seen = subject.seen_before(site)
-    if seen is None or seen.floor is None or normalized.spread.where != "inside":
-        return None
-    return float(seen.floor.double().min()) ** 2 * normalized.spread.factor, Certainty.MEASURED, "some sample"
+    variances = subject.least_variances(site)
+    return None if variances is None else (float(variances.min()), Certainty.MEASURED, "some sample")
 
 
 def check(rule: Rule, subject: Subject) -> Findings:

@@ -25,8 +25,8 @@ def check(rule: Rule, subject: Subject) -> Findings:
 def check_history(rule: Rule, history: RunHistory) -> Findings:
     """Yield the layers that were in train mode at one probe and in evaluation mode at all later ones."""
     for metric in history.metrics("training"):
-        modes = [(s, v) for s, v in zip(metric.steps, metric.values, strict=True) if s > 0]
-        trained = max((i for i, (_, v) in enumerate(modes) if v > 0), default=-1)
+        modes = [(step, value) for step, value in metric.points if step > 0]
+        trained = max((i for i, (_, value) in enumerate(modes) if value > 0), default=-1)
         after = modes[trained + 1 :]
         if trained < 0 or len(after) < PROBES:
             continue

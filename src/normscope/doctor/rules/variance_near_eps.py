@@ -88,12 +88,11 @@ def _variances(subject: Subject, site: Site) -> tuple[Tensor, str, Certainty] | 
     if site.running is not None:
         variance = site.running[1].detach().double().flatten()
         return variance, "{count} of {of} running variances are", Certainty.PROVED
-    seen, spread = subject.seen_before(site), site.spread
-    if seen is None or seen.floor is None or spread is None or spread.size < 2 or spread.where != "inside":
+    variance = subject.least_variances(site)
+    if variance is None or site.spread is None or site.spread.size < 2:
         return None
-    square = seen.floor.double().flatten().square() * spread.factor
-    words = "the variance of some sample is" if square.numel() == 1 else "{count} of {of} groups have a variance of"
-    return square, words, Certainty.MEASURED
+    words = "the variance of some sample is" if variance.numel() == 1 else "{count} of {of} groups have a variance of"
+    return variance, words, Certainty.MEASURED
 
 
 RULE = Rule(

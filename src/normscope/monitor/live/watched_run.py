@@ -1,7 +1,6 @@
 """A run that is watched: its metrics in memory, kept up to date while its folder grows, is resumed or replaced."""
 
 import itertools
-import json
 import math
 import statistics
 import time
@@ -14,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from normscope.core.errors import InputError
-from normscope.monitor.run import CONFIG, METRICS, Point, RunReader
+from normscope.monitor.run import METRICS, Point, RunReader
 
 #: How many numbers of the newest points are kept so that they can be sent one by one.
 RECENT = 200_000
@@ -70,7 +69,6 @@ class WatchedRun:
         self.generation, self.trouble = 0, ""
         self.config: dict[str, Any] = {}
         self._reader: RunReader | None = None
-        self._stamp: tuple[int, ...] = ()
         self._clear()
 
     def _clear(self) -> None:
@@ -98,13 +96,12 @@ class WatchedRun:
         Raises:
             InputError: if there is none in the folder, or none that can be read.
         """
-        stamp = self._config_stamp()
         try:
             reader = RunReader.open(self.path)
             points = reader.poll()
         except OSError as error:
             raise InputError(f"Cannot read {error.filename or self.path} ({error.strerror or error}).") from None
-        self._reader, self._stamp, self.config = reader, stamp, reader.config
+        self._reader, self.config, self.generation = reader, reader.config, reader.generation
         self._add(points)
 
     def poll(self) -> bool:
@@ -121,40 +118,15 @@ class WatchedRun:
 
     def _follow(self, reader: RunReader) -> bool:
         """Read what is new, or everything if points that were read are gone."""
-        changed = False
-        stamp = self._config_stamp()
-        if stamp != self._stamp:  # resumed, or replaced by another run, whose file may have the same inode
-            started = self.config.get("started")
-            config = json.loads((self.path / CONFIG).read_text())
-            self._stamp = stamp
-            if config.get("started") != started:
-                self._restart()
-                self.open()
-                return True
-            reader.config = self.config = config
-            changed = True
-        before = reader.generation
         new = reader.poll()
         self.trouble = ""
-        if reader.generation != before:
-            self._restart()
-            self.config = reader.config
-            changed = True
+        if reader.generation != self.generation:
+            self.generation = reader.generation
+            self._clear()
+        changed = reader.config is not self.config
+        self.config = reader.config
         self._add(new)
         return bool(new) or changed
-
-    def _restart(self) -> None:
-        """Begin a new generation."""
-        self.generation += 1
-        self._clear()
-
-    def _config_stamp(self) -> tuple[int, ...]:
-        """Return the modification time, inode and size of the configuration."""
-        try:
-            status = (self.path / CONFIG).stat()
-        except OSError:
-            return self._stamp
-        return (status.st_mtime_ns, status.st_ino, status.st_size)
 
     def _add(self, points: list[Point]) -> None:
         """Add points to the lines of their metrics."""
