@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 import pkgutil
 import re
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,7 @@ from normscope import check
 from normscope.core.finding import Finding
 from normscope.doctor.catalogue import RULES
 from normscope.doctor.rule import NEEDS, Rule
+from normscope.doctor.run_history import MetricHistory, RunHistory
 from rule_pages import FAMILIES
 
 ALL = list(RULES.values())
@@ -29,6 +31,22 @@ def test_every_file_of_rules_is_in_the_catalogue() -> None:
     assert len(RULES) == len({rule.name for rule in ALL}) == len(modules)
     tests = {p.stem.removeprefix("test_") for p in (Path(__file__).parent / "rules").glob("test_*.py")}
     assert tests == {m.__name__.rpartition(".")[2] for m in modules}
+
+
+def test_a_rule_names_the_metrics_it_reads(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Others are not kept during a run."""
+    asked: set[str] = set()
+
+    def metrics(history: RunHistory, group: str) -> Iterator[MetricHistory]:
+        asked.add(group)
+        return iter(())
+
+    monkeypatch.setattr(RunHistory, "metrics", metrics)
+    for rule in ALL:
+        asked.clear()
+        if rule.check_history is not None:
+            list(rule.check_history(rule, RunHistory()))
+        assert asked == set(rule.metrics)
 
 
 @pytest.mark.parametrize("rule", ALL, ids=lambda r: r.code)

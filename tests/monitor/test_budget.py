@@ -12,7 +12,7 @@ from torch import nn
 from normscope.core.errors import InputError
 from normscope.monitor.budget import PRESETS, Budget, gap_after
 from normscope.monitor.monitor import Monitor
-from normscope.monitor.quantities import QUANTITIES
+from normscope.monitor.quantities import QUANTITIES, quantities_in
 
 
 class Clock:
@@ -107,9 +107,9 @@ def test_what_is_being_spent_counts() -> None:
 def test_budgets_and_quantities() -> None:
     assert PRESETS["economy"].budget == 0.02
     assert PRESETS["standard"].budget == 0.05
-    assert not any(QUANTITIES[name].gradient for name in PRESETS["economy"].quantities)
-    assert set(PRESETS["economy"].quantities) < set(PRESETS["standard"].quantities) < set(PRESETS["full"].quantities)
-    assert set(PRESETS["full"].quantities) <= set(QUANTITIES)
+    assert not any(QUANTITIES[name].gradient for name in quantities_in("economy"))
+    assert set(quantities_in("economy")) < set(quantities_in("standard")) < set(quantities_in("full"))
+    assert {kind.preset for kind in QUANTITIES.values()} <= {"", *PRESETS}
     assert [p.certify > 0 for p in PRESETS.values()] == [False, False, True]
 
 

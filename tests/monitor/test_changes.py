@@ -122,7 +122,7 @@ def test_a_change_that_cannot_be_captured_is_told_once_and_nothing_is_measured(m
     mon = Monitor(model, _probe(), quantities=["norms", "loss"], budget=math.inf, every=1)
     with mon:
         mon.step()
-        monkeypatch.setattr("normscope.monitor.graph_view._capture_with_labels", refuse)
+        monkeypatch.setattr("normscope.monitor.graph_view._capture_smallest", refuse)
         _pruned(model)
         with warnings.catch_warnings(record=True) as caught:
             warnings.simplefilter("always")
@@ -156,7 +156,7 @@ def test_a_model_that_is_the_same_is_captured_once(monkeypatch: pytest.MonkeyPat
     model = Growing()
     mon = Monitor(model, _probe(), quantities=["norms"], budget=math.inf, every=1)
     with mon:
-        captures_again = "normscope.monitor.graph_view._capture_with_labels"
+        captures_again = "normscope.monitor.graph_view._capture_smallest"
         monkeypatch.setattr(captures_again, lambda *a, **k: pytest.fail("captured again"))
         for _ in range(3):
             model.seen = torch.cat([model.seen, torch.ones(1)])
@@ -177,7 +177,7 @@ def test_a_model_that_cannot_be_captured_again_is_certified_all_the_same(monkeyp
     with Monitor(model, _probe(), quantities=["norms"], budget=math.inf, every=1) as mon:
         with monkeypatch.context() as patch, warnings.catch_warnings():
             warnings.simplefilter("ignore", MonitorWarning)
-            patch.setattr("normscope.monitor.graph_view._capture_with_labels", refuse)
+            patch.setattr("normscope.monitor.graph_view._capture_smallest", refuse)
             parametrizations.weight_norm(model[0])
             mon.step()
             result = mon.certify()

@@ -115,7 +115,6 @@ def explain_fault(fault: Fault, graph: Graph, tensors: Mapping[str, Tensor]) -> 
 
 
 def _infinities_to_nan(fault: Fault) -> str:
-    """Describe how an operation turns infinities into NaN."""
     name = name_of(fault.node)
     written = ""
     if fault.source is not None:

@@ -85,7 +85,6 @@ class WideRun:
             return None
 
     def _compare(self, node: Node, value: Tensor, wide: Tensor, known: Mapping[str, Any]) -> None:
-        """Record a loss of precision at a node."""
         if value.shape != wide.shape or not value.numel():
             return
         if name_of(node) in ("sub", "add"):

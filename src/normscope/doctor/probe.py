@@ -71,7 +71,6 @@ class NodeObserver:
             self.nan_fault = replace(fault_of(node, values), kind="infinite", source=self.mask)
 
     def _note_divisor(self, name: str, by: Any) -> None:
-        """Record the size of a divisor."""
         if _floating(by) and 0 < by.numel() <= LARGEST:
             size = by.detach().abs().flatten().double()
             least, middle = float(size.min()), float(size.median())

@@ -59,6 +59,7 @@ class Rule:
     check: Callable[[Rule, Subject], Findings] = lambda rule, subject: iter(())  #: yields the findings of a model
     #: yields the findings of a training run, if the rule applies to runs
     check_history: Callable[[Rule, RunHistory], Findings] | None = None
+    metrics: tuple[str, ...] = ()  #: groups of metrics that ``check_history`` reads, such as ``drift``
     slow: bool = False  #: whether it reads all weights or bounds the whole network; a quick check leaves it out
 
     def finding(

@@ -169,7 +169,6 @@ def check_history(
 
 
 def _combined_settings(settings: Settings | None, select: Iterable[str], ignore: Iterable[str]) -> Settings:
-    """Return the combined settings, validated."""
     found = settings or Settings()
     return replace(found, select=(*found.select, *select), ignore=(*found.ignore, *ignore)).checked(RULES)
 

@@ -104,7 +104,6 @@ def _table(file: Path) -> dict[str, Any] | None:
 
 
 def _from_table(table: Mapping[str, Any], file: Path) -> Settings:
-    """Return the settings of a table."""
     unknown = sorted(set(table) - set(_KEYS))
     if unknown:
         raise InputError(
@@ -126,7 +125,6 @@ def _from_table(table: Mapping[str, Any], file: Path) -> Settings:
 
 
 def _codes(table: Mapping[str, Any], key: str) -> tuple[str, ...]:
-    """Return a list of codes from a table."""
     found = table.get(key, [])
     if not isinstance(found, list) or not all(isinstance(item, str) for item in found):
         raise InputError(f"Expected {key} in [{TABLE}] to be a list of codes such as ['NS101'], got {found!r}.")

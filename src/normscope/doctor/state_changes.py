@@ -69,7 +69,6 @@ def random_part(model: nn.Module, inputs: ModelInputs) -> str:
 
 
 def _copied(value: Any) -> list[Tensor]:
-    """Return copies of the floating-point tensors in arguments or results."""
     return [tensor.detach().clone() for _, tensor in tensors_in(value)]
 
 

@@ -93,25 +93,14 @@ def gap_after(step: int, every: int) -> int:
     return max(min(every, 1 + step // DENSE), step // SPARSE)
 
 
-_WEIGHTS = (
-    "loss", "margins", "health", "variance", "minimum_norm", "effective_rate", "angle", "norms", "folded",
-    "inverse_sigma", "chain",
-)  # fmt: skip
-_GRADIENT = ("gradient", "square_over_loss")
-
-
 @dataclass(frozen=True)
 class Preset:
-    """How much to measure."""
+    """How much to measure: the quantities that declare the preset or a smaller one, and how often."""
 
-    quantities: tuple[str, ...]  #: names of the quantities
     budget: float  #: share of the wall time that probes may take
     every: int  #: least number of updates between two probes
     certify: int = 0  #: probes between two certified analyses; 0 for none
 
 
-PRESETS = {
-    "economy": Preset(_WEIGHTS, 0.02, 20),
-    "standard": Preset((*_WEIGHTS, *_GRADIENT), 0.05, 10),
-    "full": Preset((*_WEIGHTS, *_GRADIENT, "landscape", "curvature"), 0.5, 10, certify=10),
-}
+#: From the smallest to the largest.
+PRESETS = {"economy": Preset(0.02, 20), "standard": Preset(0.05, 10), "full": Preset(0.5, 10, certify=10)}

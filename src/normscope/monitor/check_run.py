@@ -6,13 +6,14 @@ from pathlib import Path
 from typing import Any
 
 from normscope.core.finding import Finding, Severity
+from normscope.doctor.catalogue import RULES
 from normscope.doctor.run import CheckResult, check_history
 from normscope.doctor.run_history import RunHistory
 from normscope.doctor.settings import Settings
 from normscope.monitor.run import Run
 
 #: The groups of metrics that rules read, and how many values of each metric are kept during a run.
-GROUPS, KEPT = ("drift", "training", "tracked", "logit", "scale_moved", "not_finite", "angle", "train"), 64
+GROUPS, KEPT = frozenset(group for rule in RULES.values() for group in rule.metrics), 64
 
 
 def check_run(

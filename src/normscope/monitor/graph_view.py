@@ -1,8 +1,8 @@
 """A model read from its captured graph: layers and normalizers wherever they are computed, also outside of modules."""
 
+import contextlib
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
-from dataclasses import replace
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -20,7 +20,6 @@ from normscope.graph.inputs import ModelInputs, first_samples
 from normscope.graph.interpreter import run
 from normscope.graph.ir import Node
 from normscope.graph.modes import has_batch_norm, with_batch_statistics
-from normscope.graph.objective import LossFunction
 from normscope.graph.sample_coupling import where_samples_meet
 from normscope.graph.second_derivatives import TWICE
 from normscope.monitor.view import (
@@ -32,6 +31,7 @@ from normscope.monitor.view import (
     layout_difference,
     linear_map,
     tensor_layout,
+    without_labels,
 )
 from normscope.operators.expression import Expr, LinearOp, evaluate
 from normscope.operators.linear_map import LinearMap
@@ -46,6 +46,7 @@ FEW = 2
 CONVOLUTION = "aten.conv2d.default"
 
 
+@dataclass(eq=False)
 class GraphView(View):
     """A model read from its graph. The model's own code is run only to check that the graph is still valid.
 
@@ -54,19 +55,17 @@ class GraphView(View):
         CaptureError: if no graph could be captured.
     """
 
-    def __init__(
-        self, model: nn.Module, arguments: ModelInputs, labels: Tensor | None, loss: LossFunction | None, mode: str
-    ) -> None:
-        super().__init__(model, arguments, labels, loss, mode)
+    def __post_init__(self) -> None:
         self._comparable = True
         self._capture()
 
     def _capture(self) -> None:
         """Capture the model and find its layers, normalizers and activations; until that succeeds there is no graph."""
         self._is_captured = False
-        self.captured = _capture_with_labels(self.model, self.arguments, self.labels, self_loss=self.loss is None)
-        self.inputs = _tensors(self.captured, self.arguments, self.labels)
+        self.captured, self._given = self._capture_with_or_without_labels()
         graph = self.captured.graph
+        dynamic = graph.batch == "dynamic"
+        self.inputs = self._given.tensors() if dynamic else self.captured.example
         if self.mode == "batch" and has_batch_norm(graph) and self.arguments.batch < 2:
             raise InputError(
                 "BatchNorm uses the statistics of the probe batch, and one sample has none. Use a probe of at least "
@@ -84,6 +83,19 @@ class GraphView(View):
         self._sites = {s.node: name for s, name in zip(program.sites, names, strict=True)}
         self._observed = _observed_nodes(self.captured, program, self._sites)
         self._is_captured = True
+
+    def _capture_with_or_without_labels(self) -> tuple[Captured, ModelInputs]:
+        """Capture the model, with labels if it computes its own loss; return the inputs of the graph, too."""
+        inputs = self.arguments
+        if self.labels is None:
+            return _capture_smallest(self.model, inputs), inputs
+        if self.loss is None and "labels" in inputs.kwargs:
+            with contextlib.suppress(CaptureError, InputError):
+                captured = _capture_smallest(self.model, inputs)
+                if "loss" in captured.graph.output_names:
+                    return captured, inputs
+        inputs = without_labels(inputs)
+        return _capture_smallest(self.model, inputs), inputs
 
     def _reference(self) -> list[Tensor]:
         """Return the inputs to build the program with: one sample, or all if samples depend on each other."""
@@ -107,7 +119,6 @@ class GraphView(View):
         return tensors | live
 
     def _current_program(self) -> Program:
-        """Return the program with the current weights."""
         if self._program is None:
             self._program = build_program(self.captured.graph, self._current_tensors(), self._example)
         return self._program
@@ -142,12 +153,10 @@ class GraphView(View):
 
     def _is_still_valid(self) -> bool:
         """Return whether the graph still computes what the model does, on a few samples if the batch size is free."""
-        given, inputs = self.arguments, self.inputs
-        if "labels" not in self.captured.input_names and self.labels is not None:
-            given = replace(given, kwargs={k: v for k, v in given.kwargs.items() if k != "labels"})
+        given, inputs = self._given, self.inputs
         if self.captured.graph.batch == "dynamic":
-            inputs = _tensors(self.captured, first_samples(self.arguments, FEW), self.labels)
             given = first_samples(given, FEW)
+            inputs = given.tensors()
         # A model that writes to its parameters was refused when it was captured.
         guard = untouched(self.model, *given.tensors(), parameters=False)
         with guard, torch.no_grad(), torch.compiler.set_stance("force_eager"):
@@ -204,7 +213,7 @@ class GraphView(View):
                 self._channels_last = False
         return super().run_probe(create_graph=create_graph, **wanted)
 
-    @contextmanager
+    @contextlib.contextmanager
     def _running(
         self, leaves: dict[str, Tensor], buffers: dict[str, Tensor], record: ProbePass | None, *, create_graph: bool
     ) -> Iterator[dict[str, Tensor]]:
@@ -255,19 +264,6 @@ def _first_names(model: nn.Module) -> dict[str, str]:
     return {name: first.setdefault(id(p), name) for name, p in model.named_parameters(remove_duplicate=False)}
 
 
-def _capture_with_labels(model: nn.Module, inputs: ModelInputs, labels: Tensor | None, *, self_loss: bool) -> Captured:
-    """Capture a model on a few samples if that leaves the batch size free, with labels if it computes its own loss."""
-    if self_loss and labels is not None and "labels" in inputs.kwargs:
-        try:
-            captured = _capture_smallest(model, inputs)
-            if "loss" in captured.graph.output_names:
-                return captured
-        except (CaptureError, InputError):  # capture without labels and compute the loss here
-            pass
-    rest = {name: value for name, value in inputs.kwargs.items() if name != "labels" or labels is None}
-    return _capture_smallest(model, replace(inputs, kwargs=rest))
-
-
 def _capture_smallest(model: nn.Module, inputs: ModelInputs) -> Captured:
     """Capture on the first samples, or on all of them if the batch size is part of the graph."""
     if inputs.batch > FEW:
@@ -278,14 +274,6 @@ def _capture_smallest(model: nn.Module, inputs: ModelInputs) -> Captured:
         if few is not None and few.graph.batch == "dynamic":
             return few
     return capture(model, inputs)
-
-
-def _tensors(captured: Captured, inputs: ModelInputs, labels: Tensor | None) -> list[Tensor]:
-    """Return the tensors of the whole probe batch, in the order of the graph's inputs."""
-    with_labels = "labels" in captured.input_names
-    kept = [v for k, v in inputs.kwargs.items() if with_labels or k != "labels" or labels is None]
-    found = [v for v in (*inputs.args, *kept) if isinstance(v, Tensor)]
-    return found if captured.graph.batch == "dynamic" else captured.example
 
 
 def _observed_nodes(
@@ -363,7 +351,6 @@ def _matrix(source: Expr, target: Expr) -> Tensor | None:
 
 
 def _device(expr: Expr) -> torch.device | None:
-    """Return the device of the weight of a segment."""
     while expr.op is not None:
         if isinstance(weight := expr.op.data.get("weight"), Tensor):
             return weight.device

@@ -2,7 +2,7 @@
 
 import contextlib
 from collections.abc import Callable, Iterator
-from dataclasses import replace
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -15,8 +15,6 @@ from torch.nn.utils.weight_norm import WeightNorm
 from normscope.core.errors import CaptureError
 from normscope.graph.capture import tensors_in
 from normscope.graph.guard import untouched
-from normscope.graph.inputs import ModelInputs
-from normscope.graph.objective import LossFunction
 from normscope.graph.second_derivatives import twice_differentiable
 from normscope.monitor.view import (
     MapOf,
@@ -27,6 +25,7 @@ from normscope.monitor.view import (
     layout_difference,
     linear_map,
     tensor_layout,
+    without_labels,
 )
 from normscope.operators.linear_map import LinearMap
 from normscope.operators.normalizer import couples_samples, module_kind, normalizers
@@ -47,20 +46,19 @@ HOOKS = (SpectralNorm, WeightNorm, BasePruningMethod)
 CONVOLUTIONS = (nn.Conv1d, nn.Conv2d, nn.Conv3d)
 
 
+@dataclass(eq=False)
 class ModuleView(View):
     """A model read from its modules, run under a guard with copies of its buffers."""
 
-    def __init__(
-        self, model: nn.Module, arguments: ModelInputs, labels: Tensor | None, loss: LossFunction | None, mode: str,
-        reason: str = "",
-    ) -> None:  # fmt: skip
-        if loss is not None and labels is not None:
-            arguments = replace(arguments, kwargs={k: v for k, v in arguments.kwargs.items() if k != "labels"})
-        super().__init__(model, arguments, labels, loss, mode)
+    reason: str = ""  #: why there is no graph, if known
+
+    def __post_init__(self) -> None:
+        if self.loss is not None and self.labels is not None:
+            self.arguments = without_labels(self.arguments)
         self.inputs = self.arguments.tensors()
-        self.notes = (f"{NOTE} ({reason})" if reason else NOTE,)
+        self.notes = (f"{NOTE} ({self.reason})" if self.reason else NOTE,)
         self._shapes: dict[str, tuple[int, ...]] = {}
-        self._layout = tensor_layout(model)
+        self._layout = tensor_layout(self.model)
         self.run_probe()
 
     def refresh(self) -> str:
@@ -152,7 +150,6 @@ class ModuleView(View):
 
 
 def _site(name: str, kind: str, module: nn.Module, shape: tuple[int, ...]) -> Site:
-    """Describe a normalizer module."""
     norm: Any = module
     divide = normalizers()[kind].module_spread
     assert divide is not None

@@ -9,7 +9,6 @@ import platform
 import subprocess
 import time
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import replace
 from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
@@ -25,7 +24,7 @@ from normscope.graph.objective import LossFunction
 from normscope.monitor.budget import PRESETS, Budget, gap_after
 from normscope.monitor.check_run import RunDoctor, probe_samples
 from normscope.monitor.probing import apart_from_training, probe_inputs, view_of
-from normscope.monitor.quantities import QUANTITIES, charts, descriptions
+from normscope.monitor.quantities import QUANTITIES, charts, descriptions, quantities_in
 from normscope.monitor.quantities.certified import DESCRIPTIONS as CERTIFIED
 from normscope.monitor.quantities.certified import certified_metrics
 from normscope.monitor.quantity import Quantity
@@ -33,7 +32,7 @@ from normscope.monitor.sinks.group import SinkGroup
 from normscope.monitor.snapshot import Snapshot
 from normscope.monitor.training_objects import is_first_process, learning_rates, optimizers_of, unwrapped
 from normscope.monitor.user_metrics import UserMetrics
-from normscope.monitor.view import View
+from normscope.monitor.view import View, without_labels
 from normscope.monitor.warm_norms import WarmNorms
 
 #: Logs what the doctor finds during a run.
@@ -104,7 +103,7 @@ class Monitor:
         if preset not in PRESETS:
             raise InputError(f"Unknown preset {preset!r}. Known: {', '.join(PRESETS)}.")
         self.preset, chosen = preset, PRESETS[preset]
-        names = tuple(chosen.quantities if quantities is None else quantities)
+        names = quantities_in(preset) if quantities is None else tuple(quantities)
         unknown = [n for n in names if n not in QUANTITIES]
         if unknown:
             raise InputError(f"Unknown quantities: {', '.join(map(repr, unknown))}. Known: {', '.join(QUANTITIES)}.")
@@ -206,7 +205,6 @@ class Monitor:
             self._keep_weights()
 
     def _is_unfinished(self) -> bool:
-        """Return whether the last probe is still being measured."""
         return any(quantity.unfinished for quantity in self.quantities)
 
     def _may_write_now(self) -> bool:
@@ -371,9 +369,9 @@ class Monitor:
                 self._view,
                 self._step,
                 rates=learning_rates(self.model, self.optimizer, self._given_rate),
-                previous=self._weights_before_update(),
+                previous=self._weights_before_update() or {},
                 gradient=any(q.gradient for q in self.quantities),
-                norms=self._norms,
+                warm_norms=self._norms,
                 tolerate=partial(self._failures.tolerate, step=self._step),
             )
             if moment.changed:
@@ -432,13 +430,11 @@ class Monitor:
         return found
 
     def _analyze(self, **settings: Any) -> Result:
-        """Analyze the current model."""
         from normscope.analysis import analyze
 
         with apart_from_training(self._device()):
             inputs, _ = probe_inputs(self._probe_batch, self.model)
-            unlabelled = replace(inputs, kwargs={k: v for k, v in inputs.kwargs.items() if k != "labels"})
-            return analyze(self.model, unlabelled, name=self.name, **{"stacked": False, **settings})
+            return analyze(self.model, without_labels(inputs), name=self.name, **{"stacked": False, **settings})
 
     def _certify_now(self) -> dict[str, float]:
         """Return certified metrics, or none if the analysis fails."""

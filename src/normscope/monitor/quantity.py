@@ -71,6 +71,7 @@ class Quantity:
     name: ClassVar[str] = ""  #: its name in ``quantities=``
     describes: ClassVar[tuple[Description, ...]] = ()  #: its metrics
     charts: ClassVar[tuple[Chart, ...]] = ()  #: the charts that show them, which other quantities may share
+    preset: ClassVar[str] = ""  #: the smallest preset that measures it; without one it is measured only on request
     cost: ClassVar[int] = 100  #: its position in the order of measuring, cheapest first
     gradient: ClassVar[bool] = False  #: whether it needs the gradient on the probe
     previous: ClassVar[bool] = False  #: whether it needs the weights before the last update

@@ -138,7 +138,6 @@ class RunReader:
                 self._start_again()
 
     def _start_again(self) -> None:
-        """Begin a new generation."""
         self._offset, self._inode = 0, None
         self.generation += 1
 

@@ -3,7 +3,7 @@
 import math
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
 
@@ -16,39 +16,26 @@ from normscope.monitor.warm_norms import WarmNorms
 from normscope.operators.normalizer import Constants, site_constants
 
 
+@dataclass(eq=False)
 class Snapshot:
-    """The model at one step.
+    """The model at one step."""
 
-    Args:
-        view: the model and its probe.
-        step: the number of updates so far.
-        rates: learning rate of each parameter, by name; empty if unknown.
-        previous: the weights of the layers before the last update, if they were kept.
-        gradient: whether the pass over the probe also differentiates.
-        norms: computes spectral norms, starting from those of earlier moments.
-        tolerate: returns a context, given the name of a metric, in which a layer or normalizer is measured; if the
-            context swallows an exception, only that layer is left out. By default exceptions are raised.
+    view: View  #: the model and its probe
+    step: int  #: the number of updates so far
+    rates: Mapping[str, float] = field(default_factory=dict)  #: learning rates by parameter; empty if unknown
+    #: the weights of the layers before the last update, if they were kept
+    previous: Mapping[str, Tensor] = field(default_factory=dict)
+    gradient: bool = False  #: whether the pass over the probe also differentiates
+    #: computes spectral norms, starting from those of earlier moments
+    warm_norms: WarmNorms = field(default_factory=WarmNorms)
+    #: returns a context, given the name of a metric, in which a layer or normalizer is measured; if the context
+    #: swallows an exception, only that layer is left out
+    tolerate: Callable[[str], AbstractContextManager[Any]] = nullcontext
+    #: how the model itself differs from that of the last moment; empty if it does not
+    changed: str = field(init=False)
 
-    Attributes:
-        changed: how the model itself differs from that of the last moment; empty if it does not.
-    """
-
-    def __init__(
-        self,
-        view: View,
-        step: int,
-        *,
-        rates: Mapping[str, float] | None = None,
-        previous: Mapping[str, Tensor] | None = None,
-        gradient: bool = False,
-        norms: WarmNorms | None = None,
-        tolerate: Callable[[str], AbstractContextManager[Any]] = nullcontext,
-    ) -> None:
-        self.changed = view.refresh()
-        self.view, self.step = view, step
-        self._norms = WarmNorms() if norms is None else norms
-        self.rates, self.previous = dict(rates or {}), dict(previous or {})
-        self._gradient, self._tolerate = gradient, tolerate
+    def __post_init__(self) -> None:
+        self.changed = self.view.refresh()
 
     @cached_property
     def layers(self) -> tuple[MonitoredLayer, ...]:
@@ -68,7 +55,7 @@ class Snapshot:
     @cached_property
     def probe_pass(self) -> ProbePass:
         """Return the pass over the probe batch, made once for all quantities."""
-        return self.view.run_probe(gradient=self._gradient)
+        return self.view.run_probe(gradient=self.gradient)
 
     @cached_property
     def loss(self) -> float | None:
@@ -78,7 +65,7 @@ class Snapshot:
     @cached_property
     def gradients(self) -> dict[str, Tensor]:
         """Return the gradient of the loss on the probe, by parameter."""
-        if self._gradient:
+        if self.gradient:
             return self.probe_pass.gradients
         return self.view.run_probe(gradient=True, statistics=False).gradients
 
@@ -99,7 +86,7 @@ class Snapshot:
         """Return a lower bound on the spectral norm of every layer, by name; layers that fail are left out."""
         found: dict[str, float] = {}
         for layer in self.layers:
-            with self._tolerate(f"norm/{layer.name}"):
+            with self.tolerate(f"norm/{layer.name}"):
                 found[layer.name] = self._norm(layer.name, layer.map)
         return found
 
@@ -109,13 +96,12 @@ class Snapshot:
         found: dict[str, float] = {}
         for layer in self.layers:
             if layer.folded is not None:
-                with self._tolerate(f"folded/{layer.name}"):
+                with self.tolerate(f"folded/{layer.name}"):
                     found[layer.name] = self._norm(f"{layer.name} folded", layer.folded)
         return found
 
     def _norm(self, name: str, map_of: MapOf) -> float:
-        """Return a lower bound on the norm of a map."""
-        norm = self._norms.measure(name, map_of)
+        norm = self.warm_norms.measure(name, map_of)
         if not math.isfinite(norm):
             raise NonFiniteError("A layer with NaN or infinite weights has no norm.")
         return norm
@@ -125,7 +111,7 @@ class Snapshot:
         """Return the constants of every normalizer, where the spread of its input is at least that of the probe."""
         found: dict[str, Constants] = {}
         for normalizer in self.normalizers:
-            with self._tolerate(f"constant/{normalizer.name}"):
+            with self.tolerate(f"constant/{normalizer.name}"):
                 found[normalizer.name] = self.constants_of(normalizer)
         return found
 

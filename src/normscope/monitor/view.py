@@ -3,7 +3,7 @@
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import torch
 from torch import Tensor, nn
@@ -69,24 +69,17 @@ class ProbePass:
             self.floors[name] = group_floor(x.detach(), site.spread, x.shape[0] / max(site.shape[0], 1))
 
 
+@dataclass(eq=False)
 class View(ABC):
-    """A model and its probe batch, read from the captured graph or from modules.
+    """A model and its probe batch, read from the captured graph or from modules."""
 
-    Args:
-        model: the model, unwrapped; its parameters and buffers are read again in every pass.
-        arguments: the probe batch as the model takes it.
-        labels: its labels.
-        loss: the user's loss, if any.
-        mode: what BatchNorm does in the pass over the probe: ``batch`` as in training, or ``running``.
-    """
-
-    notes: tuple[str, ...]
-    inputs: list[Tensor]
-
-    def __init__(
-        self, model: nn.Module, arguments: ModelInputs, labels: Tensor | None, loss: LossFunction | None, mode: str
-    ) -> None:
-        self.model, self.arguments, self.labels, self.loss, self.mode = model, arguments, labels, loss, mode
+    model: nn.Module  #: the model, unwrapped; its parameters and buffers are read again in every pass
+    arguments: ModelInputs  #: the probe batch as the model takes it
+    labels: Tensor | None  #: its labels
+    loss: LossFunction | None  #: the user's loss, if any
+    mode: str  #: what BatchNorm does in the pass over the probe: ``batch`` as in training, or ``running``
+    notes: tuple[str, ...] = field(init=False)  #: what a reader must know
+    inputs: list[Tensor] = field(init=False)  #: the tensors of the probe batch
 
     @abstractmethod
     def refresh(self) -> str:
@@ -133,7 +126,8 @@ class View(ABC):
         gradient = gradient or create_graph
         wanted = {name for name, p in self.model.named_parameters() if p.requires_grad and gradient}
         given = dict(parameters or {})
-        leaves = as_leaves({n: given.pop(n, p) for n, p in self.parameters().items()}, wanted)
+        point = {name: given.pop(name, p) for name, p in self.parameters().items()}
+        leaves = {name: value.detach().requires_grad_(name in wanted) for name, value in point.items()}
         record = ProbePass(leaves=leaves if create_graph else {})
         running = self._running(leaves, given, record if statistics else None, create_graph=create_graph)
         with torch.set_grad_enabled(gradient), running as outputs:
@@ -182,9 +176,9 @@ def channel_moments(x: Tensor, axis: int) -> tuple[Tensor, Tensor]:
     return wide.mean(dim=rest), wide.var(dim=rest, correction=0)
 
 
-def as_leaves(parameters: Mapping[str, Tensor], wanted: set[str]) -> dict[str, Tensor]:
-    """Return detached leaves that share memory with the parameters; those in ``wanted`` require a gradient."""
-    return {name: value.detach().requires_grad_(name in wanted) for name, value in parameters.items()}
+def without_labels(inputs: ModelInputs) -> ModelInputs:
+    """Return the arguments of a model without the labels, so that it does not compute its own loss."""
+    return replace(inputs, kwargs={name: value for name, value in inputs.kwargs.items() if name != "labels"})
 
 
 def gradients_of(loss: Tensor | None, leaves: Mapping[str, Tensor], *, create_graph: bool = False) -> dict[str, Tensor]:

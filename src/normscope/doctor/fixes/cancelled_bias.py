@@ -29,7 +29,6 @@ def drop_biases(draft: Draft) -> None:
 
 
 def _dropped(draft: Draft, name: str, owner: str, expr: Expr, sites: list[Site], code: str) -> Change:
-    """Return the change for one bias."""
     if not draft.is_used_once(name):
         raise CannotFix(f"{name} is used in several places, so no single running mean can absorb it")
     moved = _moved_means(draft, name, expr, sites)

@@ -96,7 +96,6 @@ class Draft:
 
     @functools.cached_property
     def _readers(self) -> Counter[str]:
-        """Return the number of operations that read each tensor."""
         graph = self.subject.graph
         users = graph.users()
         found: Counter[str] = Counter()

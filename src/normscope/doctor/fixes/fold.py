@@ -55,7 +55,6 @@ def _buffers(draft: Draft, site: Site) -> list[str]:
 
 
 def _folded(draft: Draft, site: Site) -> Change:
-    """Return the change for one layer and its normalizer."""
     op = _layer_before(draft, site)
     mean, variance = _buffers(draft, site)[:2]
     gamma, beta = draft.name_of(site.gamma), draft.name_of(site.beta)

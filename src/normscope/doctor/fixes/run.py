@@ -215,7 +215,6 @@ def _verified(
 
 
 def _described(off: Difference) -> str:
-    """Describe how far the outputs would change."""
     if off.relative > RELATIVE or off.variation is None:
         return f"the outputs would change by {off.relative:.2g} (relative)"
     return f"the outputs would change by {off.variation:.2g} of their variation between samples"

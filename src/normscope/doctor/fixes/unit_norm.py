@@ -77,7 +77,6 @@ def _rescaled(draft: Draft, normalized: NormalizedLayer, op: LinearOp) -> Change
 
 
 def _statistics(draft: Draft, site: Site, c: float) -> dict[str, Tensor]:
-    """Return the running statistics for a rescaled weight."""
     mean, variance = (draft.name_of(t) for t in site.running or (None, None))
     if not mean or not variance or not (draft.is_used_once(mean) and draft.is_used_once(variance)):
         raise CannotFix(f"the running statistics of {place_of(site)} are not buffers of their own")

@@ -214,6 +214,7 @@ RULE = Rule(
     example=_NET.format("255 * torch.rand(64, 8)  # other preprocessing than in training"),
     good=_NET.format("torch.randn(64, 8)"),
     needs=("program", "data", "samples"),
+    metrics=("drift",),
     threads=(
         "apache/mxnet/issues/12063",
         "fadel/pytorch_ema/issues/13",

@@ -116,7 +116,6 @@ def _hand_written(rule: Rule, subject: Subject) -> Findings:
 
 
 def _count(bn: nn.Module) -> int:
-    """Return how many batches a layer has counted."""
     return int(getattr(bn, "num_batches_tracked", None) or 0)
 
 

@@ -56,5 +56,6 @@ RULE = Rule(
     good=_NET.format("LayerNorm(64)", " / 8"),
     needs=("program", "data"),
     slow=True,
+    metrics=("logit",),
     threads=("PAIR-code/tiny-transformers/issues/71", "lucidrains/imagen-pytorch/issues/69"),
 )

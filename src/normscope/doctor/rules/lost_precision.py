@@ -63,7 +63,6 @@ def _beyond(rule: Rule, subject: Subject, dtype: torch.dtype) -> Findings:
 
 
 def _finding(rule: Rule, graph: Graph, loss: PrecisionLoss) -> Finding:
-    """Return the finding for the first lost value."""
     node = loss.node
     dtype = node.dtype or "its precision"
     off = f"the result of {name_of(node)} in {dtype} is off by {min(loss.error, 1e6):.0%} of its size"

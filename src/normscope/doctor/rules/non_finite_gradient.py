@@ -24,7 +24,6 @@ def check(rule: Rule, subject: Subject) -> Findings:
 
 
 def _finding(rule: Rule, subject: Subject, place: str, found: Singularity) -> Finding:
-    """Return the finding of one operation."""
     name = name_of(found.node)
     share = f"{found.entries} of {found.total} entries"
     if name in _ROOTS and found.at == 0:

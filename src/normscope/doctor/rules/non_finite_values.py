@@ -39,5 +39,6 @@ RULE = Rule(
     good="model = nn.Linear(4, 2)",
     needs=(),
     explains=("NS001", "NS203", "NS301", "NS303", "NS501", "NS601"),
+    metrics=("not_finite", "train"),
     threads=("pytorch/pytorch/issues/1206",),
 )

@@ -40,7 +40,6 @@ def _by_place(sites: list[Site]) -> dict[str, list[Site]]:
 
 
 def _lost(was: Site, site: Site) -> Iterator[str]:
-    """Yield descriptions of what a normalizer lost."""
     if not _is(was.gamma, 1.0) and _is(site.gamma, 1.0):
         yield "its scale was reset to one"
     if not _is(was.beta, 0.0) and _is(site.beta, 0.0):

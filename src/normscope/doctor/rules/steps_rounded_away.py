@@ -75,5 +75,6 @@ RULE = Rule(
     "optimizer = torch.optim.Adam(model.parameters(), lr=1e-4)",
     needs=("optimizer",),
     not_for=("inference",),
+    metrics=("scale_moved", "angle"),
     threads=("vllm-project/speculators/pull/765", "fla-org/flame/issues/47"),
 )

@@ -55,5 +55,6 @@ RULE = Rule(
     good="model = nn.Sequential(nn.Linear(8, 8, bias=False), nn.BatchNorm1d(8), nn.Linear(8, 2)).train()\n"
     "options = {'purpose': 'train'}",
     needs=("purpose",),
+    metrics=("training",),
     threads=("facebookresearch/clevr-iep/pull/22",),
 )

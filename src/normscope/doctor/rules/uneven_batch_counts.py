@@ -81,5 +81,6 @@ RULE = Rule(
     good="model = nn.Sequential(*(nn.BatchNorm1d(4) for _ in range(3)))\n"
     "for bn in model:\n    bn.num_batches_tracked.fill_(500)",
     needs=(),
+    metrics=("tracked",),
     threads=("pytorch/ignite/issues/2590", "NVIDIA/apex/pull/380", "pytorch/pytorch/issues/96136"),
 )

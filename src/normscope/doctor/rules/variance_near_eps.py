@@ -53,7 +53,6 @@ def _most_live(subject: Subject, site: Site, variance: Tensor) -> bool:
 
 
 def _too_large(rule: Rule, subject: Subject, site: Site, variance: Tensor, certainty: Certainty) -> Finding:
-    """Return the finding for a normalizer whose eps is too large for its input."""
     seen = subject.seen_before(site)
     if site.running is not None or seen is None:
         what = f"half of the {variance.numel()} running variances are at most {float(variance.median()):.3g}"

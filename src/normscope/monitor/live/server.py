@@ -191,7 +191,6 @@ class _Handler(BaseHTTPRequestHandler):
             self.send_error(HTTPStatus.NOT_FOUND)
 
     def _head(self, status: HTTPStatus, kind: str, more: dict[str, str]) -> None:
-        """Send the headers."""
         self.send_response(status)
         for name, value in ({"Content-Type": kind} | _HEADERS | more).items():
             self.send_header(name, value)
@@ -200,20 +199,17 @@ class _Handler(BaseHTTPRequestHandler):
     def _answer(
         self, body: bytes, kind: str, status: HTTPStatus = HTTPStatus.OK, more: dict[str, str] | None = None
     ) -> None:
-        """Send a complete response."""
         policy = {"Content-Security-Policy": "default-src 'none'; frame-ancestors 'none'"}
         self._head(status, kind, policy | {"Content-Length": str(len(body))} | (more or {}))
         if self.command != "HEAD":
             self.wfile.write(body)
 
     def _page(self) -> None:
-        """Send the current page."""
         policy = f"{late('normscope.report.live', 'policy_of')(live=True)}; frame-ancestors 'none'"
         page = late("normscope.report.live", "render_live")(self.server.feed.state())
         self._answer(page.encode(), "text/html; charset=utf-8", more={"Content-Security-Policy": policy})
 
     def _series(self, query: dict[str, str]) -> None:
-        """Send the lines of a chart."""
         try:
             low, high = float(query.get("from", "-inf")), float(query.get("to", "inf"))
         except ValueError:

@@ -72,7 +72,6 @@ class WatchedRun:
         self._clear()
 
     def _clear(self) -> None:
-        """Forget all points."""
         self.count, self.first_step, self.last_step = 0, 0, 0
         self.lines: dict[str, MetricLine] = {}
         self.notes: dict[str, None] = {}
@@ -129,7 +128,6 @@ class WatchedRun:
         return bool(new) or changed
 
     def _add(self, points: list[Point]) -> None:
-        """Add points to the lines of their metrics."""
         for point in points:
             for name, value in point.metrics.items():
                 if name not in self.lines:

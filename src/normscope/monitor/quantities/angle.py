@@ -28,6 +28,7 @@ class AngularUpdates(Quantity):
     """The angle between each layer's weight before and after one update."""
 
     name = "angle"
+    preset = "economy"
     cost = 7
     previous = True
     charts = (Chart("angle", "Angle of the last update of each layer", "log", ("angle/*",), 230),)

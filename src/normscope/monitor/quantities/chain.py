@@ -14,6 +14,7 @@ class ChainEstimate(Quantity):
     """
 
     name = "chain"
+    preset = "economy"
     cost = 11
     describes = (
         Description(

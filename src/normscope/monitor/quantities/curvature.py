@@ -75,6 +75,7 @@ class LargestCurvature(Quantity):
     """
 
     name = "curvature"
+    preset = "full"
     cost = 15
     spreads = True
     charts = (Chart("curvature", "Largest curvature of the loss", "log", ("curvature/*",), 260),)
@@ -135,7 +136,6 @@ class LargestCurvature(Quantity):
         return self._proceed(reading, None)
 
     def _proceed(self, reading: _Reading, before: TrackedEigenpair | None) -> dict[str, float]:
-        """Compute at most :data:`AT_ONCE` products."""
         probed = reading.view.run_probe(create_graph=True, statistics=False, parameters=reading.copy)
         found = hessian(probed.gradients, probed.leaves)
         if found is None:

@@ -25,6 +25,7 @@ class EffectiveRates(Quantity):
     """``eta/||w||^2`` of each layer's weight, which determines how fast weights before a normalizer turn."""
 
     name = "effective_rate"
+    preset = "economy"
     cost = 6
     charts = (Chart("effective-rate", "Effective learning rate of each layer", "log", ("effective_rate/*",), 220),)
     describes = (

@@ -9,6 +9,7 @@ class FoldedNorms(Quantity):
     """``||diag(gamma/sigma) W_k||`` of every layer that BatchNorm with running statistics follows."""
 
     name = "folded"
+    preset = "economy"
     cost = 9
     charts = (Chart("folded", "Norm of each layer folded with its normalizer", "log", ("folded/*",), 70),)
     describes = (

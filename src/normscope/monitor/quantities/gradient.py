@@ -31,6 +31,7 @@ class Gradients(Quantity):
     """``||dL/dw||`` and ``||dL/dw||/||w||`` of each layer's weight, and the norm of the whole gradient."""
 
     name = "gradient"
+    preset = "standard"
     cost = 12
     gradient = True
     charts = (

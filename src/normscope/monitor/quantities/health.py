@@ -14,6 +14,7 @@ class Health(Quantity):
     """The metrics of BatchNorms, normalizers and attentions that the doctor's rules read."""
 
     name = "health"
+    preset = "economy"
     cost = 3
     charts = (
         Chart("not-finite", "NaN and infinite entries", "linear", ("not_finite/*",), 90),
@@ -77,7 +78,6 @@ class Health(Quantity):
 
 
 def _drifts(moment: Snapshot) -> dict[str, float]:
-    """Return the drift of every normalizer with running statistics."""
     found = {}
     for normalizer in moment.normalizers:
         site, name = normalizer.site, normalizer.name

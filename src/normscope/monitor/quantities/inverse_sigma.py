@@ -16,6 +16,7 @@ class InverseSigma(Quantity):
     """
 
     name = "inverse_sigma"
+    preset = "economy"
     cost = 10
     charts = (
         Chart("printed", "1/sigma of each normalizer, as printed", "log", ("printed/*",), 170),

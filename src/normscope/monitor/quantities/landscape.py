@@ -51,6 +51,7 @@ class GradientPredictiveness(Quantity):
     """Range of loss and gradient along the gradient direction, and effective smoothness, on the probe."""
 
     name = "landscape"
+    preset = "full"
     cost = 14
     gradient = True
     charts = (

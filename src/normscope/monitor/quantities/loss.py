@@ -7,6 +7,7 @@ class ProbeLoss(Quantity):
     """``L`` on the fixed probe batch, dropout off."""
 
     name = "loss"
+    preset = "economy"
     cost = 1
     describes = (Description("probe/loss", Kind.ESTIMATE, "loss on the probe batch", signed=True),)
 

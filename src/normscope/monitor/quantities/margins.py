@@ -11,6 +11,7 @@ class Margins(Quantity):
     """The minimum, 10 % quantile and median of the margins on the probe, and the accuracy."""
 
     name = "margins"
+    preset = "economy"
     cost = 2
     charts = (Chart("margin", "Margins on the probe", "linear", ("margin/*",), 300, whole=True),)
     describes = (

@@ -27,6 +27,7 @@ class MinimumNorms(Quantity):
     """The smallest norm of a weight vector in each layer, and in all layers but the last, as in the paper."""
 
     name = "minimum_norm"
+    preset = "economy"
     cost = 5
     charts = (
         Chart(

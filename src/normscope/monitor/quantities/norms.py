@@ -19,6 +19,7 @@ class SpectralNorms(Quantity):
     """``||W_k||`` of every linear layer and convolution, by warm-started Lanczos."""
 
     name = "norms"
+    preset = "economy"
     cost = 8
     charts = (
         Chart(

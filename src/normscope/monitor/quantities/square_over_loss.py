@@ -33,6 +33,7 @@ class SquareOverLoss(Quantity):
     """``||grad L||^2 / L`` on the probe."""
 
     name = "square_over_loss"
+    preset = "standard"
     cost = 13
     gradient = True
     describes = (

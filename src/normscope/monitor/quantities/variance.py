@@ -7,6 +7,7 @@ class Variances(Quantity):
     """Mean and minimum of the per-channel variances before each normalizer and activation."""
 
     name = "variance"
+    preset = "economy"
     cost = 4
     charts = (
         Chart("variance", "Variance before each normalizer and activation", "log", ("variance/*",), 150),

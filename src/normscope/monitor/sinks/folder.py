@@ -148,7 +148,6 @@ class RunFolder:
         return (last.step if step is None else step), kept, last.time, any(point.metrics for _, point in points)
 
     def _write_config(self, config: Mapping[str, Any]) -> None:
-        """Write the configuration atomically."""
         write_text(self.path / CONFIG, json.dumps(config, indent=1) + "\n")
 
     def log(self, metrics: Mapping[str, float], step: int, note: str = "") -> None:

@@ -149,7 +149,6 @@ class SinkGroup:
                     sink.close()
 
     def _give_up(self, sink: Any) -> None:
-        """Remove a sink."""
         self.sinks = [other for other in self.sinks if other is not sink]
 
 
