@@ -87,11 +87,11 @@ def _variances(subject: Subject, site: Site) -> tuple[Tensor, str, Certainty] | 
     if site.running is not None:
         variance = site.running[1].detach().double().flatten()
         return variance, "{count} of {of} running variances are", Certainty.PROVED
-    variance = subject.least_variances(site)
-    if variance is None or site.spread is None or site.spread.size < 2:
+    least = subject.least_variances(site)
+    if least is None or site.spread is None or site.spread.size < 2:
         return None
-    words = "the variance of some sample is" if variance.numel() == 1 else "{count} of {of} groups have a variance of"
-    return variance, words, Certainty.MEASURED
+    words = "the variance of some sample is" if least.numel() == 1 else "{count} of {of} groups have a variance of"
+    return least, words, Certainty.MEASURED
 
 
 RULE = Rule(
