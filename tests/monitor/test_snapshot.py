@@ -61,7 +61,7 @@ def test_every_map_that_is_followed_has_a_name_of_its_own() -> None:
             return super().measure(name, map_of)
 
     names: list[str] = []
-    moment = moment_of(small(), batch(), norms=Names())
+    moment = moment_of(small(), batch(), warm_norms=Names())
     assert {"conv1"} == moment.folded_norms.keys() < moment.norms.keys()
     assert len(names) == len(set(names)) == 4
 
