@@ -79,7 +79,7 @@ def test_a_folder_that_analyze_wrote_is_its_result(tmp_path: Path) -> None:
         done = RUNNER.invoke(app, ["analyze", SMALL.format(norm), "--out", folder, "--no-report", "-q"])
         assert done.exit_code == 0, done.output
     shown = json.loads(_compare(tmp_path, *folders, "--json"))
-    files = json.loads(_compare(tmp_path, *(f"{folder}/result.json" for folder in folders), "--json"))
+    files = json.loads(_compare(tmp_path / "files", *(f"{folder}/result.json" for folder in folders), "--json"))
     assert shown["models"] == folders
     assert {**shown, "models": files["models"]} == files
 
