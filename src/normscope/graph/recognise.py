@@ -82,6 +82,12 @@ def does_more(node: Node) -> bool:
     return (name_of(node) == "clamp" and upper is not None) or settings.get("alpha", 1) != 1
 
 
+def is_euclidean(norm: Node) -> bool:
+    """Return whether a norm is the 2-norm."""
+    settings = dict(zip(("self", "ord"), norm.args, strict=False)) | dict(norm.kwargs)
+    return settings.get("ord", settings.get("p", 2)) in (2, 2.0, None)
+
+
 def _is_difference(node: Node) -> bool:
     """Return whether a node is ``a - b``."""
     return name_of(node) == "sub" and not does_more(node)
@@ -266,10 +272,7 @@ class Recogniser:
         if name in ("var", "std", "var_mean", "std_mean"):
             return self._over_variance(top, reduced, eps, where)
         if name in _NORMS:
-            settings = dict(zip(("self", "ord"), reduced.args, strict=False)) | dict(reduced.kwargs)
-            if settings.get("ord", settings.get("p", 2)) not in (2, 2.0, None):
-                return None
-            if not self.same(self.through(reduced.args[0]), top):
+            if not is_euclidean(reduced) or not self.same(self.through(reduced.args[0]), top):
                 return None
             return Match(numerator.name, self.reduced_axes(reduced), eps, root_of="sum", where=where)
         square = self.through(reduced.args[0]) if name in ("mean", "sum") else None

@@ -140,23 +140,20 @@ def _fit(node: Node, radicand: Node, source: str, axes: tuple[int, ...], around:
     shift = torch.zeros(shape, dtype=torch.float64) if zero is None or not bool(zero.isfinite().all()) else zero
     if shift.shape != shape:
         return None
+    points = [form.point(seed) for seed in (3, 10, 11, 12)]
+    values = [whole(x) for x in points]
+    if any(v is None or v.shape != shape for v in values):
+        return None
+    above = torch.stack([v - shift for v in values if v is not None])
     for centered in (True, False):
-        gain = _gain(whole, form, centered, shift)
-        if gain is None:
-            return None
+        gain = _gain(torch.stack([form.normalize(x, centered) for x in points]), above)
         if bool(gain.isfinite().all()) and _agrees(whole, form, centered, gain, shift):
             return RootQuotient(source, form, centered, compact(gain, nearly=True), compact(shift, nearly=True))
     return None
 
 
-def _gain(whole: PartOfGraph, form: QuadraticForm, centered: bool, shift: Tensor) -> Tensor | None:
-    """Return the factor of the quotient that some points show, each entry from where the quotient is largest."""
-    points = [form.point(seed) for seed in (3, 10, 11, 12)]
-    values = [whole(x) for x in points]
-    if any(v is None or v.shape != shift.shape for v in values):
-        return None
-    below = torch.stack([form.normalize(x, centered) for x in points])
-    above = torch.stack([v - shift for v in values if v is not None])
+def _gain(below: Tensor, above: Tensor) -> Tensor:
+    """Return the factor between quotients at some points, each entry from where the quotient is largest."""
     best = below.abs().argmax(0, keepdim=True)
     gain = (above.gather(0, best) / below.gather(0, best)).squeeze(0)
     return torch.where((gain - 1.0).abs() <= 1e-12, 1.0, gain)

@@ -36,7 +36,7 @@ from normscope.core.rounding import (
 )
 from normscope.core.statement import statement
 from normscope.graph.ir import Node, Ref
-from normscope.graph.recognise import Recogniser, name_of, operand_pairs
+from normscope.graph.recognise import Recogniser, is_euclidean, name_of, operand_pairs
 from normscope.operators.expression import Expr
 from normscope.operators.nonlinear import Context, Range, Stretch, product
 from normscope.operators.normalizer import Constants, Normalizer, proved
@@ -198,9 +198,8 @@ def _pattern(find: Recogniser, numerator: Ref, other: Ref) -> tuple[str, tuple[i
         return None
     if not find.same(find.through(norm.args[0]), top):
         return None
-    settings = dict(zip(("self", "ord"), norm.args, strict=False)) | dict(norm.kwargs)
     channel = find.reduced_axes(mean)
-    if len(channel) != 1 or settings.get("ord", settings.get("p", 2)) not in (2, 2.0, None):
+    if len(channel) != 1 or not is_euclidean(norm):
         return None
     return numerator.name, find.reduced_axes(norm), channel[0], eps
 
