@@ -156,7 +156,7 @@ def test_less_is_looked_at_of_a_heavy_network(monkeypatch: pytest.MonkeyPatch) -
     """No norms, no network without normalizers, one pair in float32: what is said holds, and nothing is printed."""
     model, data = _network(), _data()
     full = normscope.analyze(model, data, time=0.0, points=2, ascent=0)
-    for name, value in (("capacity.HEAVY", 0.0), ("capacity.NORMS", 0.0)):
+    for name, value in (("capacity.HEAVY_FORWARD", 0.0), ("capacity.NORM_WORK", 0.0)):
         monkeypatch.setattr(f"normscope.analysis.{name}", value)
     monkeypatch.setattr("normscope.lipschitz.search.HEAVY", 0.0)
     first = normscope.analyze(model, data, fast=True)
