@@ -81,7 +81,7 @@ def test_mistakes_are_told() -> None:
         Problem(model, (x, y), parameters="conv*")
     with pytest.raises(InputError, match="Unknown mode"):
         Problem(model, (x, y), mode="eval")
-    with pytest.raises(InputError, match="Expected a Module, got int"):
+    with pytest.raises(InputError, match="got int"):
         Problem(3, (x, y))  # type: ignore[arg-type]
     with pytest.raises(InputError, match="dropout masks"):
         Problem(model, (x, y), masks=-1)

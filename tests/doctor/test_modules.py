@@ -2,24 +2,13 @@
 
 from __future__ import annotations
 
-import torch
 from torch import nn
 
-from normscope.doctor.modules import batch_norms, is_normalizer, listed_channels, role, unwrap
+from normscope.doctor.modules import batch_norms, is_normalizer, listed_channels, role
 
 
 class MyRMSNorm(nn.Module):
     """A class that is called so."""
-
-
-def test_wrappers_are_opened_in_any_order() -> None:
-    """Compiled and parallel; the wrapper of several devices is named."""
-    inner = nn.Linear(2, 2)
-    assert unwrap(inner) == (inner, "")
-    assert unwrap(torch.compile(nn.DataParallel(inner))) == (inner, "DataParallel")
-    assert unwrap(nn.DataParallel(torch.compile(inner))) == (inner, "DataParallel")
-    averaged = torch.optim.swa_utils.AveragedModel(inner)
-    assert unwrap(averaged) == (averaged.module, "")
 
 
 def test_normalizers_by_class() -> None:

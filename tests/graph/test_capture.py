@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from networks import Lambda, LambdaOfTwo, captured_of, points, seeded
 from normscope.core.errors import CaptureError, InputError, NonFiniteError
 from normscope.graph import capture as module
-from normscope.graph.capture import Captured, capture, uncompiled
+from normscope.graph.capture import Captured, capture
 from normscope.graph.inputs import ModelInputs
 from normscope.graph.interpreter import run
 
@@ -125,16 +125,6 @@ def test_the_stabilizer_of_rms_norm_is_written_out(dtype: torch.dtype, eps: floa
     given = captured_of(nn.RMSNorm(4, eps=0.25).to(dtype), torch.ones(2, 4, dtype=dtype))
     (node,) = [n for n in given.graph if n.op.startswith("aten.rms_norm")]
     assert node.args[3] == 0.25
-
-
-def test_compiled_modules_are_unwrapped() -> None:
-    """torch.compile(module) computes what its module computes; a module that only looks like one is left alone."""
-    inner = nn.Linear(2, 2)
-    assert uncompiled(torch.compile(inner)) is inner  # type: ignore[arg-type]
-    assert uncompiled(inner) is inner
-    lookalike = nn.Sequential(nn.Linear(2, 2))
-    lookalike._orig_mod = inner
-    assert uncompiled(lookalike) is lookalike
 
 
 def test_a_model_that_does_not_run_is_told_with_its_shapes() -> None:

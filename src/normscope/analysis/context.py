@@ -13,12 +13,13 @@ from torch import Tensor, nn
 from normscope.analysis.fixed_inputs import FixedInputs, fixed_inputs, same_values, values_of
 from normscope.analysis.options import Options
 from normscope.core.errors import InputError
-from normscope.graph.capture import Captured, capture, uncompiled
+from normscope.graph.capture import Captured, capture
 from normscope.graph.inputs import first_samples, guess_inputs, iterate
 from normscope.graph.modes import running_statistics, with_batch_statistics, with_statistics
 from normscope.graph.repeatable_data import repeatable
 from normscope.graph.sample_coupling import where_samples_meet
 from normscope.graph.weights_validation import check_model
+from normscope.graph.wrappers import require_module, uncompiled
 from normscope.lipschitz.composition import Composition
 from normscope.lipschitz.cost import is_large
 from normscope.lipschitz.search import number_of_points
@@ -139,11 +140,7 @@ def checked(request: AnalysisRequest) -> AnalysisRequest:
         raise InputError("mode='frozen-batch' needs a batch of data to freeze its statistics. Pass data.")
     if limit is not None and limit < 1:
         raise InputError(f"Expected limit, the largest number of samples, to be at least 1, got {limit}.")
-    if not isinstance(model, nn.Module):
-        raise InputError(
-            f"Expected a torch.nn.Module, got {type(model).__name__}. Build the model, or load it with "
-            "normscope.load_model(...)."
-        )
+    require_module(model)
     model, data = uncompiled(model), repeatable(request.data)
     check_model(model)
     return replace(request, model=model, data=data, name=request.name or type(model).__name__)

@@ -22,6 +22,7 @@ from normscope.graph.objective import LossFunction, Outputs, prediction, probe_l
 from normscope.graph.second_derivatives import twice_differentiable
 from normscope.graph.signature import signature_of
 from normscope.graph.statefulness import evaluating
+from normscope.graph.wrappers import require_module
 
 
 @dataclass(frozen=True)
@@ -84,8 +85,7 @@ class Problem:
         dtype: torch.dtype | None = None,
         seed: int = 0,
     ) -> None:
-        if not isinstance(model, nn.Module):
-            raise InputError(f"Expected a Module, got {type(model).__name__}.")
+        require_module(model)
         if masks < 0:
             raise InputError(f"Expected the number of dropout masks to be at least 0, got {masks}.")
         BatchNormMode(mode)  # an unknown mode is refused before anything runs

@@ -24,8 +24,8 @@ from normscope.curvature.sharpness import average_rise, fisher_rao, stability_th
 from normscope.curvature.trace import Estimate, KnownPart, moments
 from normscope.graph.inputs import check_runs, first_samples, iterate
 from normscope.graph.objective import LossFunction
-from normscope.graph.signature import bare
 from normscope.graph.weights_validation import check_model
+from normscope.graph.wrappers import require_module, unwrap
 from normscope.linalg.accumulated import length
 from normscope.linalg.thick_restart import FEWEST, USEFUL, Eigenpairs, eigenpairs, rayleigh
 
@@ -123,9 +123,8 @@ def curvature(
         chosen = Settings(**settings)
     except TypeError as error:
         raise InputError(f"{str(error).partition(' ')[2]}. Known settings: {', '.join(vars(Settings()))}.") from None
-    if not isinstance(model, nn.Module):
-        raise InputError(f"Expected a Module, got {type(model).__name__}.")
-    model = bare(model)
+    require_module(model)
+    model = unwrap(model)[0]
     check_model(model)
     run = _Measurement(model, data, loss, chosen, name or type(model).__name__, progress or (lambda text: None))
     return run.measure()

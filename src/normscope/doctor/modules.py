@@ -1,4 +1,4 @@
-"""Modules by their classes: wrappers, normalizers, running statistics; and lists of channels as text."""
+"""Modules by their classes: normalizers, running statistics; and lists of channels as text."""
 
 import re
 from collections.abc import Iterable, Iterator
@@ -9,27 +9,6 @@ from normscope.core.errors import listed
 
 BATCH_NORM = nn.modules.batchnorm._BatchNorm
 _LIBRARY = (BATCH_NORM, nn.modules.instancenorm._InstanceNorm, nn.GroupNorm, nn.LayerNorm, nn.RMSNorm)
-#: Wrappers that hold the wrapped model as ``module``; those for several devices come first.
-_WRAPPERS = ("DistributedDataParallel", "DataParallel", "FullyShardedDataParallel", "AveragedModel")
-_PARALLEL = _WRAPPERS[:3]
-
-
-def unwrap(model: nn.Module) -> tuple[nn.Module, str]:
-    """Return the module inside ``torch.compile`` and parallel wrappers, and the class of the parallel wrapper.
-
-    >>> inner = nn.Linear(2, 2)
-    >>> unwrap(nn.DataParallel(inner)) == (inner, "DataParallel")
-    True
-    """
-    parallel = ""
-    while True:
-        kind = type(model).__name__
-        name = "_orig_mod" if kind == "OptimizedModule" else "module" if kind in _WRAPPERS else ""
-        inner = getattr(model, name, None) if name else None
-        if not isinstance(inner, nn.Module):
-            return model, parallel
-        parallel = kind if kind in _PARALLEL else parallel
-        model = inner
 
 
 def batch_norms(model: nn.Module) -> Iterator[tuple[str, BATCH_NORM]]:

@@ -18,6 +18,7 @@ from normscope.doctor.run_history import RunHistory
 from normscope.doctor.settings import Settings
 from normscope.doctor.subject import Progress, Subject, examine
 from normscope.graph.guard import untouched
+from normscope.graph.wrappers import require_module
 
 
 @dataclass(frozen=True, repr=False)
@@ -128,11 +129,7 @@ def check(
     [('NS101', '0')]
     """
     settings = _combined_settings(settings, select, ignore)
-    if not isinstance(model, nn.Module):
-        raise InputError(
-            f"Expected a torch.nn.Module, got {type(model).__name__}. Build the model, or load it with "
-            "normscope.load_model(...)."
-        )
+    require_module(model)
     if optimizer is not None and not hasattr(optimizer, "param_groups"):
         raise InputError(
             f"Expected a torch optimizer, got {type(optimizer).__name__}. Build it with the model's parameters."

@@ -24,7 +24,6 @@ from normscope.doctor.earlier_version import EarlierModel, compare_with_earlier
 from normscope.doctor.fault import explain_fault
 from normscope.doctor.feature_axes import channel_axis, feature_axes
 from normscope.doctor.infinite_derivative import Singularities
-from normscope.doctor.modules import unwrap
 from normscope.doctor.neighbours import between, outputs_of
 from normscope.doctor.probe import ChannelStatistics, NodeObserver, batch_statistics
 from normscope.doctor.second_run import CouplingTest, SecondRun, captured_in, run_again
@@ -39,6 +38,7 @@ from normscope.graph.repeatable_data import repeatable
 from normscope.graph.signature import InnermostModule, sized_layers
 from normscope.graph.statefulness import evaluating
 from normscope.graph.weights_validation import STATISTICS, all_finite, check_model, count_non_finite, named_tensors
+from normscope.graph.wrappers import unwrap
 from normscope.lipschitz.composition import Composition, Domain
 from normscope.lipschitz.cost import forward_cost
 from normscope.lipschitz.quick_norms import FiniteNorms, Roughly

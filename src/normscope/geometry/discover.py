@@ -31,9 +31,10 @@ from normscope.geometry.groups import SymmetryGroup, random_like
 from normscope.geometry.identities import reads_constant, with_identities
 from normscope.geometry.independence import independent
 from normscope.geometry.orbits import Orbit, orbits
-from normscope.graph.capture import capture, uncompiled
+from normscope.graph.capture import capture
 from normscope.graph.guard import untouched
 from normscope.graph.inputs import first_samples, guess_inputs, iterate
+from normscope.graph.wrappers import require_module, uncompiled
 
 Progress = Callable[[str], None]
 
@@ -307,8 +308,7 @@ def symmetry(
     >>> symmetry(net, torch.randn(16, 3)).dimension
     12
     """
-    if not isinstance(model, nn.Module):
-        raise InputError(f"Expected a Module, got {type(model).__name__}.")
+    require_module(model)
     if search not in ("all", "directions", "scales"):
         raise InputError(f"Expected search 'all', 'directions' or 'scales', got {search!r}.")
     if loss not in ("auto", "cross_entropy", "none"):

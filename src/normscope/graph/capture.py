@@ -144,12 +144,6 @@ def tensors_in(
     return [pair for key, item in items for pair in tensors_in(item, f"{name}.{key}" if name else key, wanted=wanted)]
 
 
-def uncompiled(model: nn.Module) -> nn.Module:
-    """Return the module inside ``torch.compile(module)``: what it computes is the same, and compiling takes long."""
-    inner = getattr(model, "_orig_mod", None)
-    return inner if isinstance(inner, nn.Module) and type(model).__name__ == "OptimizedModule" else model
-
-
 def capture(
     model: nn.Module, inputs: ModelInputs, *, elsewhere: bool = True, known: Captured | None = None
 ) -> Captured:

@@ -12,6 +12,8 @@ import torch
 from torch import nn
 from torch.nn.modules import module as module_hooks
 
+from normscope.graph.wrappers import unwrap
+
 #: Layers whose attributes tell the size of their input.
 SIZED_LAYERS = (
     nn.Embedding,
@@ -46,22 +48,6 @@ class Signature:
     any_keyword: bool
 
 
-def bare(model: nn.Module) -> nn.Module:
-    """Return the module inside ``torch.compile`` and the wrappers of several devices, which compute the same.
-
-    >>> inner = nn.Linear(2, 2)
-    >>> bare(nn.DataParallel(inner)) is inner
-    True
-    """
-    while True:
-        inner = getattr(model, "_orig_mod", None)
-        if isinstance(model, nn.DataParallel | nn.parallel.DistributedDataParallel):
-            inner = model.module
-        if not isinstance(inner, nn.Module):
-            return model
-        model = inner
-
-
 def signature_of(model: nn.Module) -> Signature:
     """Return the signature of a model's forward; of an unreadable one nothing is known.
 
@@ -69,7 +55,7 @@ def signature_of(model: nn.Module) -> Signature:
     ('input',)
     """
     try:
-        parameters = list(inspect.signature(bare(model).forward).parameters.values())
+        parameters = list(inspect.signature(unwrap(model)[0].forward).parameters.values())
     except (TypeError, ValueError):
         return Signature((), (), (), True, True)
     kinds = inspect.Parameter

@@ -6,7 +6,7 @@ import torch
 from torch import nn
 
 from normscope.core.errors import InputError
-from normscope.doctor.modules import unwrap
+from normscope.graph.wrappers import require_module, unwrap
 
 
 def unwrapped(model: nn.Module) -> nn.Module:
@@ -21,8 +21,7 @@ def unwrapped(model: nn.Module) -> nn.Module:
     >>> unwrapped(nn.DataParallel(inner)) is inner
     True
     """
-    if not isinstance(model, nn.Module):
-        raise InputError(f"Expected a torch.nn.Module, got {type(model).__name__}.")
+    require_module(model)
     inner, parallel = unwrap(model)
     if parallel == "FullyShardedDataParallel" or any(type(p).__name__ == "DTensor" for p in inner.parameters()):
         raise InputError(

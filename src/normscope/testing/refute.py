@@ -14,6 +14,7 @@ from normscope.core.result import Result
 from normscope.graph.guard import untouched
 from normscope.graph.inputs import ModelInputs, iterate
 from normscope.graph.repeatable_data import repeatable
+from normscope.graph.wrappers import require_module
 from normscope.testing.attack_balls import attack_balls
 from normscope.testing.attack_context import AttackContext, split_batch
 from normscope.testing.attack_end_to_end import attack_end_to_end
@@ -66,8 +67,7 @@ def refute(
     >>> len(found.attacks) >= 6, found.refuted
     (True, ())
     """
-    if not isinstance(model, nn.Module):
-        raise InputError(f"Expected a torch.nn.Module, got {type(model).__name__}.")
+    require_module(model)
     if data is None:
         raise InputError("Attacking a model needs data. Pass some inputs.")
     check_count(seed, "seed", least=0)

@@ -15,8 +15,9 @@ from normscope.analysis.bounds.folded_network import FoldedNetwork
 from normscope.analysis.bounds.result import RefusedError
 from normscope.analysis.bounds.scores import class_scores, labelled
 from normscope.generalization.pac_bayes import relative_divergence
-from normscope.graph.capture import Captured, capture, uncompiled
+from normscope.graph.capture import Captured, capture
 from normscope.graph.inputs import ModelInputs
+from normscope.graph.wrappers import uncompiled
 from normscope.lipschitz.cost import forward_cost, overhead
 from normscope.operators.program import Program
 

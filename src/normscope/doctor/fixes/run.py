@@ -23,10 +23,10 @@ from normscope.doctor.fixes.rotate import rotate_streams
 from normscope.doctor.fixes.unit_norm import unit_norms
 from normscope.doctor.fixes.verify import RELATIVE, Difference, difference
 from normscope.doctor.subject import Progress, Subject, examine
-from normscope.graph.capture import uncompiled
 from normscope.graph.guard import untouched
 from normscope.graph.inputs import ModelInputs, guess_inputs, iterate
 from normscope.graph.repeatable_data import repeatable
+from normscope.graph.wrappers import require_module, uncompiled
 
 #: Every fix by name, in the order in which they are applied.
 KINDS: dict[str, Fix] = {
@@ -151,8 +151,7 @@ def fix(
     unknown = sorted(set(wanted) - set(KINDS))
     if unknown:
         raise InputError(f"Unknown fixes: {', '.join(unknown)}. Choose from: {', '.join(KINDS)}.")
-    if not isinstance(model, nn.Module):
-        raise InputError(f"Expected a torch.nn.Module, got {type(model).__name__}.")
+    require_module(model)
     model, data, say = uncompiled(model), repeatable(data), progress or (lambda text: None)
     narrow = sorted({str(p.dtype) for p in model.parameters() if p.is_floating_point() and p.element_size() < 4})
     if narrow:  # rounding would hide whether the function changed

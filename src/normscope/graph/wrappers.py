@@ -1,0 +1,57 @@
+"""Modules around a model that compute the same: ``torch.compile``, wrappers for several devices, averaged weights."""
+
+from typing import Any
+
+from torch import nn
+
+from normscope.core.errors import InputError
+
+#: Wrappers that hold the model as ``module``; those for several devices come first.
+_WRAPPERS = ("DistributedDataParallel", "DataParallel", "FullyShardedDataParallel", "AveragedModel")
+_PARALLEL = _WRAPPERS[:3]
+
+
+def require_module(model: Any) -> None:
+    """Raise if a model is not a module.
+
+    Raises:
+        InputError: if it is anything else.
+
+    >>> require_module(3)
+    Traceback (most recent call last):
+        ...
+    normscope.core.errors.InputError: Expected a torch.nn.Module, got int. Build the model, or load it with normscope.load_model(...).
+    """  # noqa: E501
+    if not isinstance(model, nn.Module):
+        got = f"the class {model.__name__} itself" if isinstance(model, type) else type(model).__name__
+        raise InputError(
+            f"Expected a torch.nn.Module, got {got}. Build the model, or load it with normscope.load_model(...)."
+        )
+
+
+def uncompiled(model: nn.Module) -> nn.Module:
+    """Return the module inside ``torch.compile(module)``: what it computes is the same, and compiling takes long.
+
+    >>> inner = nn.Linear(2, 2)
+    >>> uncompiled(inner) is inner
+    True
+    """
+    inner = getattr(model, "_orig_mod", None)
+    return inner if isinstance(inner, nn.Module) and type(model).__name__ == "OptimizedModule" else model
+
+
+def unwrap(model: nn.Module) -> tuple[nn.Module, str]:
+    """Return the module inside ``torch.compile`` and other wrappers, in any order, and the class of the parallel one.
+
+    >>> inner = nn.Linear(2, 2)
+    >>> unwrap(nn.DataParallel(inner)) == (inner, "DataParallel")
+    True
+    """
+    parallel = ""
+    while True:
+        kind = type(model).__name__
+        inner = getattr(model, "module", None) if kind in _WRAPPERS else uncompiled(model)
+        if inner is model or not isinstance(inner, nn.Module):
+            return model, parallel
+        parallel = kind if kind in _PARALLEL else parallel
+        model = inner
