@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
 import pytest
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from networks import Lambda, jacobian_norm, points, residual_network, seeded
 from normscope.analysis import analyze, around
@@ -149,13 +150,19 @@ def test_a_derivative_that_is_not_finite_is_no_constant_of_zero(monkeypatch: pyt
     assert 0.0 < low < high == float("inf")
 
 
-def test_of_an_operation_without_a_derivative_nothing_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(
+    ("op", "function"),
+    [("zeta", lambda x: torch.special.zeta(x.abs() + 2, 2.0)), ("to", lambda x: x.int().to(x.dtype))],
+)
+def test_of_an_operation_without_a_derivative_nothing_is_said(
+    op: str, function: Callable[[Tensor], Tensor], monkeypatch: pytest.MonkeyPatch
+) -> None:
     """In large networks too, whose Jacobians are differentiated; the coverage tells of the operation."""
     monkeypatch.setattr("normscope.analysis.around.CHEAP", 0.0)
-    model = Lambda(lambda s, x: s.head(torch.special.zeta(x.abs() + 2, 2.0)), head=nn.Linear(3, 2)).eval()
+    model = Lambda(lambda s, x: s.head(function(x)), head=nn.Linear(3, 2)).eval()
     result = analyze(model, points(4, 3).float(), points=1, ascent=0)
     assert result.around is None
-    assert any("zeta" in opaque.op for opaque in result.coverage.opaque)
+    assert any(op in opaque.op for opaque in result.coverage.opaque)
 
 
 @pytest.mark.turns(3)
