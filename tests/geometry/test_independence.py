@@ -49,3 +49,20 @@ def test_dimensions_add_up(name: str) -> None:
     torch.manual_seed(0)
     found = symmetry(randomized(build()), torch.randn(shape, dtype=torch.float64), batch=shape[0])
     assert found.dimension == nullity(found.function.exact(), 1e-20)
+
+
+@pytest.mark.parametrize(
+    ("norm", "channels", "where"),
+    [(nn.RMSNorm, 5, 5), (nn.LayerNorm, 6, 5)],  # what a LayerNorm reads may have any mean
+)
+@pytest.mark.parametrize("inputs", [1, 2])
+def test_rotations_that_move_nothing_are_not_counted(
+    norm: type[nn.Module], channels: int, where: int, inputs: int
+) -> None:
+    """The stream has a vector for each input and one that reads it: the others turn around those before them."""
+    torch.manual_seed(0)
+    stream = norm(channels, elementwise_affine=False)
+    layers = nn.Linear(inputs, channels, bias=False), stream, nn.Linear(channels, 1, bias=False)
+    found = symmetry(nn.Sequential(*layers, nn.Tanh()), torch.randn(20, inputs), batch=20, search="directions")
+    spheres = [where - 1 - i for i in range(inputs + 1)]  # dimensions: each vector is orthogonal to those before it
+    assert [g.dimension for g in found.groups if g.kind == "rotation"] == [sum(spheres)]

@@ -88,6 +88,35 @@ def test_weights_take_up_a_shift_that_no_bias_can() -> None:
     assert all(g.certificate.hessian <= 1e-9 for g in found.groups if g.dimension)  # type: ignore[operator,union-attr]
 
 
+class HalfShifted(nn.Module):
+    """Patches of a LayerNorm, the last two maps of which are shifted."""
+
+    def __init__(self, kernel: int, padding: int) -> None:
+        super().__init__()
+        self.norm, self.conv = nn.LayerNorm(3), nn.Conv2d(3, 4, kernel, stride=2, padding=padding, bias=False)
+        self.head = nn.Conv2d(2, 2, 1)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Return maps."""
+        one, two = self.conv(self.norm(x).permute(0, 3, 1, 2)).chunk(2, 1)
+        return torch.tanh(torch.cat([torch.sigmoid(one), self.head(two)], 1))
+
+
+@pytest.mark.parametrize(("kernel", "padding", "free"), [(2, 0, 4), (3, 1, 6)])
+def test_only_some_maps_of_a_convolution_have_a_bias(kernel: int, padding: int, free: int) -> None:
+    """These two may have something added at each place of the kernel; with zeros on two sides see above."""
+    torch.manual_seed(0)
+    model = randomized(HalfShifted(kernel, padding))
+    found = symmetry(model, torch.randn(12, 6, 6, 3, dtype=torch.float64), batch=12, search="directions")
+    groups = {g.parameters: g for g in found.groups if g.kind == "column"}
+    group = groups["conv.weight", "head.bias"]
+    assert group.dimension == 2 * free
+    assert isinstance(group.family, ColumnShifts)
+    added = [group.family.start(found.function.point, row) for row in torch.eye(2 * free, dtype=torch.float64)]
+    assert not any(bool(shift[:2].any()) for shift in added)
+    assert int(torch.linalg.matrix_rank(torch.stack(added).flatten(1))) == 2 * free
+
+
 def test_origin_takes_away_what_start_adds() -> None:
     torch.manual_seed(0)
     model = randomized(Patches(CONVOLUTIONS["zeros on two sides"][0]))
