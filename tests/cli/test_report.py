@@ -11,8 +11,18 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
+from normscope.analysis.bounds.result import BoundsResult
+from normscope.analysis.stored_results import PanelResult
 from normscope.cli.main import app
+from normscope.core.result import Rows
+from normscope.core.value import Kind, Value
+from normscope.curvature.result import CurvatureResult
+from normscope.geometry.discover import Symmetries
+from normscope.geometry.groups import SymmetryGroup
+from normscope.geometry.orbits import Orbit
 from normscope.report.embed import read_back
+from normscope.weight_normalization.certified_step import Moment, StepCertificate
+from normscope.weight_normalization.guarantees import Guarantee, Guarantees
 
 Run = Callable[..., Any]
 SMALL = "zoo:relu10[width=6,depth=3,in_features=4,norm={}]"
@@ -151,4 +161,51 @@ def test_a_damaged_result_is_told_in_one_line(run: Run, results: list[str], plac
         assert done.exit_code == 2
         assert "damaged" in done.stderr
         assert "Traceback" not in done.stderr
+    assert not Path("page.html").exists()
+
+
+ONE = Value.of(1.0, Kind.CERTIFIED)
+TRUTH = {"train_error": 0.1, "test_error": 0.2, "gap": 0.1, "train_samples": 9, "test_samples": 9, "delta": 0.05}
+#: Results that become panels, and a change of their JSON that reading does not see.
+PANELS: dict[str, tuple[PanelResult, Callable[[Any], Any]]] = {
+    "curvature": (
+        CurvatureResult(
+            {"name": "net", "class": "Net", "parameters": 3},
+            {"samples": 1, "batches": 1, "dropout_masks": 0},
+            *("batch", "hessian", 1.0, 0.5),
+        ),
+        lambda data: data["data"].pop("samples"),
+    ),
+    "bounds": (BoundsResult("net", TRUTH, Rows(())), lambda data: data["truth"].pop("delta")),
+    "symmetry": (
+        Symmetries(
+            *("net", "batch", "none", 3, (SymmetryGroup("scale", ("w",), 1, "w times c"),)),
+            orbits=(Orbit("scale", "w times c", (1.0,), (0.0,), (0.0,), (1.0,)),),
+        ),
+        lambda data: data["orbits"][0]["times"].clear(),
+    ),
+    "weight_normalization": (
+        Guarantees(
+            (Guarantee("smoothness", ONE, ONE, None),),
+            Moment(1.0, 1.0, 1.0, 1.0, 1.0, 1.0, StepCertificate(1.0, 1.0, 0.9, 0.1), 1.0, 1.0),
+            paper_form=True,
+        ),
+        lambda data: data["rows"].clear(),
+    ),
+}
+
+
+@pytest.mark.parametrize("name", PANELS)
+def test_a_damaged_panel_is_told_in_one_line(run: Run, name: str) -> None:
+    """The whole one makes a page; of the damaged one nothing is written."""
+    whole, damage = PANELS[name]
+    file = whole.save(f"{name}.json")
+    assert run("report", file, "--out", "whole.html", "-q").exit_code == 0
+    data = json.loads(file.read_text())
+    damage(data)
+    file.write_text(json.dumps(data))
+    done = run("report", file, "--out", "page.html")
+    assert done.exit_code == 2
+    assert f"{name}.json is damaged" in done.stderr
+    assert "Traceback" not in done.stderr
     assert not Path("page.html").exists()

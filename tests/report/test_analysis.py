@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from typing import Any
 
@@ -10,6 +11,7 @@ import torch
 from torch import nn
 
 from normscope.analysis import analyze
+from normscope.core.around import Around, Neighbourhood
 from normscope.core.finding import Finding, Severity
 from normscope.core.gap import CAUSES, Gap, Share
 from normscope.core.result import Coverage, LayerResult, NormalizerResult, OpaqueOperation, Result
@@ -156,6 +158,23 @@ def test_compare_has_one_column_per_result() -> None:
     assert _row(text, "certified, all inputs").split()[-3:] == ["12", "3", "certified"]
     assert "printed" not in text
     assert "without" not in text
+
+
+def test_compare_leaves_a_cell_empty_where_a_result_has_no_bound() -> None:
+    """In its own column, first, in the middle or last, end to end and around the data."""
+    near = Neighbourhood(0.5, (2.0,), Value.of(2.0, Kind.CERTIFIED))
+    some = _result(around=Around(0.9, 0.99, 1, 1, (near,)), end_to_end={"global": Value.of(3.0, Kind.CERTIFIED)})
+    none = _result(end_to_end={"global": None})
+    for order in itertools.product([some, none], repeat=3):
+        if some not in order:
+            continue
+        table = compare_section(dict(zip("abc", order, strict=True))).table
+        assert table is not None
+        assert table.columns == ("constant", "a", "b", "c", "kind")
+        assert table.rows == (
+            ("within 0.5 of 90 % of inputs", *("2" if result is some else "-" for result in order), "certified"),
+            ("certified, all inputs", *("3" if result is some else "-" for result in order), "certified"),
+        )
 
 
 def test_compare_refuses_rows_of_another_length() -> None:

@@ -5,10 +5,11 @@ from __future__ import annotations
 import json
 import math
 
+import numpy as np
 import pytest
 
 from normscope.core.errors import InputError
-from normscope.generalization.bench.problems import Draw
+from normscope.generalization.bench.problems import Draw, PartitionCells
 from normscope.generalization.bench.run import KNOWN_BOUNDS, KNOWN_FALSE, try_bound
 
 
@@ -56,6 +57,18 @@ def test_a_user_bound() -> None:
 
     with pytest.raises(InputError, match="return a number, got str"):
         try_bound(wrong, draws=1)  # type: ignore[arg-type]
+
+
+def test_theorem_20_with_unseen_inputs_spends_half_of_delta_on_each_part() -> None:
+    """One cell, 400 samples and 100 unseen inputs, all at one place: what is left are the two deviations."""
+    cells = PartitionCells(np.zeros(400, dtype=np.int64), np.ones(1), np.ones(1))
+    zero, unseen = np.zeros(400), (np.zeros((100, 1)), np.zeros(100, dtype=np.int64))
+    draw = Draw(zero[:, None], cells.index, zero, 0.0, zero, cells, cells, unseen=unseen)
+    delta = 0.03
+    of_distances = math.sqrt(math.log(2 / delta) / (2 * 100))
+    of_cells = math.sqrt(1 / 400) / 2 + math.sqrt(math.log(2 / delta) / (2 * 400))
+    found = KNOWN_BOUNDS["theorem-20-held-out"].bound(draw, delta)
+    assert found == pytest.approx(of_distances + of_cells, rel=1e-9)
 
 
 def test_deterministic_and_checked() -> None:
