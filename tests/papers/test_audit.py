@@ -48,7 +48,6 @@ def whole() -> Audit:
     return Audit(tuple(map(claim_entry, every_claim())))
 
 
-@pytest.mark.turns(3)
 def test_the_check_finds_what_a_reading_of_the_papers_found(whole: Audit) -> None:
     """Claim by claim."""
     assert {id: whole[id].verdict for id, _ in EXPECTED} == dict(EXPECTED)

@@ -21,7 +21,6 @@ FOUND = {
 }
 
 
-@pytest.mark.turns(3)
 @pytest.mark.parametrize(("id", "verdict"), FOUND.items())
 def test_what_the_summary_claims(id: str, verdict: Verdict) -> None:
     assert CLAIMS[id].check().verdict is verdict
