@@ -36,3 +36,13 @@ def test_what_is_no_module_is_refused() -> None:
     for given, named in ((3, "int"), (nn.Linear, "the class Linear itself"), ({"weight": 1}, "dict")):
         with pytest.raises(InputError, match=rf"Expected a torch.nn.Module, got {named}\. Build the model"):
             require_module(given)
+
+
+def test_a_class_made_from_a_wrapper_is_opened_too() -> None:
+    """Libraries derive wrappers of their own."""
+
+    class Parallel(nn.DataParallel):
+        """A wrapper under another name."""
+
+    inner = nn.Linear(2, 2)
+    assert unwrap(Parallel(inner)) == (inner, "DataParallel")

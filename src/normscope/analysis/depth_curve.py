@@ -171,7 +171,7 @@ def attained(context: AnalysisContext, best: Best | None, exprs: Sequence[Expr])
 
 
 def _attained(context: AnalysisContext, best: Best, known: Sequence[tuple[str, int]]) -> list[float]:
-    """Measure at some nodes of a size each, along the best direction of the whole network and those of some nodes."""
+    """Return what is attained at each node (name, size), along the best directions of the network and of some nodes."""
     whole = TensorsAlongDepth(context, best.inputs, [node for node, _ in known])
     directions = [best.direction]
     anchors = int(min(ANCHORS, BUDGET // (PASSES * forward_cost(context.program))))

@@ -295,10 +295,11 @@ def _jointly(found: WeightMeasurements, table: Sequence[WeightRow], stacked: Val
     attained = _attained(found, [n.jointly for n in found.norms])
     if attained is not None:
         out["attained"] = attained
-    parts = [row.stacked["certified"] for row in table if row.stacked]
-    if parts:
-        log = joint_constant([part.log for part in parts])
-        out["stacked_certified"] = replace(parts[0], log=log, statement="normscope Proposition W-6")
+    parts = [row.stacked.get("certified") for row in table]
+    first = next((part for part in parts if part is not None), None)
+    if first is not None:  # a weight without a constant of its own has none together with the others
+        log = joint_constant([INF if part is None else part.log for part in parts])
+        out["stacked_certified"] = replace(first, log=log, statement="normscope Proposition W-6")
     if stacked is not None:
         out["stacked_attained"] = stacked
     return out

@@ -172,11 +172,16 @@ class Products:
 
     def _linearized(self) -> list[Product] | None:
         """Return linearizations of the gradient, or None where it cannot be linearized or double backward disagrees."""
-        try:
-            found = [self._linearized_term(term) for term in self.problem.terms]
-        except (RuntimeError, NotImplementedError, TypeError, ValueError):
-            return None
-        return [product for product in found if product is not None] if None not in found else None
+        found: list[Product] = []
+        for term in self.problem.terms:
+            try:
+                product = self._linearized_term(term)
+            except (RuntimeError, NotImplementedError, TypeError, ValueError):
+                return None
+            if product is None:
+                return None
+            found.append(product)
+        return found
 
     def _linearized_term(self, term: LossTerm) -> Product | None:
         """Return the linearization of the gradient of one term, or None where double backward disagrees."""

@@ -49,8 +49,8 @@ def unwrap(model: nn.Module) -> tuple[nn.Module, str]:
     """
     parallel = ""
     while True:
-        kind = type(model).__name__
-        inner = getattr(model, "module", None) if kind in _WRAPPERS else uncompiled(model)
+        kind = next((c.__name__ for c in type(model).__mro__ if c.__name__ in _WRAPPERS), "")
+        inner = getattr(model, "module", None) if kind else uncompiled(model)
         if inner is model or not isinstance(inner, nn.Module):
             return model, parallel
         parallel = kind if kind in _PARALLEL else parallel

@@ -1,6 +1,6 @@
 r"""Zero-padded convolutions on a line, with matrices as taps: their Gram matrices are block banded.
 
-Along any one of its axes a convolution is of this kind, with matrices over the channels and the other axes as taps;
+Any convolution has this form along each of its axes, with matrices over the channels and the other axes as taps;
 closed to a torus in the other axes, it is one for every frequency. A successful Cholesky factorisation of
 :math:`\tau I - G` bounds the norm.
 """
@@ -150,7 +150,7 @@ class LineGram:
 
 
 def slow_axis(axes: Sequence[Axis], *, of_outputs: bool) -> int:
-    """Return the axis along which the blocks of the Gram matrix are smallest, positions it reaches across together.
+    """Return the axis along which a block of as many positions as the bandwidth is smallest.
 
     >>> slow_axis([Axis(4, 4, 3, 1, 1, 1), Axis(16, 16, 3, 1, 1, 1)], of_outputs=True)
     1
@@ -160,9 +160,9 @@ def slow_axis(axes: Sequence[Axis], *, of_outputs: bool) -> int:
 
 
 def factorisation_cost(axes: Sequence[Axis], channels: int, *, of_outputs: bool) -> float:
-    """Return about how many multiplications the factorisation takes: for every ``b`` positions ``7/6 B^3``.
+    """Estimate the multiplications of the factorisation: ``7/6 B^3`` for every ``b`` positions.
 
-    The bandwidth is ``b``, and ``B`` how many entries so many positions have.
+    The bandwidth is ``b``, and ``B`` the number of entries of ``b`` positions.
     """
     sides = [LineSide(axis, of_outputs) for axis in axes]
     slow = sides[slow_axis(axes, of_outputs=of_outputs)]

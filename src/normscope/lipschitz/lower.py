@@ -205,7 +205,7 @@ def jacobian_norm(
 
 
 def _largest_of_few(mapping: LinearMap) -> tuple[float, Tensor]:
-    """Return the same of a map with few outputs, exactly, from its rows: fewer products than an iteration takes.
+    """Return the same of a map with few outputs from its rows: fewer products than an iteration takes.
 
     Their products are taken at unit scale, where no square leaves the float range.
     """

@@ -137,5 +137,9 @@ VIEWS: dict[str, tuple[Callable[[Result, str], Chart | None], str, str]] = {
         "it was written by a version without curves along the depth",
     ),
     "layers": (layer_chart, "log10 norm of the layer", "the network has no linear layer"),
-    "variances": (variance_chart, "log10 variance before it", "no normalizer saw data or has running statistics"),
+    "variances": (
+        variance_chart,
+        "log10 variance before the normalizer",
+        "no normalizer saw data or has running statistics",
+    ),
 }

@@ -168,7 +168,7 @@ def certify_step(
     norms = activation_norms(chain, plain, inputs)
 
     def constants(distance: float) -> tuple[float, float]:
-        layers, rho = chain.constants(moved=distance), chain.output_norm(moved=distance)
+        layers, rho = chain.constants(gradient_step=distance), chain.output_norm(moved=distance)
         near = (
             activation_norms_nearby(layers, norms, distance) if measured else activation_norm_bounds(layers, norms[0])
         )

@@ -51,20 +51,20 @@ class HiddenLayer:
         """The norms of the weight vectors."""
         return torch.linalg.vector_norm(self.directions, dim=1)
 
-    def constants(self, *, moved: float = 0.0) -> LayerConstants:
-        """Return the constants of the layer, valid after a gradient step of a length up to ``moved``.
+    def constants(self, *, gradient_step: float = 0.0) -> LayerConstants:
+        """Return the constants of the layer, valid after a step along a gradient of a length up to ``gradient_step``.
 
         Weight vectors move at right angles to themselves along their gradients, so that none gets shorter.
         """
         norms = self.row_norms * (1.0 - 64.0 * UNIT)
         if not bool((norms > 0).all()):
             raise InputError(f"{self.name}: a weight vector is zero, where the network is undefined.")
-        gains = self.gains + (moved if self.gains_trained else 0.0)
-        shaken = float((gains / norms).max()) * moved + (moved if self.gains_trained else 0.0)
+        gains = self.gains + (gradient_step if self.gains_trained else 0.0)
+        shaken = float((gains / norms).max()) * gradient_step + (gradient_step if self.gains_trained else 0.0)
         norm = up(float(torch.linalg.vector_norm(gains)), 16.0 + len(gains))  # the Frobenius norm
         if min(self.directions.shape) <= LARGEST_SVD:
             norm = min(norm, weight_norm_bounds(self.directions, self.gains).upper + shaken)
-        bias = 0.0 if self.bias is None else float(torch.linalg.vector_norm(self.bias)) + moved
+        bias = 0.0 if self.bias is None else float(torch.linalg.vector_norm(self.bias)) + gradient_step
         spread = math.sqrt(self.positions)
         return LayerConstants(
             norm=up(self.window * norm),
@@ -119,9 +119,9 @@ class Chain:
         """Return an upper bound of the norm of the output layer within a distance ``moved``."""
         return up(matrix_norm_sandwich(self.output)[1] + moved)
 
-    def constants(self, *, moved: float = 0.0) -> list[LayerConstants]:
-        """Return the constants of every hidden layer, valid after a gradient step of a length up to ``moved``."""
-        return [layer.constants(moved=moved) for layer in self.layers]
+    def constants(self, *, gradient_step: float = 0.0) -> list[LayerConstants]:
+        """Return the constants of every hidden layer, valid after a step along a gradient up to that length."""
+        return [layer.constants(gradient_step=gradient_step) for layer in self.layers]
 
 
 def in_float64(model: nn.Module) -> nn.Module:

@@ -47,7 +47,7 @@ def _sign() -> Outcome:
     z = x @ point["W"].mT
     flipped = largest(standardized(-3 * z, 0.0)[0] + standardized(z, 0.0)[0])
     same = change(point, turned, "batch", x)
-    measured = {"|BN(-3z) + BN(z)|": flipped, "change of the output with gamma turned": same}
+    measured = {"|BN(-3z) + BN(z)|": flipped, "change of the output with gamma flipped": same}
     return holds(max(flipped, same) < ZERO, measured, "the standard deviation knows no sign")
 
 

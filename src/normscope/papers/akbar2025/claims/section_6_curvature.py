@@ -305,4 +305,4 @@ def _further_terms() -> Outcome:
     first = batch_norm_hessian(z, zeros(6), ones(6), gamma, 0.0)
     further = largest(_curvature_at(z, target, gamma, 0.0) - first)
     measured = {"largest further term": further, "our error, eps = 0": errors[0.0], "our error, eps = 0.1": errors[0.1]}
-    return holds(further > ZERO, measured, "there are such terms, and these are they")
+    return holds(further > ZERO, measured, "there are such terms, given in the corrected form")

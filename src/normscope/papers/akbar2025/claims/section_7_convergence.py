@@ -253,5 +253,5 @@ def _whitened() -> Outcome:
     turn = torch.linalg.qr(gaussian(417, 4, 4))[0]
     same, along = largest(whitened(z @ turn.mT) - whitened(z)), largest(whitened(z @ turn.mT) - whitened(z) @ turn.mT)
     confirm("the whitened values turn along", 0.0, along)
-    measured = {"change": same, "change after turning back": along}
+    measured = {"change": same, "change after rotating back": along}
     return refuted(same > ZERO, measured, "equivariant, not invariant")
