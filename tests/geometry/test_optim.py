@@ -36,6 +36,7 @@ def test_steps_are_those_of_the_sgd_reference() -> None:
     for g in gradients:
         p.grad = g.clone()
         optimizer.step()
+        assert torch.equal(p.grad, g)
     assert float((p.detach() - sgd_reference(start, gradients, 0.1, 0.9)).abs().max()) < 1e-12
 
 

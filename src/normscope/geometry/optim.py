@@ -39,18 +39,19 @@ class RiemannianSGD(torch.optim.SGD):
     def step(self, closure: Callable[[], Any] | None = None) -> Any:
         """Perform one optimization step."""
         loss = None if closure is None else torch.enable_grad()(closure)()
-        lengths: dict[Tensor, Tensor] = {}
+        kept: list[tuple[Tensor, Tensor, Tensor]] = []
         for group in self.param_groups:
             for p in group["params"]:
                 if p not in self.spheres or p.grad is None:
                     continue
                 rows = p.reshape(self.spheres[p], -1)
-                lengths[p] = torch.linalg.vector_norm(rows, dim=1, keepdim=True)
+                kept.append((p, p.grad, torch.linalg.vector_norm(rows, dim=1, keepdim=True)))
                 # The weight decay that plain SGD is about to add to the gradient is taken away in advance.
                 decay = group["weight_decay"] if group["maximize"] else -group["weight_decay"]
                 p.grad = project(rows, p.grad.reshape(rows.shape)).reshape(p.shape).add(p, alpha=decay)
         super().step()
-        for p, length in lengths.items():
+        for p, gradient, length in kept:
+            p.grad = gradient
             rows = p.reshape(self.spheres[p], -1)
             rows = rows * (length / torch.linalg.vector_norm(rows, dim=1, keepdim=True))
             p.copy_(rows.reshape(p.shape))
