@@ -59,6 +59,8 @@ def batched_norms(
         with torch.enable_grad(), sdpa_kernel(SDPBackend.MATH):
             found = run(graph, tensors, [x], None, dtype)
             outputs = torch.cat([found[i].reshape(len(x), -1) for i in keep], 1)
+            if not outputs.requires_grad:  # a cast to integers, say, ends every path from the input
+                raise NotImplementedError("No gradient passes from the outputs to the input.")
             units = torch.eye(outputs.shape[1]).to(outputs).unsqueeze(1).expand(-1, len(x), -1)
             rows = gradients(outputs, x, units, rows_at_once(graph, len(x)))
         J = rows.reshape(*units.shape[:2], -1).movedim(0, 1)
