@@ -6,10 +6,8 @@ from html.parser import HTMLParser
 
 from normscope.core.finding import Certainty, Finding, Severity
 from normscope.core.result import Coverage, Result
-from normscope.doctor.fixes.change import Change, Refusal
-from normscope.doctor.fixes.run import FixResult
 from normscope.doctor.run import CheckResult
-from normscope.report.findings import LISTED, WIDTH, check_sections, findings_text, fix_text, github_text
+from normscope.report.findings import WIDTH, check_sections, findings_text, github_text
 from normscope.report.html import report_html
 from normscope.report.sarif import SourceLocation, sarif_text
 
@@ -53,18 +51,6 @@ def test_the_page_holds_every_finding_escaped() -> None:
     assert parser.text.count("NS101 warning (proved) a.b") == 2
     assert "do <this> & that" in parser.text
     assert not {"link", "img", "this"} & set(parser.tags)
-
-
-def test_changes_code_and_refusals_are_told() -> None:
-    """And how far the outputs moved; long lists are cut unless everything is asked for."""
-    changes = tuple(Change("fold", f"bn{i}", "folded", {}, f"replace bn{i}", "changed") for i in range(LISTED + 3))
-    result = FixResult("net", changes, (Refusal("balance", "", "used twice"),), 1e-7, 32, {})
-    text = fix_text(result)
-    assert text.splitlines()[0] == f"fold, {LISTED + 3} changes; further training is changed"
-    assert text.count("and 3 more (--all)") == 2
-    assert "  balance model: used twice" in text
-    assert text.splitlines()[-1] == f"net: {LISTED + 3} changes; outputs moved by 1e-07 (relative) on 32 samples"
-    assert f"bn{LISTED + 2}: folded" in fix_text(result, everything=True)
 
 
 def test_one_command_for_each_finding() -> None:

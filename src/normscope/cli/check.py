@@ -131,7 +131,7 @@ def run(
     from normscope.report.findings import finding_line
 
     checked_device(device)
-    loaded = load(named, seed, stages)
+    loaded = load(named, seed, stages, derivatives=False)
     common = {"limit": named.limit, "device": device, "seed": seed}
     result = loaded.call(
         doctor,

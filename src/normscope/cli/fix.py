@@ -56,7 +56,7 @@ def fix(
     if json:
         print(result.to_json())
         return
-    from normscope.report.findings import fix_text
+    from normscope.report.fixes import fix_text
     from normscope.report.table import wrapped
 
     for line in visible(fix_text(result, everything=everything), keep="\n").splitlines():

@@ -6,7 +6,6 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
-from scipy.linalg import hadamard
 from torch import Tensor
 
 from normscope.geometry.candidates.matrices import ChannelFrame, MatrixFamily, centred_basis, matrix_groups
@@ -42,7 +41,10 @@ def spread_matrix(width: int, *, centred: bool = False, seed: int = 0) -> Tensor
         return basis @ q @ basis.mT + 1.0 / width
     if width & (width - 1) == 0:
         signs = torch.randint(0, 2, (width,), generator=generator) * 2 - 1
-        return torch.from_numpy(hadamard(width, float)) * signs / width**0.5
+        hadamard = torch.ones(1, 1, dtype=torch.float64)
+        while len(hadamard) < width:
+            hadamard = torch.kron(torch.tensor([[1.0, 1.0], [1.0, -1.0]]), hadamard)  # Sylvester's, of 1s and -1s
+        return hadamard * signs / width**0.5
     return torch.linalg.qr(torch.randn(width, width, generator=generator, dtype=torch.float64))[0]
 
 

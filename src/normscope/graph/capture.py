@@ -1,12 +1,14 @@
-"""From a model and example inputs to a graph: ``torch.export`` first, a recorder where it fails."""
+"""From a model and example inputs to a graph: ``torch.export``, and a recorder where it fails.
+
+Small chains of torch's own layers are recorded in the first place: loading ``torch.export`` takes over a second.
+"""
 
 from __future__ import annotations
 
 import contextlib
 import dataclasses
-import gc
 import inspect
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 from weakref import WeakValueDictionary
@@ -16,12 +18,14 @@ from torch import Tensor, nn
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from normscope.core.errors import CaptureError, InputError, NonFiniteError
+from normscope.core.lazy import without_garbage_collection
 from normscope.core.names import numbered
 from normscope.graph.export import export_graph
 from normscope.graph.guard import copies, untouched
 from normscope.graph.inputs import ModelInputs
 from normscope.graph.interpreter import as_floating, run
 from normscope.graph.ir import Graph, Node, Ref, map_refs
+from normscope.graph.layer_chain import is_layer_chain, layer_chain_graph
 from normscope.graph.recorder import record_graph, with_unknown_outputs
 from normscope.graph.signature import signature_of
 from normscope.graph.statefulness import MODES, RepeatedRuns, evaluating, refuse_quantized
@@ -167,11 +171,11 @@ def capture(
     refuse_quantized(model)
     inputs = _without_cache(model, inputs)
     with (
-        _without_garbage_collection(),
+        without_garbage_collection(),
         untouched(model),
         torch.no_grad(),
         sdpa_kernel(SDPBackend.MATH),  # attention as a formula
-        torch.compiler.set_stance("force_eager"),  # compiled parts as they are written
+        _compiled_parts_as_written(model),
     ):
         evaluating(model)
         flat = _Flat(model, inputs)
@@ -199,16 +203,13 @@ def capture(
     return Captured(_with_input_names(graph, names), tensors, example, names)
 
 
-@contextlib.contextmanager
-def _without_garbage_collection() -> Iterator[None]:
-    """Keep Python from looking through all objects again and again: export makes millions, and most of them stay."""
-    enabled = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if enabled:
-            gc.enable()
+def _compiled_parts_as_written(model: nn.Module) -> contextlib.AbstractContextManager[Any]:
+    """Run compiled functions as they are written; a chain of layers has none, and torch's compiler need not be loaded.
+
+    >>> type(_compiled_parts_as_written(nn.Sequential())).__name__
+    'nullcontext'
+    """
+    return contextlib.nullcontext() if is_layer_chain(model) else torch.compiler.set_stance("force_eager")
 
 
 class _Ran(NamedTuple):
@@ -251,7 +252,7 @@ def _holds(runs: RepeatedRuns, known: Captured, example: list[Tensor], ran: _Ran
 def _first_that_works(
     runs: RepeatedRuns, example: list[Tensor], ran: _Ran, *, elsewhere: bool
 ) -> tuple[Graph, dict[str, Tensor], list[Tensor]]:
-    """Try export with a free batch size, export as is, then the recorder; the graph must reproduce the model.
+    """Try the layers of a chain, export with a free batch size or as is, the recorder; the graph must be the model.
 
     Tables that a model makes on its first call export cannot make: it is run on one sample before.
     """
@@ -260,15 +261,19 @@ def _first_that_works(
     attempts: list[tuple[str, list[Tensor]]] = [("export", example), ("dispatch", example)]
     if doubled is not None:
         attempts.insert(0, ("dynamic", doubled))
+        if is_layer_chain(runs.model) and not runs.moved:
+            attempts.insert(0, ("recording", doubled))
     if runs.moved:
         attempts = [(f"{before}{how}", given) for how, given in attempts for before in ("warm ", "")]
     for how, given in attempts:
-        dynamic = how.endswith("dynamic")
+        dynamic = how.endswith(("dynamic", "recording"))
         try:
             with runs.state():
                 if how.startswith("warm"):
                     runs.flat(*copies(_first(given) if dynamic else given))
-                if how.endswith("dispatch"):
+                if how == "recording":
+                    graph, tensors = layer_chain_graph(runs.flat, given)
+                elif how.endswith("dispatch"):
                     reason = failures[-1] if failures else ""
                     graph, tensors = record_graph(runs.flat, given)
                     graph = replace(graph, notes=(*graph.notes, RECORDED_NOTE.format(reason)))

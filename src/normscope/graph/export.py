@@ -74,15 +74,15 @@ def _needs_functionalization(graph: torch.fx.Graph) -> bool:
                 return True
             if schema is None or not schema.is_mutable or "batch_norm" in schema.name:
                 continue
-            if _out_of_place(node.target) is None or not _unseen(node, order):
+            if out_of_place(node.target) is None or not _unseen(node, order):
                 return True
     return False
 
 
-def _out_of_place(target: Any) -> Any:
+def out_of_place(target: Any) -> Any:
     """Return the operation that gives what an operation on its first argument in place leaves there, if there is one.
 
-    >>> _out_of_place(torch.ops.aten.relu_.default)
+    >>> out_of_place(torch.ops.aten.relu_.default)
     <OpOverload(op='aten.relu', overload='default')>
     """
     schema = getattr(target, "_schema", None)
@@ -112,7 +112,7 @@ def _may_alias(node: torch.fx.Node) -> bool:
     schema = getattr(node.target, "_schema", None)
     if schema is None:
         return True
-    if _out_of_place(node.target) is not None:
+    if out_of_place(node.target) is not None:
         return False
     name = schema.name.partition("::")[2]
     return name in _MAY_BE_VIEWS or any(r.alias_info is not None for r in schema.returns)
@@ -175,8 +175,8 @@ def translate_call(fx_node: Any) -> Node:
     elif python:
         op = f"python.{python}"
     else:
-        op = str(_out_of_place(target) or target)  # aten.conv2d.default
-    kwargs = tuple(sorted((key, _argument(value)) for key, value in fx_node.kwargs.items()))
+        op = str(out_of_place(target) or target)  # aten.conv2d.default
+    kwargs = tuple(sorted((key, argument(value)) for key, value in fx_node.kwargs.items()))
     stack = fx_node.meta.get("nn_module_stack") or {}
     owner, owner_type = list(stack.values())[-1] if stack else ("", "")
     if "metadata_hook" in owner:
@@ -185,7 +185,7 @@ def translate_call(fx_node: Any) -> Node:
     return Node(
         fx_node.name,
         op,
-        tuple(_argument(a) for a in fx_node.args),
+        tuple(argument(a) for a in fx_node.args),
         kwargs,
         owner=owner,
         owner_type=owner_name.rsplit(".", 1)[-1],
@@ -193,12 +193,12 @@ def translate_call(fx_node: Any) -> Node:
     )
 
 
-def _argument(value: Any) -> Any:
+def argument(value: Any) -> Any:
     """Translate one argument."""
     if isinstance(value, torch.fx.Node):
         return Ref(value.name)
     if isinstance(value, list | tuple):
-        return tuple(_argument(item) for item in value)
+        return tuple(argument(item) for item in value)
     if isinstance(value, torch.dtype | torch.memory_format | torch.layout):
         return Named(type(value).__name__, str(value).removeprefix("torch."))
     if isinstance(value, torch.device):

@@ -69,7 +69,7 @@ class Graph:
 
     Attributes:
         nodes: all nodes, every one after those it reads.
-        front_end: how it was captured: ``export``, ``dispatch``.
+        front_end: how it was captured: ``recording``, ``export`` or ``dispatch``.
         batch: ``dynamic`` if any batch size runs, otherwise the fixed size.
         output_names: a name for each output tensor.
         notes: what happened on the way (a fallback and why).

@@ -65,14 +65,7 @@ def record_graph(model: nn.Module, inputs: Sequence[Tensor]) -> tuple[Graph, dic
     >>> [node.op for node in graph.calls()]
     ['aten.linear.default']
     """
-    with untouched(model), torch.no_grad():
-        torch.backends.mha.set_fastpath_enabled(False)  # a fused operation would hide attention and norms
-        recorder = _Recorder(model, copies(inputs))
-        with _owners(model, recorder), enable_python_dispatcher(), _Composite(recorder), _Exits(recorder):
-            result = model(*recorder.inputs)
-        outputs = [result] if isinstance(result, Tensor) else list(result)
-        values = [tensor.detach().clone() for tensor in outputs]
-        slots = [recorder.slot(tensor) for tensor in outputs]
+    recorder, slots, values = recorded(model, inputs)
     with untouched(model), torch.no_grad():
         graph, tensors = _functional(recorder, slots)
     with untouched(model), torch.no_grad():
@@ -90,25 +83,36 @@ def record_graph(model: nn.Module, inputs: Sequence[Tensor]) -> tuple[Graph, dic
     return replace(graph, batch=batch, notes=tuple(found)), tensors
 
 
+def recorded(model: nn.Module, inputs: Sequence[Tensor]) -> tuple["Recorder", list[int], list[Tensor]]:
+    """Run a model once; return what was executed, the slots of the model's outputs, and the outputs."""
+    with untouched(model), torch.no_grad():
+        torch.backends.mha.set_fastpath_enabled(False)  # a fused operation would hide attention and norms
+        recorder = Recorder(model, copies(inputs))
+        with _owners(model, recorder), enable_python_dispatcher(), _Composite(recorder), _Exits(recorder):
+            result = model(*recorder.inputs)
+        outputs = [result] if isinstance(result, Tensor) else list(result)
+        return recorder, [recorder.slot(tensor) for tensor in outputs], [t.detach().clone() for t in outputs]
+
+
 @dataclass(frozen=True)
-class _Slot:
+class Slot:
     """Stands for a tensor in the arguments of a recorded operation."""
 
     index: int
 
 
 @dataclass(frozen=True)
-class _Step:
+class Step:
     """One operation that was executed: its arguments, the slots of what it returned, and the module it ran in."""
 
     function: Any
     args: tuple[Any, ...]
     kwargs: dict[str, Any]
-    results: list[_Slot | None]
+    results: list[Slot | None]
     owner: tuple[str, str]
 
 
-class _Recorder:
+class Recorder:
     """Executes operations and writes them down.
 
     All tensors are kept alive while it records, so that an ``id`` or an address in memory means one tensor only.
@@ -123,7 +127,7 @@ class _Recorder:
 
     def __init__(self, model: nn.Module, inputs: Sequence[Tensor]) -> None:
         self.inputs = inputs
-        self.steps: list[_Step] = []
+        self.steps: list[Step] = []
         self.sources: dict[int, tuple[str, str, Tensor]] = {}
         self.owner = ("", "")
         self.left: str | None = None
@@ -153,7 +157,7 @@ class _Recorder:
         # In training mode the running statistics are written but not read: without them a replay writes nothing.
         moved = {id(tensor): tensor for tensor in normalizer_in_training(function, args, kwargs)}
         filled = tree_map_only(
-            Tensor, lambda tensor: None if id(tensor) in moved else _Slot(self.slot(tensor)), (args, kwargs)
+            Tensor, lambda tensor: None if id(tensor) in moved else Slot(self.slot(tensor)), (args, kwargs)
         )
         if any(isinstance(leaf, torch.UntypedStorage) for leaf in tree_leaves((args, kwargs))):
             self._lost |= {address(tensor) for tensor in given}
@@ -167,8 +171,8 @@ class _Recorder:
             self._written(tensor)
         self._lost |= {address(tensor) for tensor in moved.values()}
         if results or written:
-            slots = [_Slot(self._bind(leaf)) if isinstance(leaf, Tensor) else None for leaf in tree_leaves(out)]
-            self.steps.append(_Step(function, filled[0], filled[1], slots, self.owner))
+            slots = [Slot(self._bind(leaf)) if isinstance(leaf, Tensor) else None for leaf in tree_leaves(out)]
+            self.steps.append(Step(function, filled[0], filled[1], slots, self.owner))
         return out
 
     def leaves(self, tensors: Sequence[Tensor]) -> None:
@@ -184,6 +188,14 @@ class _Recorder:
             self.left = self.left or self.owner[0]
         known = self._slots.get(id(tensor))
         return known if known is not None and self._places[known] == place(tensor) else self._adopt(tensor)
+
+    def tensor(self, slot: int) -> Tensor:
+        """Return what lies in a slot at the end of the run."""
+        return self._tensors[slot]
+
+    def memory(self, slot: int) -> int:
+        """Return what identifies the memory that a slot lies in."""
+        return int(self._places[slot][0])
 
     def _follow(self, operation: str, given: list[Tensor], results: list[Tensor]) -> None:
         """Note which memory now holds what was computed from the input."""
@@ -217,8 +229,8 @@ class _Recorder:
         if sharing and (same or self._places[sharing[0]][-1] == here[-1]):
             slot = self._new(tensor)
             alias, strided = torch.ops.aten.alias.default, torch.ops.aten.as_strided.default
-            step = (alias, (_Slot(same[0]),)) if same else (strided, (_Slot(sharing[0]), *here[1:4]))
-            self.steps.append(_Step(*step, {}, [_Slot(slot)], self.owner))
+            step = (alias, (Slot(same[0]),)) if same else (strided, (Slot(sharing[0]), *here[1:4]))
+            self.steps.append(Step(*step, {}, [Slot(slot)], self.owner))
             return slot
         if sharing:  # memory read as another dtype
             self.left = self.left or self.owner[0]
@@ -246,20 +258,20 @@ class _Functional(FunctionalTensorMode):
         return aliases or torch.Tag.maybe_aliasing_or_mutating in func.tags
 
 
-def _functional(recorder: _Recorder, outputs: list[int]) -> tuple[Graph, dict[str, Tensor]]:
+def _functional(recorder: Recorder, outputs: list[int]) -> tuple[Graph, dict[str, Tensor]]:
     """Return the recorded program as a graph without writes, and its tensors."""
     inputs = [slot for slot, source in recorder.sources.items() if source[0] == "input"]
-    read = {s.index for step in recorder.steps for s in tree_leaves((step.args, step.kwargs)) if isinstance(s, _Slot)}
+    read = {s.index for step in recorder.steps for s in tree_leaves((step.args, step.kwargs)) if isinstance(s, Slot)}
     used = [slot for slot in recorder.sources if slot in inputs or slot in read or slot in outputs]
 
     def program(*values: Tensor) -> list[Tensor]:
         held = dict(zip(used, values, strict=True))
 
-        def value(slot: _Slot) -> Tensor:
+        def value(slot: Slot) -> Tensor:
             return held[slot.index]
 
         for step in recorder.steps:
-            args, kwargs = tree_map_only(_Slot, value, (step.args, step.kwargs))
+            args, kwargs = tree_map_only(Slot, value, (step.args, step.kwargs))
             with fx_traceback.annotate({"owner": step.owner}):
                 leaves = tree_leaves(step.function(*args, **kwargs))
             held.update((s.index, leaf) for s, leaf in zip(step.results, leaves, strict=True) if s is not None)
@@ -299,9 +311,13 @@ def _translate(traced: Any, sources: list[tuple[str, str, Tensor]]) -> tuple[Gra
 class _Composite(SchemaCheckMode):
     """Sees operations before they are decomposed; torch lets only a few kinds of modes do so, this is one."""
 
-    def __init__(self, recorder: _Recorder) -> None:
+    def __init__(self, recorder: Recorder) -> None:
         TorchDispatchMode.__init__(self, _dispatch_key=torch._C.DispatchKey.PreDispatch)
         self.recorder = recorder
+
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        return False  # else torch loads its compiler at the first operation, for a second
 
     def __torch_dispatch__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
@@ -326,7 +342,7 @@ def _cond(mode: _Composite, pred: Any, true: Any, false: Any, operands: Sequence
 class _Plain(TorchDispatchMode):
     """Sees operations after autocast, autograd, function transforms and decomposition."""
 
-    def __init__(self, recorder: _Recorder) -> None:
+    def __init__(self, recorder: Recorder) -> None:
         super().__init__()
         self.recorder = recorder
 
@@ -340,7 +356,7 @@ class _Plain(TorchDispatchMode):
 class _Exits(TorchFunctionMode):
     """Sees calls of methods that hand numbers to Python without an operation."""
 
-    def __init__(self, recorder: _Recorder) -> None:
+    def __init__(self, recorder: Recorder) -> None:
         super().__init__()
         self.recorder = recorder
 
@@ -362,7 +378,7 @@ def _transformed(args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
 
 
 @contextlib.contextmanager
-def _owners(model: nn.Module, recorder: _Recorder) -> Iterator[None]:
+def _owners(model: nn.Module, recorder: Recorder) -> Iterator[None]:
     """Keep the recorder's owner at the innermost module that is running."""
     paths = {id(module): path for path, module in model.named_modules()}
     stack: list[tuple[str, str]] = []

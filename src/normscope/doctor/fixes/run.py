@@ -56,7 +56,7 @@ class FixResult(Saved, Shown):
         state: the new state dict, for the model's unchanged code.
     """
 
-    _layout = ("normscope.report.findings", "fix_sections")
+    _layout = ("normscope.report.fixes", "fix_sections")
     _rows = "changes"
 
     model: str
