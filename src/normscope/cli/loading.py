@@ -140,12 +140,11 @@ def user_function(spec: str, seed: int) -> Iterator[Callable[..., Any]]:
 def load(named: Named, seed: int, progress: Callable[[str], None], *, derivatives: bool = True) -> Loaded:
     """Load what a user names; the seed is that of weights which are not loaded.
 
-    Torch loads its compiler when ``torch.export`` or ``torch.func`` are first used, for over a second: here already,
-    where it is quickest, unless the model is recorded and no ``derivatives`` are taken.
+    Torch takes a second to load its compiler when ``torch.export`` or ``torch.func`` are first used: it is loaded here,
+    unless no ``derivatives`` are taken and a small model need not be exported.
     """
     from normscope.core.environment import few_threads
-    from normscope.core.lazy import same_process, without_garbage_collection
-    from normscope.graph.layer_chain import is_layer_chain
+    from normscope.core.lazy import same_process
     from normscope.zoo.data.load import load_data
     from normscope.zoo.load import load_at_home
 
@@ -156,11 +155,11 @@ def load(named: Named, seed: int, progress: Callable[[str], None], *, derivative
             "(FILE.py:factory, zoo:NAME, hf:DIR, ...) or its weights (.safetensors, .pt)."
         )
     shape = None if named.shape is None else parse_shape(named.shape)
+    if derivatives:
+        with same_process():
+            importlib.import_module("torch._dynamo")
     progress("loading the model")
     model, origin, home = load_at_home(spec, named.weights, arguments, seed)
-    if derivatives or not is_layer_chain(model):
-        with same_process(), without_garbage_collection():
-            importlib.import_module("torch._dynamo")
     few_threads(model)
     data = None
     if named.data is not None:

@@ -2,7 +2,6 @@
 
 import ast
 import contextlib
-import gc
 import importlib
 import os
 import pkgutil
@@ -69,23 +68,6 @@ def same_process() -> Iterator[None]:
             for key in os.environ.keys() - before.keys():
                 del os.environ[key]
             os.environ |= {key: value for key, value in before.items() if os.environ.get(key) != value}
-
-
-@contextlib.contextmanager
-def without_garbage_collection() -> Iterator[None]:
-    """Keep Python from looking through all objects again and again where millions are made and most of them stay.
-
-    >>> with without_garbage_collection():
-    ...     gc.isenabled()
-    False
-    """
-    enabled = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if enabled:
-            gc.enable()
 
 
 def late(module: str, name: str) -> Any:

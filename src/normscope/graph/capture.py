@@ -1,14 +1,16 @@
 """From a model and example inputs to a graph: ``torch.export``, and a recorder where it fails.
 
-Small chains of torch's own layers are recorded in the first place: loading ``torch.export`` takes over a second.
+Small models are recorded first where that is enough: loading ``torch.export`` takes over a second.
 """
 
 from __future__ import annotations
 
 import contextlib
 import dataclasses
+import gc
 import inspect
-from collections.abc import Callable, Mapping, Sequence
+import sys
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 from weakref import WeakValueDictionary
@@ -18,17 +20,16 @@ from torch import Tensor, nn
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from normscope.core.errors import CaptureError, InputError, NonFiniteError
-from normscope.core.lazy import without_garbage_collection
 from normscope.core.names import numbered
 from normscope.graph.export import export_graph
 from normscope.graph.guard import copies, untouched
 from normscope.graph.inputs import ModelInputs
 from normscope.graph.interpreter import as_floating, run
 from normscope.graph.ir import Graph, Node, Ref, map_refs
-from normscope.graph.layer_chain import is_layer_chain, layer_chain_graph
 from normscope.graph.recorder import record_graph, with_unknown_outputs
 from normscope.graph.signature import signature_of
 from normscope.graph.statefulness import MODES, RepeatedRuns, evaluating, refuse_quantized
+from normscope.graph.two_recordings import graph_of_two_recordings, may_be_recorded
 from normscope.graph.unrelated_inputs import number_of_probes, unrelated
 
 ELSEWHERE_NOTE = "the model behaves differently on inputs unlike the example: the outputs are marked unknown"
@@ -171,11 +172,11 @@ def capture(
     refuse_quantized(model)
     inputs = _without_cache(model, inputs)
     with (
-        without_garbage_collection(),
+        _without_garbage_collection(),
         untouched(model),
         torch.no_grad(),
         sdpa_kernel(SDPBackend.MATH),  # attention as a formula
-        _compiled_parts_as_written(model),
+        _compiled_parts_as_written(),
     ):
         evaluating(model)
         flat = _Flat(model, inputs)
@@ -203,13 +204,21 @@ def capture(
     return Captured(_with_input_names(graph, names), tensors, example, names)
 
 
-def _compiled_parts_as_written(model: nn.Module) -> contextlib.AbstractContextManager[Any]:
-    """Run compiled functions as they are written; a chain of layers has none, and torch's compiler need not be loaded.
+@contextlib.contextmanager
+def _without_garbage_collection() -> Iterator[None]:
+    """Keep Python from looking through all objects again and again: export makes millions, and most of them stay."""
+    enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if enabled:
+            gc.enable()
 
-    >>> type(_compiled_parts_as_written(nn.Sequential())).__name__
-    'nullcontext'
-    """
-    return contextlib.nullcontext() if is_layer_chain(model) else torch.compiler.set_stance("force_eager")
+
+def _compiled_parts_as_written() -> contextlib.AbstractContextManager[Any]:
+    """Run compiled functions as they are written; there are none as long as torch's compiler is not loaded."""
+    return torch.compiler.set_stance("force_eager") if "torch._dynamo" in sys.modules else contextlib.nullcontext()
 
 
 class _Ran(NamedTuple):
@@ -252,7 +261,7 @@ def _holds(runs: RepeatedRuns, known: Captured, example: list[Tensor], ran: _Ran
 def _first_that_works(
     runs: RepeatedRuns, example: list[Tensor], ran: _Ran, *, elsewhere: bool
 ) -> tuple[Graph, dict[str, Tensor], list[Tensor]]:
-    """Try the layers of a chain, export with a free batch size or as is, the recorder; the graph must be the model.
+    """Try two recordings, export with a free batch size, export as is, one recording; the graph must be the model.
 
     Tables that a model makes on its first call export cannot make: it is run on one sample before.
     """
@@ -261,7 +270,7 @@ def _first_that_works(
     attempts: list[tuple[str, list[Tensor]]] = [("export", example), ("dispatch", example)]
     if doubled is not None:
         attempts.insert(0, ("dynamic", doubled))
-        if is_layer_chain(runs.model) and not runs.moved:
+        if not runs.moved and may_be_recorded(runs.model, doubled):
             attempts.insert(0, ("recording", doubled))
     if runs.moved:
         attempts = [(f"{before}{how}", given) for how, given in attempts for before in ("warm ", "")]
@@ -272,7 +281,7 @@ def _first_that_works(
                 if how.startswith("warm"):
                     runs.flat(*copies(_first(given) if dynamic else given))
                 if how == "recording":
-                    graph, tensors = layer_chain_graph(runs.flat, given)
+                    graph, tensors = graph_of_two_recordings(runs.flat, given)
                 elif how.endswith("dispatch"):
                     reason = failures[-1] if failures else ""
                     graph, tensors = record_graph(runs.flat, given)

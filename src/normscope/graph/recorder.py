@@ -83,12 +83,14 @@ def record_graph(model: nn.Module, inputs: Sequence[Tensor]) -> tuple[Graph, dic
     return replace(graph, batch=batch, notes=tuple(found)), tensors
 
 
-def recorded(model: nn.Module, inputs: Sequence[Tensor]) -> tuple["Recorder", list[int], list[Tensor]]:
+def recorded(
+    model: nn.Module, inputs: Sequence[Tensor], watch: "type[Watch] | None" = None
+) -> tuple["Recorder", list[int], list[Tensor]]:
     """Run a model once; return what was executed, the slots of the model's outputs, and the outputs."""
     with untouched(model), torch.no_grad():
         torch.backends.mha.set_fastpath_enabled(False)  # a fused operation would hide attention and norms
         recorder = Recorder(model, copies(inputs))
-        with _owners(model, recorder), enable_python_dispatcher(), _Composite(recorder), _Exits(recorder):
+        with _owners(model, recorder), enable_python_dispatcher(), _Composite(recorder), (watch or Watch)(recorder):
             result = model(*recorder.inputs)
         outputs = [result] if isinstance(result, Tensor) else list(result)
         return recorder, [recorder.slot(tensor) for tensor in outputs], [t.detach().clone() for t in outputs]
@@ -353,7 +355,7 @@ class _Plain(TorchDispatchMode):
         return self.recorder.record(func, args, kwargs or {})
 
 
-class _Exits(TorchFunctionMode):
+class Watch(TorchFunctionMode):
     """Sees calls of methods that hand numbers to Python without an operation."""
 
     def __init__(self, recorder: Recorder) -> None:
