@@ -105,17 +105,23 @@ def test_the_first_look_of_a_large_network_is_handed_out(monkeypatch: pytest.Mon
     assert "fast" not in full.model
 
 
-def _exports(monkeypatch: pytest.MonkeyPatch) -> list[bool]:
-    """Return a list that grows with every export."""
+def _captures(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """Return a list that grows with every graph that is made of a model."""
     from normscope.graph import capture
 
-    real, calls = capture.export_graph, []
+    calls = []
 
-    def counted(*args: Any, dynamic: bool) -> Any:
-        calls.append(dynamic)
-        return real(*args, dynamic=dynamic)
+    def counted(name: str) -> Any:
+        real = getattr(capture, name)
 
-    monkeypatch.setattr(capture, "export_graph", counted)
+        def call(*args: Any, **kwargs: Any) -> Any:
+            calls.append(name)
+            return real(*args, **kwargs)
+
+        return call
+
+    for name in ("export_graph", "graph_of_two_recordings", "record_graph"):
+        monkeypatch.setattr(capture, name, counted(name))
     monkeypatch.setattr("normscope.analysis.capacity.BIG_PARAMETERS", 1)
     return calls
 
@@ -124,9 +130,9 @@ def test_the_graph_is_captured_once(monkeypatch: pytest.MonkeyPatch) -> None:
     """The analysis goes on with the graph of the first look, and gives what it gives without one."""
     model, data = _network(), _data()
     alone = normscope.analyze(model, data, time=0.0, points=2, ascent=0)
-    calls = _exports(monkeypatch)
+    calls = _captures(monkeypatch)
     both = normscope.analyze(model, data, time=0.0, points=2, ascent=0)
-    assert calls == [True]
+    assert len(calls) == 1
     assert both.end_to_end == alone.end_to_end
     assert both.layers == alone.layers
     assert both.input == alone.input
@@ -143,7 +149,7 @@ class Branching(nn.Module):
 
 def test_a_graph_that_fails_elsewhere_is_not_gone_on_with(monkeypatch: pytest.MonkeyPatch) -> None:
     """The first look says what it takes for granted; the analysis finds that it does not hold."""
-    calls = _exports(monkeypatch)
+    calls = _captures(monkeypatch)
     seen: list[Result] = []
     model = nn.Sequential(nn.Linear(3, 3), Branching())
     full = normscope.analyze(model, torch.ones(2, 3), first=seen.append)
