@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from benchmarks.bound_peers import eclipse, lirpa, tried
 from benchmarks.machine import Clock, Failure, environment, stream, version
 from normscope import analyze
-from normscope.analysis.around import ASKED_BALL_WORK
+from normscope.analysis.around_data import ASKED_BALL_WORK
 from normscope.graph.capture import capture
 from normscope.graph.inputs import as_inputs
 from normscope.lipschitz.chains.certificate import certify_form
@@ -26,8 +26,8 @@ from normscope.lipschitz.chains.join import Chains
 from normscope.lipschitz.composition import Composition, Domain
 from normscope.lipschitz.local.balanced_channels import balanced_program, with_balanced_channels
 from normscope.lipschitz.local.ball import on_balls
-from normscope.lipschitz.local.share import covering_rank
-from normscope.lipschitz.local.steps import Steps
+from normscope.lipschitz.local.linear_steps import Steps
+from normscope.lipschitz.local.share_of_inputs import covering_rank
 from normscope.lipschitz.segments import Effort, SegmentNorms
 from normscope.operators.program import Program, build_program
 from normscope.zoo import build

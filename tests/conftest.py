@@ -36,14 +36,14 @@ def pytest_sessionstart(session: pytest.Session) -> None:
     join.SECONDS = 0.05
     climb.CLIMB_WORK = 5e7
 
-    from normscope.analysis import around  # it reads the number above
+    from normscope.analysis import around_data  # it reads the number above
 
-    around.BALL_WORK = 5e9
-    around.BALL_TRIES = 8
-    USUAL_BALLS["CHEAP"] = around.CHEAP
-    around.USUAL_SECONDS = USUAL_BALLS["USUAL_SECONDS"]
+    around_data.BALL_WORK = 5e9
+    around_data.BALL_TRIES = 8
+    USUAL_BALLS["CHEAP"] = around_data.CHEAP
+    around_data.USUAL_SECONDS = USUAL_BALLS["USUAL_SECONDS"]
     if not ALL:  # balls are looked at where a test asks for them, and a few of the smallest networks
-        around.CHEAP, around.USUAL_SECONDS = 1e7, 0.05
+        around_data.CHEAP, around_data.USUAL_SECONDS = 1e7, 0.05
     # The verbs are made once, not for every command: that takes half of the time of a quick one.
     typer.testing._get_command = functools.cache(typer.testing._get_command)
     # A busy machine is slow; no example says anything about time. They are others every day.
@@ -71,10 +71,10 @@ def _every_part_is_computed(request: pytest.FixtureRequest, monkeypatch: pytest.
 @pytest.fixture
 def usual_balls(monkeypatch: pytest.MonkeyPatch) -> None:
     """Look at balls around data as users do who ask for nothing."""
-    from normscope.analysis import around
+    from normscope.analysis import around_data
 
     for name, number in USUAL_BALLS.items():
-        monkeypatch.setattr(around, name, number)
+        monkeypatch.setattr(around_data, name, number)
 
 
 #: Examples of docstrings that take long, and the days on which each runs once; their functions have tests of their own.

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from normscope.graph.capture import Captured, capture
 from normscope.graph.inputs import as_inputs
 from normscope.lipschitz.composition import Composition, Domain
-from normscope.lipschitz.local.steps import Steps
+from normscope.lipschitz.local.linear_steps import Steps
 from normscope.lipschitz.local.tangent_propagation import atom_value
 from normscope.lipschitz.local.values_at_point import values_at_point
 from normscope.lipschitz.segments import Effort, SegmentNorms

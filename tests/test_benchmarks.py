@@ -23,8 +23,8 @@ import sys
 from normscope.lipschitz import climb
 from normscope.lipschitz.chains import join
 climb.CLIMB_WORK, join.SECONDS = 1e9, 0.05
-from normscope.analysis import around
-around.USUAL_SECONDS, around.BALL_WORK = 0.2, 5e9
+from normscope.analysis import around_data
+around_data.USUAL_SECONDS, around_data.BALL_WORK = 0.2, 5e9
 import benchmarks.machine as machine
 real = machine.version
 machine.version = lambda name: None if name in ("orthogonium", "deel-torchlip", "eclipse-nn") else real(name)

@@ -19,7 +19,7 @@ from normscope.lipschitz.chains.join import Chains
 from normscope.lipschitz.composition import Composition, Domain
 from normscope.lipschitz.local.balanced_channels import balanced_program, with_balanced_channels
 from normscope.lipschitz.local.ball import on_balls
-from normscope.lipschitz.local.steps import Steps
+from normscope.lipschitz.local.linear_steps import Steps
 from normscope.lipschitz.segments import SegmentNorms
 from normscope.operators.program import Program, build_program
 from rotation import todays

@@ -11,7 +11,7 @@ import pytest
 import torch
 from typer.testing import CliRunner
 
-from normscope.analysis import around
+from normscope.analysis import around_data
 from normscope.cli.demo import one_thread
 from normscope.cli.main import app
 from normscope.core.result import Result
@@ -27,7 +27,7 @@ def demo(tmp_path_factory: pytest.TempPathFactory) -> tuple[Any, Path]:
     folder = tmp_path_factory.mktemp("demo")
     with pytest.MonkeyPatch.context() as patch:
         patch.chdir(folder)
-        patch.setattr(around, "POINTS", 10)
+        patch.setattr(around_data, "POINTS", 10)
         return CliRunner().invoke(app, ["demo", "--out", "there", *map(str, QUICK)]), folder
 
 

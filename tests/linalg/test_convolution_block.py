@@ -17,7 +17,7 @@ from normscope.linalg.convolution_block import (
     with_noise,
 )
 from normscope.linalg.convolution_geometry import convolution_axes
-from normscope.linalg.torus import torus_bound
+from normscope.linalg.convolution_on_torus import torus_bound
 from normscope.operators.linear_map import LinearMap
 
 

@@ -16,6 +16,7 @@ from tests.linalg.test_torus import CASES, EVERY, embedded
 from normscope.linalg import convolution_block
 from normscope.linalg.convolution import convolution_norm
 from normscope.linalg.convolution_geometry import convolution_axes, zero_padded_map
+from normscope.linalg.convolution_on_torus import torus_map
 from normscope.linalg.inertia import (
     count_above,
     inertia_bound,
@@ -24,7 +25,6 @@ from normscope.linalg.inertia import (
     smallest_eigenvalue,
     symbol_error,
 )
-from normscope.linalg.torus import torus_map
 
 
 @EVERY

@@ -14,7 +14,7 @@ from normscope import analyze, fix
 from normscope.lipschitz.chains.join import Chains
 from normscope.lipschitz.composition import Composition, Domain
 from normscope.lipschitz.local.ball import on_balls
-from normscope.lipschitz.local.steps import Steps
+from normscope.lipschitz.local.linear_steps import Steps
 from normscope.lipschitz.segments import SegmentNorms
 from normscope.zoo import build
 

@@ -12,7 +12,6 @@ from torch import nn
 
 from networks import points, program_of, seeded
 from normscope.core.value import Kind
-from normscope.operators.normalization import Spread
 from normscope.operators.normalizer import (
     Symmetry,
     kinds_by_op,
@@ -23,6 +22,7 @@ from normscope.operators.normalizer import (
 )
 from normscope.operators.registry import find_rule
 from normscope.operators.site import Site
+from normscope.operators.spread_division import Spread
 
 
 def test_a_normalizer_has_the_name_of_its_file() -> None:

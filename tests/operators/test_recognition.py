@@ -11,8 +11,8 @@ from torch.nn import functional as F
 
 from networks import points, program_of, seeded
 from normscope.graph.recognise import Match
-from normscope.operators.normalization import Spread
 from normscope.operators.recognition import divides_by_spread, kind_of_division
+from normscope.operators.spread_division import Spread
 
 
 @pytest.mark.parametrize(

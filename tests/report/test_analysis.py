@@ -11,7 +11,7 @@ import torch
 from torch import nn
 
 from normscope.analysis import analyze
-from normscope.core.around import Around, Neighbourhood
+from normscope.core.around_data import Around, Neighbourhood
 from normscope.core.finding import Finding, Severity
 from normscope.core.gap import CAUSES, Gap, Share
 from normscope.core.result import Coverage, LayerResult, NormalizerResult, OpaqueOperation, Result

@@ -6,7 +6,7 @@ import math
 from dataclasses import replace
 from typing import Any
 
-from normscope.core.around import Around, Neighbourhood
+from normscope.core.around_data import Around, Neighbourhood
 from normscope.core.errors import STOPPED
 from normscope.core.finding import Finding, Severity
 from normscope.core.value import Kind, Value

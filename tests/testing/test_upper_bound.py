@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from fingerprints import fingerprint
 from fuzzing.draw import Draw, Function
 from networks import spectral_norm
-from normscope.operators import normalization, registry
+from normscope.operators import registry, spread_division
 from normscope.operators.registry import Call
 from normscope.testing.upper_bound import UpperBoundCheck, check_upper_bound
 
@@ -79,13 +79,13 @@ def test_what_is_wrong_far_from_the_data_only(monkeypatch: pytest.MonkeyPatch) -
 
 def _scaled_division(monkeypatch: pytest.MonkeyPatch, share: float, *, floors_only: bool = False) -> None:
     """Make normalizers less steep than they are, on all domains or on those with a floor."""
-    truth = normalization.division_constant
+    truth = spread_division.division_constant
 
-    def forged(spread: normalization.Spread, s: Tensor) -> Tensor:
+    def forged(spread: spread_division.Spread, s: Tensor) -> Tensor:
         right = truth(spread, s)
         return torch.where(s > 0, share * right, right) if floors_only else share * right
 
-    monkeypatch.setattr(normalization, "division_constant", forged)
+    monkeypatch.setattr(spread_division, "division_constant", forged)
 
 
 def _layer_norm() -> nn.Module:

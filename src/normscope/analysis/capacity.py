@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from normscope.analysis.around import around_data
+from normscope.analysis.around_data import around_data
 from normscope.analysis.context import (
     CANDIDATES,
     AnalysisContext,

@@ -34,9 +34,9 @@ from normscope.operators.arithmetic import Product, Quotient
 from normscope.operators.attention import Attention, LogSoftmax, Softmax
 from normscope.operators.expression import Expr
 from normscope.operators.matrix import MatrixProduct
-from normscope.operators.normalization import Division
 from normscope.operators.normalizer import acts_on_weights
 from normscope.operators.program import Program
+from normscope.operators.spread_division import Division
 
 #: Upper curves, by the name of the end-to-end constant at which each ends.
 UPPER = ("global", "variance_floor", "without_normalizers")

@@ -6,7 +6,7 @@ import math
 from dataclasses import dataclass, field
 from typing import Any, Protocol, SupportsIndex, TypeVar, overload
 
-from normscope.core.around import Around
+from normscope.core.around_data import Around
 from normscope.core.depth_curve import Depth
 from normscope.core.display import Shown, frame
 from normscope.core.errors import suggestion

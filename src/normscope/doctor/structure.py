@@ -8,10 +8,10 @@ import torch
 from torch import Tensor
 
 from normscope.operators.expression import Expr, offset, operands, reached
-from normscope.operators.normalization import Division, Spread
 from normscope.operators.normalizer import acts_on_weights
 from normscope.operators.program import Program
 from normscope.operators.site import Site
+from normscope.operators.spread_division import Division, Spread
 
 #: Numbers below count as zero among numbers of size one computed in float64.
 ZERO = 1e-9

@@ -19,9 +19,9 @@ from normscope.linalg.convolution_block import (
     relaxation,
 )
 from normscope.linalg.convolution_geometry import PADDING_MODES, Axis, adjoint_axes, convolution_axes
+from normscope.linalg.convolution_on_torus import torus_bound
 from normscope.linalg.dense import largest_matrix_norm
 from normscope.linalg.matrix_rounding import UNIT_ROUNDOFF, to_unit_scale
-from normscope.linalg.torus import torus_bound
 
 #: The most groups to look at one by one after the batch over all of them.
 REFINED_GROUPS = 64

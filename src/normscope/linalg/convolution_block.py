@@ -15,14 +15,9 @@ from torch import Tensor
 from normscope.core.value import log_of
 from normscope.linalg.bounds import NormBounds
 from normscope.linalg.convolution_geometry import Axis, dimensions, extended, extension_multiplicity, padded_map
-from normscope.linalg.cylinder import Cylinder, cylinder_bound, cylinder_map, zero_padding_cylinders
-from normscope.linalg.dense import attained, gram_matrix, gram_norm
-from normscope.linalg.inertia import GAP_WITHIN, inertia_bound
-from normscope.linalg.lanczos import lanczos_norm
-from normscope.linalg.line import banded_certificate, factorisation_cost
-from normscope.linalg.matrix_rounding import UNIT_ROUNDOFF, gamma
-from normscope.linalg.sparse import convolution_matrix, sparse_gram
-from normscope.linalg.torus import (
+from normscope.linalg.convolution_on_cylinder import Cylinder, cylinder_bound, cylinder_map, zero_padding_cylinders
+from normscope.linalg.convolution_on_line import banded_certificate, factorisation_cost
+from normscope.linalg.convolution_on_torus import (
     Polyphase,
     Torus,
     polyphase,
@@ -31,6 +26,11 @@ from normscope.linalg.torus import (
     zero_padding_embedding,
     zero_padding_tori,
 )
+from normscope.linalg.dense import attained, gram_matrix, gram_norm
+from normscope.linalg.inertia import GAP_WITHIN, inertia_bound
+from normscope.linalg.lanczos import lanczos_norm
+from normscope.linalg.matrix_rounding import UNIT_ROUNDOFF, gamma
+from normscope.linalg.sparse import convolution_matrix, sparse_gram
 from normscope.operators.linear_map import LinearMap
 
 #: Dimensions up to which the Gram matrix is always built, and up to which it is built when the torus is too loose.

@@ -16,8 +16,8 @@ from torch import Tensor
 
 from normscope.core.statement import statement
 from normscope.linalg.cholesky import cholesky_factor, cholesky_margin
+from normscope.linalg.convolution_on_torus import PHASE_ERROR, Embedding, Window, gram_error, symbol_grams, symbols
 from normscope.linalg.matrix_rounding import UNIT_ROUNDOFF, gamma
-from normscope.linalg.torus import PHASE_ERROR, Embedding, Window, gram_error, symbol_grams, symbols
 
 #: The most complex numbers the symbols may hold, and the most the directions may (each a quarter of a GiB).
 MOST_NUMBERS = 2**24
@@ -71,7 +71,7 @@ def inertia_bound(embedding: Embedding, level: float, *, seed: int = 0) -> float
         The bound, never a number below the norm; infinity where too few directions were found.
 
     >>> from normscope.linalg.convolution_geometry import Axis
-    >>> from normscope.linalg.torus import zero_padding_embedding
+    >>> from normscope.linalg.convolution_on_torus import zero_padding_embedding
     >>> kernel = torch.tensor([[[1.0, 3.0, 2.0]]], dtype=torch.float64)
     >>> embedding = zero_padding_embedding(kernel, [Axis(4, 4, 3, 1, 1, 1)])
     >>> matrix = torch.tensor([[3.0, 2, 0, 0], [1, 3, 2, 0], [0, 1, 3, 2], [0, 0, 1, 3]], dtype=torch.float64)

@@ -13,9 +13,9 @@ from normscope.operators.arithmetic import Product, total
 from normscope.operators.expression import Expr, as_expr
 from normscope.operators.layout import broadcast, permuted, reshaped
 from normscope.operators.nonlinear import Context, Lip, Nonlinear, Range, outward, product
-from normscope.operators.normalization import Division, Spread
 from normscope.operators.reduction import summed
 from normscope.operators.registry import Call, rule
+from normscope.operators.spread_division import Division, Spread
 
 
 def matrix(call: Call, x: Expr, weight: Tensor, axis: int = -1, bias: Tensor | None = None) -> Expr:

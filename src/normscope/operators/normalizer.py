@@ -18,10 +18,10 @@ from normscope.core.value import Kind, Value
 from normscope.graph.ir import Node
 from normscope.graph.recognise import Match
 from normscope.operators.expression import Expr
-from normscope.operators.normalization import Spread, division_constant
 from normscope.operators.normalizers.secular_equation import centered_scale_norm
 from normscope.operators.quadratic_form import RootQuotient
 from normscope.operators.site import Site
+from normscope.operators.spread_division import Spread, division_constant
 from normscope.operators.written_out import NormalizerCandidate, Surroundings, WrittenOut
 
 

@@ -16,7 +16,6 @@ from normscope.operators.expression import Expr, atom_expr, operands, reached
 from normscope.operators.fourier import paired
 from normscope.operators.layout import shape_only
 from normscope.operators.nonlinear import Input, Opaque
-from normscope.operators.normalization import rescaled
 from normscope.operators.normalizer import kinds_by_op, normalizers
 from normscope.operators.pooling import power_pool
 from normscope.operators.quadratic_form import root_of_form
@@ -24,6 +23,7 @@ from normscope.operators.recognition import find_normalizer, weight_normalizer
 from normscope.operators.registry import Call, Rule, bind, expressions, find_rule
 from normscope.operators.scalar.entrywise import Forms
 from normscope.operators.site import Site, site_of
+from normscope.operators.spread_division import rescaled
 from normscope.operators.written_out import NormalizerCandidate, Surroundings
 
 #: Products that take most of the time. Of what depends on the input only the shape is asked for, not the last digits.

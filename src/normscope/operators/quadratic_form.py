@@ -19,8 +19,8 @@ from normscope.graph.ir import Node, Ref
 from normscope.graph.recognise import does_more, name_of
 from normscope.operators.expression import Expr
 from normscope.operators.nonlinear import Context, Lip, Nonlinear, Range, outward, product
-from normscope.operators.normalization import compact
 from normscope.operators.registry import Call
+from normscope.operators.spread_division import compact
 from normscope.operators.written_out import PartOfGraph, Surroundings, agrees, probe
 
 _REDUCTIONS = ("mean", "sum", "var", "var_mean", "std", "std_mean")

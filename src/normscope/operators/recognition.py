@@ -11,9 +11,9 @@ from torch import Tensor
 from normscope.graph.ir import Node
 from normscope.graph.recognise import Match, name_of
 from normscope.operators.expression import Expr
-from normscope.operators.normalization import Spread, normalizer
 from normscope.operators.normalizer import normalizers
 from normscope.operators.quadratic_form import QuadraticForm, RootQuotient, find_root_quotient
+from normscope.operators.spread_division import Spread, normalizer
 from normscope.operators.written_out import NormalizerCandidate, PartOfGraph, Surroundings, WrittenOut, agrees, probe
 
 

@@ -10,8 +10,8 @@ from normscope.operators.arithmetic import Square, total
 from normscope.operators.expression import Expr
 from normscope.operators.layout import kept_axes, reshaped, scaled
 from normscope.operators.nonlinear import Context, Range, Stretch, outward, product
-from normscope.operators.normalization import Spread, centered
 from normscope.operators.registry import Call, rule
+from normscope.operators.spread_division import Spread, centered
 
 
 def reduced_axes(call: Call, x: Expr) -> list[int]:

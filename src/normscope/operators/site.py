@@ -7,8 +7,8 @@ from typing import Any
 from torch import Tensor
 
 from normscope.operators.expression import Expr
-from normscope.operators.normalization import Division, Spread
 from normscope.operators.registry import Call
+from normscope.operators.spread_division import Division, Spread
 
 
 @dataclass(frozen=True, eq=False)

@@ -20,10 +20,10 @@ from normscope.operators.attention import Attention
 from normscope.operators.expression import reached
 from normscope.operators.matrix import Bilinear, MatrixProduct
 from normscope.operators.nonlinear import Pointwise, Range
-from normscope.operators.normalization import Spread
 from normscope.operators.normalizer import acts_on_weights
 from normscope.operators.program import Program
 from normscope.operators.site import Site
+from normscope.operators.spread_division import Spread
 
 
 @dataclass(eq=False)

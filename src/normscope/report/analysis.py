@@ -4,7 +4,7 @@ import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
-from normscope.core.around import ASSUMPTIONS, Around
+from normscope.core.around_data import ASSUMPTIONS, Around
 from normscope.core.errors import attempt
 from normscope.core.finding import Finding, order
 from normscope.core.gap import Gap
@@ -165,7 +165,7 @@ def _coverage(coverage: Coverage) -> Section:
 def around_section(around: Around) -> Section:
     """Return what holds around the data, radius by radius.
 
-    >>> from normscope.core.around import Neighbourhood
+    >>> from normscope.core.around_data import Neighbourhood
     >>> found = Around(0.95, 0.99, 2, 90, (Neighbourhood(0.1, (2.0, 3.0), None),))
     >>> around_section(found).table.rows[0][:4]
     ('0.1', '-', '3', '3')

@@ -9,7 +9,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
-from normscope.core.around import Around
+from normscope.core.around_data import Around
 from normscope.core.errors import STOPPED
 from normscope.core.finding import Finding, Severity, order
 from normscope.core.number_text import number_text

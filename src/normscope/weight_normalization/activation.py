@@ -25,6 +25,8 @@ class Activation:
 
 #: sup |phi'| and sup |phi''| of the exact GELU are attained at sqrt(2) and at 0.
 _GELU_SLOPE = 0.5 * (1.0 + math.erf(1.0)) + math.exp(-1.0) / math.sqrt(math.pi)
+#: 1.09983932012..., rounded up; it has no closed form.
+_SILU_SLOPE = 1.0998393202
 
 IDENTITY = Activation("identity", 1.0, 0.0, 0.0)
 #: Activations without settings, by their modules.
@@ -32,7 +34,7 @@ _FIXED: dict[type[nn.Module], Activation] = {
     nn.Identity: IDENTITY,
     nn.Tanh: Activation("tanh", 1.0, up(4.0 / (3.0 * math.sqrt(3.0))), 0.0),
     nn.Sigmoid: Activation("sigmoid", 0.25, up(1.0 / (6.0 * math.sqrt(3.0))), 0.5),
-    nn.SiLU: Activation("silu", 1.0998393194, 0.5, 0.0),
+    nn.SiLU: Activation("silu", _SILU_SLOPE, 0.5, 0.0),
     nn.ReLU: Activation("relu", 1.0, math.inf, 0.0),
 }
 

@@ -16,7 +16,7 @@ from normscope.doctor.fixes.balance import KIND, powers_of_two
 from normscope.lipschitz.chains.join import Chains
 from normscope.lipschitz.composition import Composition, Domain
 from normscope.lipschitz.local.ball import on_balls
-from normscope.lipschitz.local.steps import Steps
+from normscope.lipschitz.local.linear_steps import Steps
 from normscope.lipschitz.segments import SegmentNorms
 
 

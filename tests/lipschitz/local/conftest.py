@@ -8,7 +8,7 @@ import pytest
 from torch import Tensor, nn
 
 from networks import program_of
-from normscope.lipschitz.local.steps import Steps
+from normscope.lipschitz.local.linear_steps import Steps
 from normscope.lipschitz.local.tangent_propagation import TangentPropagation
 from normscope.lipschitz.segments import SegmentNorms
 

@@ -14,10 +14,10 @@ import normscope
 from networks import Lambda, captured_of, points, program_of, seeded
 from normscope.graph.capture import Captured
 from normscope.linalg.matrix_rounding import gamma
-from normscope.lipschitz.local import balanced_channels, bounded_rounding, feedback, precise_values
+from normscope.lipschitz.local import balanced_channels, bounded_rounding, feedback_system, precise_values
 from normscope.lipschitz.local.balanced_channels import BalancedProgram, balanced_program, with_balanced_channels
 from normscope.lipschitz.local.ball import on_balls
-from normscope.lipschitz.local.steps import WEIGHT_ROUNDINGS, Steps
+from normscope.lipschitz.local.linear_steps import WEIGHT_ROUNDINGS, Steps
 from normscope.lipschitz.local.tangent_propagation import TangentPropagation
 from normscope.lipschitz.segments import Effort, SegmentNorms
 from normscope.operators.program import Program
@@ -398,7 +398,7 @@ def test_deep_residual_networks_do_not_move_either(seed: int, monkeypatch: pytes
 
     double = [constants(program) for program in programs]
     assert double[1] == pytest.approx(double[0], rel=1e-10)
-    monkeypatch.setattr(feedback, "SINGLE_FROM", 2)
+    monkeypatch.setattr(feedback_system, "SINGLE_FROM", 2)
     for program in programs:
         assert constants(program) == pytest.approx(double[0], rel=1e-2)
 

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from networks import Lambda, jacobian_norm, points, program_of, seeded
 from normscope.core.errors import InputError
 from normscope.lipschitz.local.ball import Ball, on_balls
-from normscope.lipschitz.local.steps import Steps
+from normscope.lipschitz.local.linear_steps import Steps
 from normscope.lipschitz.local.tangent_propagation import TangentPropagation
 from normscope.lipschitz.segments import SegmentNorms
 

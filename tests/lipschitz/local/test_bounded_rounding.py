@@ -10,8 +10,8 @@ from networks import Lambda, Residual, jacobian_norm, points, program_of, residu
 from normscope.lipschitz.local import bounded_rounding, precise_values
 from normscope.lipschitz.local.ball import on_balls
 from normscope.lipschitz.local.bounded_rounding import BoundedRoundingPropagation, RoundingError
-from normscope.lipschitz.local.feedback import gain
-from normscope.lipschitz.local.steps import Steps
+from normscope.lipschitz.local.feedback_system import gain
+from normscope.lipschitz.local.linear_steps import Steps
 from normscope.lipschitz.local.tangent_propagation import TangentPropagation
 from normscope.lipschitz.segments import SegmentNorms
 from normscope.operators.program import Program

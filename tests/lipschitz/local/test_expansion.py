@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from networks import Lambda, jacobian_norm, points, program_of, seeded
 from normscope.lipschitz.local.ball import on_balls
 from normscope.lipschitz.local.expansion import expanded
-from normscope.lipschitz.local.steps import OperationBounds, Steps
+from normscope.lipschitz.local.linear_steps import OperationBounds, Steps
 from normscope.lipschitz.local.tangents import TangentAlgebra, TensorWithTangents, UnboundedError
 from normscope.lipschitz.local.values_at_point import ValueAtPoint
 from normscope.lipschitz.segments import SegmentNorms

@@ -11,9 +11,9 @@ from torch import Tensor, nn
 from networks import points, program_of, spectral_norm
 from normscope.lipschitz.local import first_layer
 from normscope.lipschitz.local.ball import on_balls
-from normscope.lipschitz.local.feedback import FeedbackSystem, gain
+from normscope.lipschitz.local.feedback_system import FeedbackSystem, gain
 from normscope.lipschitz.local.first_layer import FirstLayer, first_guess, is_large
-from normscope.lipschitz.local.steps import Steps
+from normscope.lipschitz.local.linear_steps import Steps
 from normscope.lipschitz.segments import Effort, SegmentNorms
 
 
@@ -123,7 +123,7 @@ def test_no_jacobian_on_the_ball_of_a_convolutional_network_exceeds_its_constant
     for radius in (0.1, 0.4):
         plain[radius] = on_balls(program, steps, [x], [radius])[0].constant
     monkeypatch.setattr("normscope.lipschitz.local.ellipsoid.is_large", lambda units, inputs: units > 0)
-    monkeypatch.setattr("normscope.lipschitz.local.feedback.is_large", lambda units, inputs: units > 0)
+    monkeypatch.setattr("normscope.lipschitz.local.feedback_system.is_large", lambda units, inputs: units > 0)
     for radius, usual in plain.items():
         ball = on_balls(program, steps, [x], [radius])[0]
         for k in range(60):

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from networks import Lambda, jacobian_norm, points, program_of, seeded
 from normscope.lipschitz.local.jacobian_variation import JacobianVariation, division_variation, softmax_variation
-from normscope.lipschitz.local.steps import Steps
+from normscope.lipschitz.local.linear_steps import Steps
 from normscope.lipschitz.local.tangents import UnboundedError
 from normscope.lipschitz.segments import SegmentNorms
 

@@ -8,8 +8,8 @@ import torch
 from torch import nn
 
 from networks import points, program_of, residual_network, seeded
+from normscope.lipschitz.local.linear_steps import Steps
 from normscope.lipschitz.local.piecewise_linear import PiecewiseLinearPropagation, scaled_convolutions
-from normscope.lipschitz.local.steps import Steps
 from normscope.lipschitz.local.tangent_propagation import TangentPropagation
 from normscope.lipschitz.segments import SegmentNorms
 

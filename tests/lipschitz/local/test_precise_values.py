@@ -10,9 +10,9 @@ from torch import nn
 
 from networks import points, program_of, residual_network, seeded
 from normscope.lipschitz.local.bounded_rounding import BoundedRoundingPropagation
+from normscope.lipschitz.local.linear_steps import Steps
 from normscope.lipschitz.local.piecewise_linear import PiecewiseLinearPropagation
 from normscope.lipschitz.local.precise_values import exact_factors, is_piecewise_linear
-from normscope.lipschitz.local.steps import Steps
 from normscope.lipschitz.segments import SegmentNorms
 
 

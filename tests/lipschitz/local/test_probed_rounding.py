@@ -12,9 +12,9 @@ from networks import jacobian_norm, points, program_of, residual_network, seeded
 from normscope.lipschitz.local import ball, piecewise_linear, precise_values
 from normscope.lipschitz.local.ball import on_balls
 from normscope.lipschitz.local.bounded_rounding import BoundedRoundingPropagation, RoundingError
-from normscope.lipschitz.local.feedback import gain
+from normscope.lipschitz.local.feedback_system import gain
+from normscope.lipschitz.local.linear_steps import Steps
 from normscope.lipschitz.local.probed_rounding import PROBES, ProbedPropagation, failure_probability
-from normscope.lipschitz.local.steps import Steps
 from normscope.lipschitz.local.tangent_propagation import TangentPropagation
 from normscope.lipschitz.local.tangents import UnboundedError
 from normscope.lipschitz.segments import SegmentNorms

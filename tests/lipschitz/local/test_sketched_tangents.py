@@ -13,9 +13,9 @@ from normscope.lipschitz.local import bounded_rounding, precise_values, sketched
 from normscope.lipschitz.local.balanced_channels import balanced_program, with_balanced_channels
 from normscope.lipschitz.local.ball import Ball, on_balls
 from normscope.lipschitz.local.bounded_rounding import BoundedRoundingPropagation
-from normscope.lipschitz.local.feedback import gain
+from normscope.lipschitz.local.feedback_system import gain
+from normscope.lipschitz.local.linear_steps import Steps
 from normscope.lipschitz.local.sketched_tangents import SketchedPropagation, sketch_failure
-from normscope.lipschitz.local.steps import Steps
 from normscope.lipschitz.local.tangent_propagation import TangentPropagation
 from normscope.lipschitz.segments import SegmentNorms
 from normscope.operators.expression import Expr

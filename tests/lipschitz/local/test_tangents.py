@@ -5,8 +5,8 @@ from __future__ import annotations
 import torch
 
 from networks import points
+from normscope.lipschitz.local.linear_steps import OperationBounds
 from normscope.lipschitz.local.slopes import ScalarFunction
-from normscope.lipschitz.local.steps import OperationBounds
 from normscope.lipschitz.local.tangents import (
     SQUARE,
     TangentAlgebra,

@@ -6,7 +6,7 @@ import torch
 from torch import nn
 
 from networks import points, program_of, seeded
-from normscope.lipschitz.local.steps import Steps
+from normscope.lipschitz.local.linear_steps import Steps
 from normscope.lipschitz.local.tangent_propagation import atom_value
 from normscope.lipschitz.local.values_at_point import values_at_point
 from normscope.lipschitz.segments import SegmentNorms

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from normscope.analysis.around import BALL_WORK, ball_seconds
+from normscope.analysis.around_data import BALL_WORK, ball_seconds
 from normscope.analysis.bounds.measured_network import MeasuredNetwork
 from normscope.analysis.bounds.result import RefusedError
 from normscope.analysis.bounds.scores import Scores

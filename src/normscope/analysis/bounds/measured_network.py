@@ -22,7 +22,7 @@ from normscope.graph.capture import Captured
 from normscope.graph.interpreter import run
 from normscope.graph.ir import Node
 from normscope.lipschitz.composition import Composition, Domain
-from normscope.lipschitz.local.steps import Steps
+from normscope.lipschitz.local.linear_steps import Steps
 
 #: Relative width of norms: bounds of networks are decades wide.
 TOLERANCE = 3e-2

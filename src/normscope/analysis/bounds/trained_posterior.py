@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from normscope.analysis.around import RATE
+from normscope.analysis.around_data import RATE
 from normscope.analysis.bounds.folded_network import FoldedNetwork
 from normscope.analysis.bounds.result import RefusedError
 from normscope.analysis.bounds.scores import class_scores, labelled

@@ -10,8 +10,8 @@ from normscope.lipschitz.quick_norms import QuickNorms, Roughly, RoughNorms
 from normscope.lipschitz.segments import SegmentNorms
 from normscope.operators.expression import Expr, operands, reached
 from normscope.operators.nonlinear import Input, Lip
-from normscope.operators.normalization import Division
 from normscope.operators.program import Program
+from normscope.operators.spread_division import Division
 
 #: Decimal logarithms at which a product counts as exploding, and as vanishing.
 EXPLODES, VANISHES = 6.0, -4.0

@@ -16,7 +16,7 @@ from normscope.lipschitz.chains.region import Region
 from normscope.lipschitz.chains.relative_search import descend
 from normscope.lipschitz.chains.scaled_chain import ScaledChain, scaled_chain
 from normscope.lipschitz.chains.search import reduced, search
-from normscope.lipschitz.chains.torus import TorusRegion, torus_region
+from normscope.lipschitz.chains.torus_region import TorusRegion, torus_region
 
 #: Work done in a second, in multiplications, for choosing a number of steps; a clock only ends what takes far longer.
 SPEED = 1.5e10

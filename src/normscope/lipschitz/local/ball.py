@@ -11,13 +11,13 @@ from torch import Tensor
 from normscope.core.statement import statement
 from normscope.lipschitz.local.balanced_channels import BalancedProgram
 from normscope.lipschitz.local.bounded_rounding import BoundedRoundingPropagation, RoundingError
-from normscope.lipschitz.local.feedback import gain
+from normscope.lipschitz.local.feedback_system import gain
 from normscope.lipschitz.local.jacobian_variation import JacobianVariation
+from normscope.lipschitz.local.linear_steps import Steps
 from normscope.lipschitz.local.precise_values import is_deep, is_piecewise_linear
 from normscope.lipschitz.local.probed_rounding import ProbedPropagation
 from normscope.lipschitz.local.sketched_tangents import SketchedPropagation
 from normscope.lipschitz.local.slopes import scalar_of
-from normscope.lipschitz.local.steps import Steps
 from normscope.lipschitz.local.tangent_propagation import TangentPropagation
 from normscope.lipschitz.local.tangents import UnboundedError
 from normscope.lipschitz.local.values_at_point import ValueAtPoint

@@ -19,11 +19,11 @@ from torch import Tensor
 
 from normscope.core.statement import statement
 from normscope.linalg.matrix_rounding import UNIT_ROUNDOFF, gamma
-from normscope.lipschitz.local.feedback import FeedbackSystem
+from normscope.lipschitz.local.feedback_system import FeedbackSystem
+from normscope.lipschitz.local.linear_steps import WEIGHT_ROUNDINGS, OperationBounds, apply, size_of, source_of
 from normscope.lipschitz.local.piecewise_linear import PiecewiseLinearPropagation, ScaledConvolution, convolve_scaled
 from normscope.lipschitz.local.precise_values import precise_values
 from normscope.lipschitz.local.slopes import Sectors
-from normscope.lipschitz.local.steps import WEIGHT_ROUNDINGS, OperationBounds, apply, size_of, source_of
 from normscope.lipschitz.local.tangent_propagation import OpenEntries, TangentPropagation
 from normscope.lipschitz.local.tangents import TangentRows, UnboundedError
 from normscope.lipschitz.local.values_at_point import ValueAtPoint

@@ -8,18 +8,18 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from normscope.lipschitz.local.linear_steps import OperationBounds
 from normscope.lipschitz.local.slopes import MonotoneSlope, ScalarFunction, scalar_of
-from normscope.lipschitz.local.steps import OperationBounds
 from normscope.lipschitz.local.tangents import SQUARE, TangentAlgebra, TensorWithTangents, UnboundedError
 from normscope.operators.arithmetic import Product, Quotient, Square
 from normscope.operators.attention import Attention, LogSoftmax, Softmax
 from normscope.operators.matrix import MatrixProduct
 from normscope.operators.maximum import Maximum
 from normscope.operators.nonlinear import Nonlinear
-from normscope.operators.normalization import Division
 from normscope.operators.normalizers.local_response_norm import LocalResponseDivision
 from normscope.operators.pooling import MaxPool
 from normscope.operators.scalar.activations import curve_of
+from normscope.operators.spread_division import Division
 
 #: Most products of entries that a product of matrices is written as.
 LARGEST_PRODUCT = 2_000

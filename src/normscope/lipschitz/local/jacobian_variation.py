@@ -25,8 +25,8 @@ from normscope.core.statement import statement
 from normscope.linalg.cholesky import certify_largest_eigenvalue
 from normscope.linalg.matrix_rounding import UNIT_ROUNDOFF, gamma
 from normscope.lipschitz.local.expansion import expanded, operation_label
+from normscope.lipschitz.local.linear_steps import size_of
 from normscope.lipschitz.local.slopes import ScalarFunction
-from normscope.lipschitz.local.steps import size_of
 from normscope.lipschitz.local.tangent_propagation import TangentPropagation, required
 from normscope.lipschitz.local.tangents import (
     TangentAlgebra,
@@ -38,7 +38,7 @@ from normscope.lipschitz.local.tangents import (
 from normscope.lipschitz.local.values_at_point import ValueAtPoint, values_at_point
 from normscope.operators.expression import Expr
 from normscope.operators.nonlinear import Input
-from normscope.operators.normalization import Spread
+from normscope.operators.spread_division import Spread
 
 #: Bound on the relative rounding error of values and derivatives of these operations in float64.
 ROUNDING = 2.0**-46

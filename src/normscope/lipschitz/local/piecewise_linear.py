@@ -7,8 +7,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from normscope.lipschitz.local.linear_steps import apply
 from normscope.lipschitz.local.precise_values import precise_values
-from normscope.lipschitz.local.steps import apply
 from normscope.lipschitz.local.tangent_propagation import TangentPropagation
 from normscope.lipschitz.local.tangents import TangentRows, padded_rows
 from normscope.lipschitz.local.values_at_point import ValueAtPoint

@@ -9,8 +9,8 @@ from torch import Tensor
 
 from normscope.linalg.double_double import DoubleDouble, product, two_product, two_sum, weight_slices
 from normscope.linalg.matrix_rounding import UNIT_ROUNDOFF, gamma
+from normscope.lipschitz.local.linear_steps import LARGEST_SEGMENT, Steps, apply, size_of
 from normscope.lipschitz.local.slopes import scalar_of
-from normscope.lipschitz.local.steps import LARGEST_SEGMENT, Steps, apply, size_of
 from normscope.lipschitz.local.tangents import UnboundedError
 from normscope.lipschitz.local.values_at_point import ValueAtPoint
 from normscope.operators.convolution import convolved_stack

@@ -21,11 +21,11 @@ from torch import Tensor
 from normscope.core.statement import statement
 from normscope.linalg.double_double import DoubleDouble
 from normscope.linalg.matrix_rounding import gamma
-from normscope.lipschitz.local.feedback import FeedbackSystem
+from normscope.lipschitz.local.feedback_system import FeedbackSystem
+from normscope.lipschitz.local.linear_steps import size_of
 from normscope.lipschitz.local.piecewise_linear import PiecewiseLinearPropagation
 from normscope.lipschitz.local.precise_values import DoubleDoubleValue, apply_linear
 from normscope.lipschitz.local.slopes import Sectors
-from normscope.lipschitz.local.steps import size_of
 from normscope.lipschitz.local.tangent_propagation import CHUNK, OpenEntries
 from normscope.lipschitz.local.tangents import TangentRows, UnboundedError
 from normscope.operators.expression import Expr

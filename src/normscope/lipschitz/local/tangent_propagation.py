@@ -13,9 +13,9 @@ from normscope.linalg.matrix_rounding import UNIT_ROUNDOFF
 from normscope.lipschitz.local.balanced_channels import BalancedProgram
 from normscope.lipschitz.local.ellipsoid import CentredRows, Ellipsoid, padded_columns
 from normscope.lipschitz.local.expansion import expanded, operation_label
-from normscope.lipschitz.local.feedback import FeedbackSystem
+from normscope.lipschitz.local.feedback_system import FeedbackSystem
+from normscope.lipschitz.local.linear_steps import Steps, apply, size_of
 from normscope.lipschitz.local.slopes import ScalarFunction, Sectors, scalar_of
-from normscope.lipschitz.local.steps import Steps, apply, size_of
 from normscope.lipschitz.local.tangents import (
     TangentAlgebra,
     TangentRows,

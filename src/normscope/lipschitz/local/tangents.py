@@ -9,11 +9,11 @@ from torch import Tensor
 
 from normscope.core.statement import statement
 from normscope.linalg.matrix_rounding import UNIT_ROUNDOFF
+from normscope.lipschitz.local.linear_steps import OperationBounds, size_of
 from normscope.lipschitz.local.slopes import MonotoneSlope, ScalarFunction
-from normscope.lipschitz.local.steps import OperationBounds, size_of
 from normscope.lipschitz.local.values_at_point import ValueAtPoint
 from normscope.operators.linear_map import batched
-from normscope.operators.normalization import Spread
+from normscope.operators.spread_division import Spread
 
 
 class UnboundedError(Exception):

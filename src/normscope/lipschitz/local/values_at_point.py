@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from normscope.linalg.matrix_rounding import UNIT_ROUNDOFF
-from normscope.lipschitz.local.steps import Steps, size_of
+from normscope.lipschitz.local.linear_steps import Steps, size_of
 from normscope.operators.expression import Expr
 from normscope.operators.nonlinear import Input
 

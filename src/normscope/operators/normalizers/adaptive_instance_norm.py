@@ -14,10 +14,10 @@ from normscope.graph.ir import Node, Ref
 from normscope.graph.recognise import name_of
 from normscope.operators.arithmetic import over, times
 from normscope.operators.expression import Expr
-from normscope.operators.normalization import Spread, normalizer
 from normscope.operators.normalizer import Constants, Normalizer, Symmetry, no_bound
 from normscope.operators.quadratic_form import fitted_form, is_root
 from normscope.operators.site import Site
+from normscope.operators.spread_division import Spread, normalizer
 from normscope.operators.written_out import NormalizerCandidate, WrittenOut
 
 KIND = "adaptive_instance_norm"

@@ -14,12 +14,12 @@ from normscope.core.errors import InputError
 from normscope.core.rounding import TINIEST, UNIT, as_float64, require_nonnegative, up
 from normscope.core.statement import statement
 from normscope.core.value import Kind, Value
-from normscope.operators.normalization import Spread, fixed_statistics, normalized, per_channel, with_statistics
 from normscope.operators.normalizer import Constants, Normalizer, Symmetry, proved, spread_constants
 from normscope.operators.normalizers.layer_norm import rows_at, rows_on_ball
 from normscope.operators.normalizers.moments import inverse_scale
 from normscope.operators.registry import Call, rule
 from normscope.operators.site import Site
+from normscope.operators.spread_division import Spread, fixed_statistics, normalized, per_channel, with_statistics
 
 
 def batch_norm_scale(gamma: Tensor | None, running_var: Tensor, eps: float) -> Tensor:

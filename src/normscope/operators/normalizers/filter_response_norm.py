@@ -5,8 +5,8 @@ mean square normalization of every channel. The threshold is a maximum with a co
 """
 
 from normscope.graph.recognise import Match
-from normscope.operators.normalization import Spread
 from normscope.operators.normalizer import Normalizer, Symmetry, spread_constants
+from normscope.operators.spread_division import Spread
 
 
 def _claims(match: Match, spread: Spread) -> bool:

@@ -11,10 +11,10 @@ from torch import Tensor
 
 from normscope.graph.ir import Node, Ref
 from normscope.graph.recognise import name_of, operand_pairs
-from normscope.operators.normalization import compact
 from normscope.operators.normalizer import Normalizer, Symmetry
 from normscope.operators.normalizers.batch_norm import running_constants
 from normscope.operators.quadratic_form import behind_shapes, roots_behind
+from normscope.operators.spread_division import compact
 from normscope.operators.written_out import NormalizerCandidate, Surroundings, WrittenOut
 
 

@@ -12,12 +12,12 @@ from torch import Tensor, nn
 from normscope.core.errors import InputError
 from normscope.core.rounding import as_float64, quotient_up, require_nonnegative, sum_units, tree_sum, up
 from normscope.core.statement import statement
-from normscope.operators.normalization import Spread, normalized, per_channel
 from normscope.operators.normalizer import Normalizer, Symmetry, spread_constants
 from normscope.operators.normalizers.batch_norm import channel_scale, floors_like
 from normscope.operators.normalizers.layer_norm import OutputRange, rows_at, rows_on_ball
 from normscope.operators.normalizers.secular_equation import centered_scale_norm
 from normscope.operators.registry import Call, rule
+from normscope.operators.spread_division import Spread, normalized, per_channel
 
 
 @statement("normscope", "Proposition GN-1")

@@ -7,11 +7,11 @@ from typing import Any
 
 from torch import nn
 
-from normscope.operators.normalization import Spread, fixed_statistics, normalizer, per_channel
 from normscope.operators.normalizer import Normalizer, Symmetry, spread_constants
 from normscope.operators.normalizers.batch_norm import running_constants
 from normscope.operators.normalizers.group_norm import GROUP_PRINTED
 from normscope.operators.registry import Call, rule
+from normscope.operators.spread_division import Spread, fixed_statistics, normalizer, per_channel
 
 
 def instance_spread(shape: tuple[int, ...], eps: float) -> Spread:

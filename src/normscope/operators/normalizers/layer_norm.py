@@ -19,11 +19,11 @@ from torch import Tensor, nn
 from normscope.core.errors import InputError
 from normscope.core.rounding import UNIT, as_float64, quotient_up, require_nonnegative, sum_units, up
 from normscope.core.statement import statement
-from normscope.operators.normalization import Spread, normalized
 from normscope.operators.normalizer import Normalizer, Symmetry, spread_constants
 from normscope.operators.normalizers.moments import RowSpread, inverse_scale, standard_deviation
 from normscope.operators.normalizers.secular_equation import centered_scale_norm, shrunk_scale_norm
 from normscope.operators.registry import Call, rule
+from normscope.operators.spread_division import Spread, normalized
 
 #: Replaces the norm of a zero row, whose direction is then zero as it should be.
 TINY = 1e-300

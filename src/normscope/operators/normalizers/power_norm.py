@@ -9,11 +9,11 @@ import math
 from torch import Tensor
 
 from normscope.graph.recognise import Match
-from normscope.operators.normalization import Spread
 from normscope.operators.normalizer import Constants, Normalizer, Symmetry, proved, spread_constants
 from normscope.operators.normalizers.batch_norm import batch_norm_running
 from normscope.operators.normalizers.frozen_batch_norm import fixed_site, fixed_statistics_at
 from normscope.operators.site import Site
+from normscope.operators.spread_division import Spread
 from normscope.operators.written_out import NormalizerCandidate, WrittenOut
 
 

@@ -11,11 +11,11 @@ from torch import Tensor, nn
 
 from normscope.core.rounding import UNIT, as_float64, quotient_up, require_nonnegative, up
 from normscope.core.statement import statement
-from normscope.operators.normalization import Spread, normalized
 from normscope.operators.normalizer import Normalizer, Symmetry, spread_constants
 from normscope.operators.normalizers.layer_norm import OutputRange, radial_norm, rows_of, shrunk_norms, trailing_spread
 from normscope.operators.normalizers.moments import inverse_scale, root_mean_square
 from normscope.operators.registry import Call, rule
+from normscope.operators.spread_division import Spread, normalized
 
 
 def rms_norm_eps(eps: float | None, dtype: torch.dtype) -> float:

@@ -10,15 +10,15 @@ from torch import Tensor
 
 from normscope.analysis.context import AnalysisContext, one_at_a_time
 from normscope.analysis.fixed_inputs import values_of
-from normscope.core.around import ASSUMPTIONS, Around, Neighbourhood
+from normscope.core.around_data import ASSUMPTIONS, Around, Neighbourhood
 from normscope.core.value import Kind, Value, log_of
 from normscope.lipschitz.chains.join import SECONDS
 from normscope.lipschitz.climb import batched_norms
 from normscope.lipschitz.cost import forward_cost, overhead
 from normscope.lipschitz.local.balanced_channels import balanced_program, with_balanced_channels
 from normscope.lipschitz.local.ball import TRIES, Ball, on_balls
-from normscope.lipschitz.local.share import covered_share, covering_value, points_needed
-from normscope.lipschitz.local.steps import Steps
+from normscope.lipschitz.local.linear_steps import Steps
+from normscope.lipschitz.local.share_of_inputs import covered_share, covering_value, points_needed
 from normscope.operators.program import Program
 
 #: Default number of points, and samples of the data from which they are drawn.

@@ -14,7 +14,7 @@ from networks import jacobian_norm, points, program_of, seeded, spectral_norm, u
 from normscope.core.errors import InputError
 from normscope.lipschitz.composition import Composition, Domain
 from normscope.lipschitz.segments import SegmentNorms
-from normscope.operators.normalization import Spread, division_constant
+from normscope.operators.spread_division import Spread, division_constant
 from normscope.testing.upper_bound import check_upper_bound
 
 EPS = 1e-2

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from normscope.core.errors import InputError
-from normscope.lipschitz.local.share import covered_share, covering_rank, covering_value, points_needed
+from normscope.lipschitz.local.share_of_inputs import covered_share, covering_rank, covering_value, points_needed
 
 
 @pytest.mark.parametrize(("count", "share", "confidence"), [(100, 0.95, 0.99), (360, 0.95, 0.99), (60, 0.8, 0.9)])

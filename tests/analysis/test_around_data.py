@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from networks import Lambda, jacobian_norm, points, residual_network, seeded
-from normscope.analysis import analyze, around
+from normscope.analysis import analyze, around_data
 from normscope.core.errors import InputError
 from normscope.core.result import Result
 from normscope.core.value import Kind
@@ -76,15 +76,15 @@ def test_without_data_there_is_nothing_around_it() -> None:
 
 
 def test_without_time_nothing_is_looked_at_unless_a_radius_is_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(around, "on_balls", lambda *args, **rest: pytest.fail("a ball was looked at"))
-    monkeypatch.setattr(around, "batched_norms", lambda *args, **rest: pytest.fail("a point was looked at"))
+    monkeypatch.setattr(around_data, "on_balls", lambda *args, **rest: pytest.fail("a ball was looked at"))
+    monkeypatch.setattr(around_data, "batched_norms", lambda *args, **rest: pytest.fail("a point was looked at"))
     for cheap in (0.0, math.inf):
-        monkeypatch.setattr(around, "CHEAP", cheap)
+        monkeypatch.setattr(around_data, "CHEAP", cheap)
         assert _result(20, time=0).around is None
 
 
 def test_of_expensive_networks_only_jacobians_at_the_points_unless_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(around, "CHEAP", 1.0)
+    monkeypatch.setattr(around_data, "CHEAP", 1.0)
     result = _result(3)
     assert result.around is not None
     assert [n.radius for n in result.around.neighbourhoods] == [0.0]
@@ -101,7 +101,7 @@ def test_the_time_limits_the_points_and_ctrl_c_keeps_them(monkeypatch: pytest.Mo
     assert found is not None
     assert found.points == 1
     assert any("1 of 50" in note for note in found.notes)
-    whole, calls = around.on_balls, []
+    whole, calls = around_data.on_balls, []
 
     def interrupted(*args: Any, **rest: Any) -> Any:
         calls.append(1)
@@ -109,7 +109,7 @@ def test_the_time_limits_the_points_and_ctrl_c_keeps_them(monkeypatch: pytest.Mo
             raise KeyboardInterrupt
         return whole(*args, **rest)
 
-    monkeypatch.setattr(around, "on_balls", interrupted)
+    monkeypatch.setattr(around_data, "on_balls", interrupted)
     stopped = _result(50, radius=0.1).around
     assert stopped is not None
     assert stopped.points == 3
@@ -142,7 +142,7 @@ def test_nothing_random_is_left_to_chance() -> None:
 
 def test_a_derivative_that_is_not_finite_is_no_constant_of_zero(monkeypatch: pytest.MonkeyPatch) -> None:
     """The root has no bounded slope at zero: nothing finite may be said there, in large networks either."""
-    monkeypatch.setattr("normscope.analysis.around.CHEAP", 0.0)
+    monkeypatch.setattr("normscope.analysis.around_data.CHEAP", 0.0)
     model = Lambda(lambda s, x: s.head(x.abs().sqrt()), head=nn.Linear(3, 2)).eval()
     found = analyze(model, torch.tensor([[0.0, 1.0, 2.0], [1.0, 1.0, 2.0]]), points=1, ascent=0).around
     assert found is not None
@@ -158,7 +158,7 @@ def test_of_an_operation_without_a_derivative_nothing_is_said(
     op: str, function: Callable[[Tensor], Tensor], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """In large networks too, whose Jacobians are differentiated; the coverage tells of the operation."""
-    monkeypatch.setattr("normscope.analysis.around.CHEAP", 0.0)
+    monkeypatch.setattr("normscope.analysis.around_data.CHEAP", 0.0)
     model = Lambda(lambda s, x: s.head(function(x)), head=nn.Linear(3, 2)).eval()
     result = analyze(model, points(4, 3).float(), points=1, ascent=0)
     assert result.around is None
@@ -199,13 +199,13 @@ def test_certified_decisions_of_a_linear_network_stay_within_the_exact_distances
 
 def test_the_largest_probability_of_failure_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
     """Of all balls of all points: one that was sketched is enough."""
-    original = around.on_balls
+    original = around_data.on_balls
 
     def sketched(*args: Any, **rest: Any) -> Any:
         first, *others = original(*args, **rest)
         return [first, *(replace(ball, delta=1e-7) for ball in others)]
 
-    monkeypatch.setattr(around, "on_balls", sketched)
+    monkeypatch.setattr(around_data, "on_balls", sketched)
     found = _result(3, radius=0.1).around
     assert found is not None
     assert any("fails with probability below 1e-07" in note for note in found.notes)

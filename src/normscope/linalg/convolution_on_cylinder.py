@@ -18,9 +18,8 @@ from torch.nn import functional
 from normscope.core.statement import statement
 from normscope.linalg.cholesky import cholesky_factor, cholesky_margin
 from normscope.linalg.convolution_geometry import CONVOLUTIONS, TRANSPOSED, Axis
-from normscope.linalg.line import LineGram, LineSide
-from normscope.linalg.matrix_rounding import gamma
-from normscope.linalg.torus import (
+from normscope.linalg.convolution_on_line import LineGram, LineSide
+from normscope.linalg.convolution_on_torus import (
     CHUNK_NUMBERS,
     PHASE_ERROR,
     Polyphase,
@@ -33,6 +32,7 @@ from normscope.linalg.torus import (
     wrapped,
     zero_padding_tori,
 )
+from normscope.linalg.matrix_rounding import gamma
 from normscope.operators.linear_map import LinearMap
 
 #: How far above the guess a factorisation is tried, relative to the squared norm.

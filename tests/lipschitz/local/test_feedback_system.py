@@ -11,8 +11,8 @@ import torch
 from torch import Tensor
 
 from networks import points, spectral_norm
-from normscope.lipschitz.local import feedback
-from normscope.lipschitz.local.feedback import FeedbackSystem, first_multipliers, gain, proved, search
+from normscope.lipschitz.local import feedback_system
+from normscope.lipschitz.local.feedback_system import FeedbackSystem, first_multipliers, gain, proved, search
 
 
 def _system(
@@ -100,21 +100,21 @@ def test_a_bound_is_proved_close_to_where_the_proof_fails() -> None:
     f = replace(f, error=3e-3)
     T, level = search(f, 40)
     value = proved(f, T, level)
-    assert feedback._holds(f, T, value)
-    assert not feedback._holds(f, T, value * (1 - 2 * feedback.FINE))
+    assert feedback_system._holds(f, T, value)
+    assert not feedback_system._holds(f, T, value * (1 - 2 * feedback_system.FINE))
 
 
 def test_solutions_in_single_precision_are_those_in_double() -> None:
     triangle, columns = torch.eye(7).double() + points(7, 7).tril(-1), points(7, 5, seed=1)
-    found = feedback._solved(triangle.float(), columns.float().T.contiguous().T)
-    torch.testing.assert_close(found.double(), feedback._solved(triangle, columns), rtol=1e-4, atol=1e-4)
-    torch.testing.assert_close(triangle @ feedback._solved(triangle, columns), columns)
+    found = feedback_system._solved(triangle.float(), columns.float().T.contiguous().T)
+    torch.testing.assert_close(found.double(), feedback_system._solved(triangle, columns), rtol=1e-4, atol=1e-4)
+    torch.testing.assert_close(triangle @ feedback_system._solved(triangle, columns), columns)
 
 
 def test_small_systems_are_refined_and_never_worse(monkeypatch: pytest.MonkeyPatch) -> None:
     systems = [_system(seed, blocks=(4, 5, 6)) for seed in range(4)]
     found = [search(f, 10) for f in systems]
-    monkeypatch.setattr(feedback, "REFINED", ())
+    monkeypatch.setattr(feedback_system, "REFINED", ())
     plain = [search(f, 10) for f in systems]
     pairs = [(a[1], b[1]) for a, b in zip(found, plain, strict=True)]
     assert all(a <= b for a, b in pairs)
@@ -138,13 +138,13 @@ def test_the_transposed_system_has_the_same_gain() -> None:
 def test_a_search_in_single_precision_proves_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
     system = _system(0)
     plain = gain(system).value
-    monkeypatch.setattr(feedback, "SINGLE_FROM", 1)
+    monkeypatch.setattr(feedback_system, "SINGLE_FROM", 1)
     assert gain(system).value == pytest.approx(plain, rel=1e-3)
-    monkeypatch.setattr(feedback, "SINGLE_SLACK", -0.5)  # half of it cannot be proved: it is computed in double
+    monkeypatch.setattr(feedback_system, "SINGLE_SLACK", -0.5)  # half of it cannot be proved: it is computed in double
     assert gain(system).value == pytest.approx(plain, rel=1e-3)
     confirmed, results = (
-        feedback._confirmed,
-        iter([feedback.GainBound(math.inf)]),
+        feedback_system._confirmed,
+        iter([feedback_system.GainBound(math.inf)]),
     )  # what was found first bounds nothing: again
-    monkeypatch.setattr(feedback, "_confirmed", lambda *given: next(results, confirmed(*given)))
+    monkeypatch.setattr(feedback_system, "_confirmed", lambda *given: next(results, confirmed(*given)))
     assert gain(system).value == plain

@@ -7,7 +7,7 @@ import torch
 from torch import nn
 
 from networks import Lambda, points, program_of, seeded
-from normscope.lipschitz.local.steps import WEIGHT_ROUNDINGS, OperationBounds, Steps, apply, size_of
+from normscope.lipschitz.local.linear_steps import WEIGHT_ROUNDINGS, OperationBounds, Steps, apply, size_of
 from normscope.lipschitz.segments import SegmentNorms
 from normscope.operators.expression import evaluate
 

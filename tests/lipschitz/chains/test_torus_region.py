@@ -15,7 +15,7 @@ from networks import Lambda, jacobian_norm, points, program_of, seeded
 from normscope.lipschitz.chains.certificate import certify_form, certify_torus
 from normscope.lipschitz.chains.dense import dense_form
 from normscope.lipschitz.chains.region import Region, region_below
-from normscope.lipschitz.chains.torus import TorusRegion, torus_region
+from normscope.lipschitz.chains.torus_region import TorusRegion, torus_region
 
 
 def _residual(s: Lambda, x: Tensor) -> Tensor:

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from normscope.linalg.convolution_geometry import Axis, convolution_axes, zero_padded_map
-from normscope.linalg.torus import (
+from normscope.linalg.convolution_on_torus import (
     PHASE_ERROR,
     Embedding,
     Polyphase,

@@ -11,14 +11,14 @@ from torch import Tensor
 from torch.nn import functional
 
 from normscope.linalg.convolution_geometry import Axis, convolution_axes
-from normscope.linalg.cylinder import (
+from normscope.linalg.convolution_on_cylinder import (
     closed_is_definite,
     cylinder_bound,
     cylinder_error,
     cylinder_map,
     zero_padding_cylinders,
 )
-from normscope.linalg.line import LineGram
+from normscope.linalg.convolution_on_line import LineGram
 
 #: Input size, kernel, stride, padding, dilation, one number per axis; inputs and outputs.
 CASES = [

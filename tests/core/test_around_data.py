@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import math
 
-from normscope.core.around import ASSUMPTIONS, Around, Neighbourhood
+from normscope.core.around_data import ASSUMPTIONS, Around, Neighbourhood
 from normscope.core.json_form import read, to_plain
 from normscope.core.value import Kind, Value
 

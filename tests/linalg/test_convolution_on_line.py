@@ -11,7 +11,7 @@ from torch.nn import functional
 
 from normscope.linalg.convolution_block import ConvolutionBlock
 from normscope.linalg.convolution_geometry import Axis, convolution_axes
-from normscope.linalg.line import LineGram, banded_certificate, factorisation_cost, gram_along, slow_axis
+from normscope.linalg.convolution_on_line import LineGram, banded_certificate, factorisation_cost, gram_along, slow_axis
 
 #: Input size, kernel, stride, padding, dilation, one number per axis; inputs and outputs.
 CASES = [
