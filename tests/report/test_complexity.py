@@ -11,7 +11,7 @@ import pytest
 from normscope.core.result import Result
 from normscope.core.value import Kind, Value
 from normscope.papers.than2025.complexity.network_complexity import Iterations, Setting, WeightComplexity, of_result
-from normscope.report.complexity import NO_CHAIN, complexity_document, complexity_sections
+from normscope.report.complexity import NO_CHAIN, complexity_sections
 from normscope.report.table import Section
 from report.samples import result, value
 
@@ -55,10 +55,10 @@ def test_a_network_that_is_no_chain_is_said_to_be_none() -> None:
     """Its proved constant exceeds the product of its layers."""
     chain = _iterations(result())
     assert NO_CHAIN not in complexity_sections(chain)[0].lines
-    assert complexity_document(chain)["plain_chain"] is True
+    assert chain.to_dict()["plain_chain"] is True
     skips = _iterations(result(end_to_end={"global": value(4000.0)}))
     assert NO_CHAIN in complexity_sections(skips)[0].lines
-    assert complexity_document(skips)["plain_chain"] is False
+    assert skips.to_dict()["plain_chain"] is False
 
 
 def test_a_network_without_normalizers_has_none() -> None:
@@ -79,7 +79,7 @@ def test_the_real_graph_comes_with_the_kind_of_its_constants() -> None:
 def test_the_document_holds_the_same_numbers() -> None:
     """In strict JSON, with the setting they depend on."""
     weight = WeightComplexity("fc.weight", value(7.0), value(8.0, Kind.ESTIMATE), value(9.0))
-    read: dict[str, Any] = json.loads(json.dumps(complexity_document(_iterations(result(), [weight])), allow_nan=False))
+    read: dict[str, Any] = json.loads(_iterations(result(), [weight]).to_json())
     assert (read["kind"], read["model"], read["loss"]["name"]) == ("complexity", "small", "l1")
     assert read["setting"] == {"alpha": 0.5, "delta": 0.25, "gap": 2.0, "radius": 4.0, "signal": 1.0}
     fc, out = read["layers"]

@@ -14,7 +14,6 @@ from normscope.report.extremal import (
     PLAIN_BLOCKS,
     blocks_for,
     extremal_chart,
-    extremal_document,
     extremal_sections,
     sparkline,
 )
@@ -84,10 +83,10 @@ def test_blocks_follow_the_numbers() -> None:
 
 def test_the_document_is_strict_json() -> None:
     """Infinities are words; one width stands for all that are equal."""
-    document = extremal_document("theorem-6", ConstructionSettings((4, 4, 4), 3.0), SHOWN)
-    read = json.loads(json.dumps(document, allow_nan=False))
+    shown = replace(SHOWN, construction="theorem-6", settings=ConstructionSettings((4, 4, 4), 3.0))
+    read = json.loads(shown.to_json())
     assert (read["construction"], read["settings"]["widths"], read["settings"]["depth"]) == ("theorem-6", 4, 2)
     assert read["series"]["gone"] == {"x": [1.0, 3.0], "log10": [0.0, "-inf"]}
     assert read["values"]["constant"]["kind"] == "certified"
     assert read["notes"] == ["a note"]
-    assert extremal_document("layernorm", ConstructionSettings((2, 3)), SHOWN)["settings"]["widths"] == [2, 3]
+    assert replace(SHOWN, settings=ConstructionSettings((2, 3))).to_dict()["settings"]["widths"] == [2, 3]

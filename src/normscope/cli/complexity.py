@@ -41,17 +41,15 @@ def complexity(
     """
     from normscope.lipschitz.loss import loss_constant
     from normscope.papers.than2025.complexity.network_complexity import Setting, iterations_of
-    from normscope.report.complexity import complexity_document
 
     setting = Setting(alpha, delta, gap, radius, signal)
-    loss_constant(loss, 1)  # a name that is none is said before any work
+    loss_constant(loss, 1)  # an unknown name is reported before any work
     found: WeightResult | None = None
     if Path(model).suffix == ".json":
         result = _read(user_path(model))
     else:
         result, found = _analyzed(model, data, data_root, limit, input, quiet=json)
-    iterations = iterations_of(result, found, loss, setting)
-    finish(iterations, json=json, document=complexity_document(iterations))
+    finish(iterations_of(result, found, loss, setting), json=json)
 
 
 def _read(path: Path) -> Result:

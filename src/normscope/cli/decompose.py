@@ -23,10 +23,8 @@ def decompose(
     The truth is sin(pi x) on [-1, 1]; the family is polynomials with bounded weights, trained by gradient descent. The
     best member, the minimizer of the training loss and the largest deviation over the family are known.
     """
-    from normscope.generalization import Problem, train_synthetic
-    from normscope.report.decomposition import decomposition_document, decomposition_section
+    from normscope.generalization.synthetic import decompose_synthetic
 
-    problem = Problem(features, radius=radius, noise=noise)
-    run = train_synthetic(problem, samples, steps, seed)
-    document = decomposition_document(problem, samples, steps, seed, run)
-    finish(run, json=json, document=document, sections=lambda: [decomposition_section(problem, samples, steps, run)])
+    finish(
+        decompose_synthetic(features, samples=samples, steps=steps, noise=noise, radius=radius, seed=seed), json=json
+    )

@@ -32,21 +32,19 @@ def extremal(
     prescribed gradient of the training loss; layernorm a constant near eps^(-K/2) that would be one without LayerNorm.
     In Python, these networks are functions of normscope.papers.than2025.extremal, for testing other tools.
     """
-    from normscope.papers.than2025.extremal.constructions import CONSTRUCTIONS, ConstructionSettings
-    from normscope.report.extremal import extremal_chart, extremal_document
+    from normscope.papers.than2025.extremal.constructions import CONSTRUCTIONS, ConstructionSettings, extremal
+    from normscope.report.extremal import extremal_chart
 
-    build = CONSTRUCTIONS.get(construction)
-    if build is None:
+    if construction not in CONSTRUCTIONS:
         raise BadParameter(f"Expected one of {', '.join(CONSTRUCTIONS)}, got {construction!r}.", param_hint="NAME")
     if plot is not None and plot.suffix.lower() != ".svg":
         raise BadParameter(f"Expected a file ending in .svg, got {plot.name!r}.", param_hint="--plot")
     target = None if plot is None else checked_file(plot, "--plot")
     settings = ConstructionSettings(_widths(width, depth), scale, layer, _numbers(input), eps, activation)
-    shown = build(settings)
+    shown = extremal(construction, settings)
     if target is not None:
         write_file(target, extremal_chart(shown), "--plot")
-    document = extremal_document(construction, settings, shown)
-    finish(shown, json=json, document=document, written=target, encoding=sys.stdout.encoding)
+    finish(shown, json=json, written=target, encoding=sys.stdout.encoding)
 
 
 def _widths(text: str, depth: int) -> tuple[int, ...]:

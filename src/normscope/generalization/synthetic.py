@@ -6,6 +6,7 @@ The extremes of quadratic functions on a ball, which the errors of linear models
 import math
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
+from typing import Any
 
 import numpy as np
 import torch
@@ -13,6 +14,8 @@ from torch import Tensor
 
 from normscope.core.display import Shown
 from normscope.core.errors import InputError
+from normscope.core.files import Saved
+from normscope.core.json_form import SCHEMA_VERSION
 from normscope.core.statement import statement
 from normscope.generalization.decomposition import Decomposition, decompose
 
@@ -57,12 +60,17 @@ class Quadratic:
 
 
 @dataclass(frozen=True, repr=False)
-class Run(Shown):
+class Run(Shown, Saved):
     """A training run on the problem."""
 
-    _layout = ("normscope.report.decomposition", "run_sections")
+    _kind = "decomposition"
+    _layout = ("normscope.report.decomposition", "decomposition_sections")
     _rows = "parts"
 
+    problem: Problem  #: distribution, truth and family
+    samples: int  #: it was trained on
+    steps: int  #: of gradient descent
+    seed: int  #: of the data
     decomposition: Decomposition  #: where its error comes from
     trained: Tensor  #: weight of ``h_o``
     minimizer: Tensor  #: weight of ``h_o*``
@@ -73,6 +81,22 @@ class Run(Shown):
     def parts(self) -> dict[str, float | None]:
         """Return the parts of the error by name."""
         return asdict(self.decomposition)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the JSON form: the setting, the parts of the error and whether they add up."""
+        parts, problem = self.decomposition, self.problem
+        setting = {"features": problem.features, "samples": self.samples, "steps": self.steps}
+        return {
+            "schema_version": SCHEMA_VERSION,
+            "kind": self._kind,
+            "setting": setting | {"noise": problem.noise, "radius": problem.radius},
+            "seed": self.seed,
+            **self.parts,
+            "slides_total": parts.slides_total,
+            "largest_deviation": self.largest_deviation,
+            "residuals": parts.residuals(),
+            "adds_up": parts.adds_up(),
+        }
 
 
 def expected_loss(problem: Problem) -> Quadratic:
@@ -149,7 +173,7 @@ def train_synthetic(problem: Problem, samples: int, steps: int, seed: int = 0) -
         minimizer_on_data=training.at(minimizer),
         largest_deviation=deviation,
     )
-    return Run(parts, trained, minimizer, best, deviation)
+    return Run(problem, samples, steps, seed, parts, trained, minimizer, best, deviation)
 
 
 #: Relative size below which a component of the linear term is taken as zero.

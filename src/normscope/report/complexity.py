@@ -1,9 +1,8 @@
-"""Iteration counts as sections of a report and as JSON: printed and corrected, for the chain and the real graph."""
+"""Iteration counts as sections of a report: printed and corrected, for the chain and the real graph."""
 
 from dataclasses import fields
-from typing import Any
 
-from normscope.papers.than2025.complexity.network_complexity import Counts, Iterations, seen_as_chain
+from normscope.papers.than2025.complexity.network_complexity import Iterations, seen_as_chain
 from normscope.report.numbers import kind_text, value_text
 from normscope.report.table import Section, Table, shortened
 
@@ -62,33 +61,3 @@ def _graph(found: Iterations) -> Section:
     left = ("weight", "kind of L", "domain")
     table, said = shortened(Table(columns, cells, left), found.result.blocks, everything=False)
     return Section("on the real graph, with its normalizers", table=table, after=said)
-
-
-def complexity_document(found: Iterations) -> dict[str, Any]:
-    """Return the JSON form."""
-    setting = found.setting
-    return {
-        "schema_version": 1,
-        "kind": "complexity",
-        "model": found.result.model.get("name"),
-        "plain_chain": seen_as_chain(found.result),
-        "loss": {"name": found.loss, "constant": found.constant.to_dict()},
-        "setting": {f.name: getattr(setting, f.name) for f in fields(setting)},
-        "layers": [
-            {
-                "name": row.name,
-                "corollary_18": row.corollary_18.to_dict(),
-                "without_normalizers": _counts(row.without),
-                "with_normalizers": _counts(row.normalized),
-            }
-            for row in found.layers
-        ],
-        "weights": [
-            {"name": w.name} | {key: getattr(w, key).to_dict() for key in ("lipschitz", "goldstein", "convex")}
-            for w in found.weights
-        ],
-    }
-
-
-def _counts(counts: Counts | None) -> dict[str, Any] | None:
-    return None if counts is None else {f.name: getattr(counts, f.name).to_dict() for f in fields(counts)}

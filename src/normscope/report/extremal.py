@@ -1,19 +1,17 @@
-"""Extremal networks as sections of a report, as a chart and as JSON."""
+"""Extremal networks as sections of a report and as a chart."""
 
 import math
 from collections.abc import Sequence
-from typing import Any
 
 from normscope.core.number_text import digits, number_text
-from normscope.core.value import json_number
-from normscope.papers.than2025.extremal.constructions import ConstructionReport, ConstructionSettings
+from normscope.papers.than2025.extremal.constructions import ConstructionReport
 from normscope.report.charts import Chart, ChartLine
 from normscope.report.numbers import kind_text, value_text
 from normscope.report.svg import static_svg
 from normscope.report.table import Section, Table
 
 BLOCKS = "▁▂▃▄▅▆▇█"
-#: For terminals that know no others.
+#: For terminals that have no others.
 PLAIN_BLOCKS = "_.-:=+*#"
 
 
@@ -79,23 +77,3 @@ def blocks_for(encoding: str | None) -> str:
     except (UnicodeEncodeError, LookupError):
         return PLAIN_BLOCKS
     return BLOCKS
-
-
-def extremal_document(construction: str, settings: ConstructionSettings, shown: ConstructionReport) -> dict[str, Any]:
-    """Return the JSON form of a construction."""
-    widths = settings.widths
-    return {
-        "schema_version": 1,
-        "kind": "extremal",
-        "construction": construction,
-        "settings": {
-            "widths": list(widths) if len(set(widths)) > 1 else widths[0],
-            **{key: getattr(settings, key) for key in ("depth", "scale", "layer", "eps", "activation")},
-        },
-        "values": {name: value.to_dict() for name, value in shown.values.items()},
-        "series": {
-            name: {"x": [x for x, _ in points], "log10": [json_number(y) for _, y in points]}
-            for name, points in shown.series.items()
-        },
-        "notes": list(shown.notes),
-    }

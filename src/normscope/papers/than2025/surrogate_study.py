@@ -50,7 +50,7 @@ class QuantizedNetwork(nn.Module):
         width: hidden units.
         classes: scores.
         levels: of a weight on each side of zero.
-        source: of the first weights.
+        source: generator of the initial weights.
     """
 
     def __init__(self, components: int, width: int, classes: int, levels: int, source: torch.Generator) -> None:
@@ -93,8 +93,8 @@ def code_bits(codes: Tensor, levels: int) -> float:
 def run(setting: _Setting, seed: int, data_root: Path | None, progress: Progress) -> Findings:
     """Train a network, a small surrogate beside it, and bound the error of the first without held-out labels.
 
-    Of the test images, without labels, one half gives the principal components that surrogates see, before the training
-    data is looked at; the other half shows how often the network and its surrogate disagree.
+    One half of the test images, without labels, gives the principal components that surrogates see, before the training
+    data is used; the other half shows how often the network and its surrogate disagree.
     """
     (x, y), (u, v) = (labelled_data(setting.data, data_root, split) for split in ("train", "test"))
     x, u = x.flatten(1), u.flatten(1)

@@ -140,7 +140,7 @@ def constant_of(net: nn.Sequential) -> float:
 
 
 def certified(net: nn.Sequential, x: Tensor, y: Tensor, boxes: int, delta: float) -> CellCertificate:
-    """Return the best certificate over gamma on a grid of the unit square, each box for both labels apart."""
+    """Return the best certificate over gamma on a grid of the unit square, each box separately for both labels."""
     side = 1 / boxes
     axis = (torch.arange(boxes, dtype=torch.float64) + 0.5) * side
     centres = torch.cartesian_prod(axis, axis)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from itertools import accumulate
 from operator import mul
 from typing import Any
@@ -12,6 +12,8 @@ from normscope.analysis import analyze
 from normscope.analysis.weight_lipschitz import weight_lipschitz
 from normscope.core.display import Shown
 from normscope.core.errors import InputError
+from normscope.core.files import Saved
+from normscope.core.json_form import SCHEMA_VERSION, fields_of
 from normscope.core.result import Result
 from normscope.core.statement import statement
 from normscope.core.value import Kind, Value, product
@@ -190,9 +192,10 @@ QUICK: dict[str, Any] = {"points": 1, "ascent": 0, "seed": 0, "stacked": False, 
 
 
 @dataclass(frozen=True, repr=False)
-class Iterations(Shown):
+class Iterations(Shown, Saved):
     """Iteration counts of a network: of the chain of its layers, and of its real graph."""
 
+    _kind = "complexity"
     _layout = ("normscope.report.complexity", "complexity_sections")
     _rows = "layers"
 
@@ -202,6 +205,27 @@ class Iterations(Shown):
     setting: Setting  #: what counts depend on besides the network
     layers: Sequence[LayerComplexity]  #: counts of the network taken as a chain
     weights: Sequence[WeightComplexity] = ()  #: counts on its real graph; none where only a result was read
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the JSON form: the counts, with the name of the network in place of its analysis."""
+        return {
+            "schema_version": SCHEMA_VERSION,
+            "kind": self._kind,
+            "model": self.result.model.get("name"),
+            "plain_chain": seen_as_chain(self.result),
+            "loss": {"name": self.loss, "constant": self.constant.to_dict()},
+            "setting": asdict(self.setting),
+            "layers": [
+                {
+                    "name": row.name,
+                    "corollary_18": row.corollary_18.to_dict(),
+                    "without_normalizers": fields_of(row.without),
+                    "with_normalizers": None if row.normalized is None else fields_of(row.normalized),
+                }
+                for row in self.layers
+            ],
+            "weights": [fields_of(weight) for weight in self.weights],
+        }
 
 
 def complexity(

@@ -2,8 +2,8 @@
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass, field
-from typing import NamedTuple
+from dataclasses import dataclass, field, replace
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -11,6 +11,8 @@ from torch.nn.functional import softplus
 
 from normscope.core import display
 from normscope.core.errors import InputError
+from normscope.core.files import Saved
+from normscope.core.json_form import SCHEMA_VERSION, to_plain
 from normscope.core.statement import statement
 from normscope.core.value import Kind, Value
 from normscope.papers.than2025.extremal.theorem_6_networks import check_layer, layer_norm_blow_up, theorem_6
@@ -26,7 +28,7 @@ Points = list[tuple[float, float]]
 class ConstructionSettings:
     """Parameters of a construction."""
 
-    widths: tuple[int, ...]  #: ``n_0, ..., n_K``
+    widths: tuple[int, ...] = (8,) * 21  #: ``n_0, ..., n_K``
     scale: float = 2.0  #: ``a``, of every layer
     layer: int = 1  #: ``i``, from one
     point: tuple[float, ...] | None = None  #: the input, or none for the first unit vector
@@ -40,9 +42,10 @@ class ConstructionSettings:
 
 
 @dataclass(frozen=True, repr=False)
-class ConstructionReport(display.Shown):
+class ConstructionReport(display.Shown, Saved):
     """The numbers and curves of a construction."""
 
+    _kind = "extremal"
     _layout = ("normscope.report.extremal", "extremal_sections")
     _rows = "values"
 
@@ -52,6 +55,28 @@ class ConstructionReport(display.Shown):
     x_label: str = "layer"  #: what the chart is over
     y_label: str = "log10 of the gradient"  #: what its numbers are
     notes: tuple[str, ...] = field(default=())  #: what a reader must know
+    construction: str = ""  #: its name
+    settings: ConstructionSettings = field(default_factory=ConstructionSettings)  #: what it was built with
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the JSON form; one width stands for all that are equal."""
+        widths = self.settings.widths
+        names = ("depth", "scale", "layer", "eps", "activation")
+        return {
+            "schema_version": SCHEMA_VERSION,
+            "kind": self._kind,
+            "construction": self.construction,
+            "settings": {
+                "widths": list(widths) if len(set(widths)) > 1 else widths[0],
+                **{name: getattr(self.settings, name) for name in names},
+            },
+            "values": to_plain(self.values),
+            "series": {
+                name: {"x": [x for x, _ in points], "log10": to_plain([y for _, y in points])}
+                for name, points in self.series.items()
+            },
+            "notes": list(self.notes),
+        }
 
 
 def _theorem_6(settings: ConstructionSettings) -> ConstructionReport:
@@ -94,7 +119,7 @@ def _theorem_13(settings: ConstructionSettings) -> ConstructionReport:
 
 
 def _theorem_15(settings: ConstructionSettings) -> ConstructionReport:
-    """Return gradients of a logistic training loss at every layer, prescribed, for the scale and its inverse."""
+    """Return the prescribed gradients of a logistic training loss at every layer, for the scale and its inverse."""
     source = torch.Generator().manual_seed(0)
     inputs = torch.rand(8, settings.widths[0], generator=source, dtype=torch.float64) + 0.5
     targets = torch.ones(8, dtype=torch.float64)
@@ -105,7 +130,7 @@ def _theorem_15(settings: ConstructionSettings) -> ConstructionReport:
     check_layer(settings.layer, depth)
     for name, a in _both(settings.scale).items():
         for i in sorted({settings.layer, *sampled(depth)}):
-            # Scales before the layer are one: what grows is the gradient passed back alone.
+            # Scales before the layer are one, so that only the gradient passed back grows.
             scales = [1.0] * (i - 1) + [a] * (depth - i + 1)
             weight = torch.eye(settings.widths[i], settings.widths[i - 1], dtype=torch.float64)
             net = theorem_15(settings.widths, scales, weight, inputs, targets, logistic, layer=i)
@@ -137,7 +162,7 @@ def _layer_norm(settings: ConstructionSettings) -> ConstructionReport:
     return ConstructionReport(title, values, series, "layers", "log10 of the Lipschitz constant", notes)
 
 
-#: What shows a construction, by its name.
+#: The functions that report the constructions, by name.
 CONSTRUCTIONS: dict[str, Callable[[ConstructionSettings], ConstructionReport]] = {
     "theorem-6": _theorem_6,
     "theorem-13": _theorem_13,
@@ -161,7 +186,8 @@ def extremal(construction: str, settings: ConstructionSettings | None = None) ->
     """
     if construction not in CONSTRUCTIONS:
         raise InputError(f"Expected one of {', '.join(CONSTRUCTIONS)}, got {construction!r}.")
-    return CONSTRUCTIONS[construction](settings or ConstructionSettings((8,) * 21))
+    settings = settings or ConstructionSettings()
+    return replace(CONSTRUCTIONS[construction](settings), construction=construction, settings=settings)
 
 
 def _both(scale: float) -> dict[str, float]:

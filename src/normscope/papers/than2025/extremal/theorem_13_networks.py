@@ -140,7 +140,7 @@ class Gradients:
 
     layer: int  #: ``i``, from one
     signal: Value  #: ``||h_{i-1}(x)||``, what reaches it
-    total_input: Value  #: ``||h, y_i||``, what the output feels of its total input: the gradient passed back
+    total_input: Value  #: ``||h, y_i||``, how the output depends on its total input: the gradient passed back
     weight: Value  #: ``||h(x), W_i||``, their product
 
 

@@ -1,7 +1,7 @@
 """Networks whose constant is known exactly, and their parts.
 
-Theorem 6 has any widths, depth and product of norms; Corollary 11 is at its worst for LayerNorm near a constant input,
-whose constant is no reduction.
+Theorem 6 allows any widths, depth and product of norms; Corollary 11 is at its worst for LayerNorm near a constant
+input, where LayerNorm does not reduce the constant.
 """
 
 import math

@@ -17,9 +17,9 @@ from normscope.monitor.run import Run, Series
 from normscope.papers.study import Evidence, fit_line
 from normscope.papers.than2025.figures.training_setting import TrainingSetting
 
-#: What the text of the paper says the products reach, as decimal logarithms, and the network it says it of.
+#: What the products reach according to the paper, as decimal logarithms, and the network that this is about.
 PRODUCT_OF_NORMS, PRODUCT_OF_INVERSE_SIGMA, SAID_OF = 50.0, -25.0, "resnet18"
-#: Growth is called exponential from this coefficient of determination of a line through the logarithms on.
+#: Growth is called exponential if a line through the logarithms has at least this coefficient of determination.
 STRAIGHT = 0.9
 #: What 1e-25 may be the product of: metric, words. The text means one of them and prints another.
 REDUCTIONS = (
@@ -136,7 +136,7 @@ def certified_evidence(folder: Path, network: str) -> list[Evidence]:
     return found
 
 
-#: What each figure speaks of.
+#: The evidence for each figure.
 _PARTS = {
     "fig1": (weight_norm_evidence,),
     "fig2": (variance_evidence,),

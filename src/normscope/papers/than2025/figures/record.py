@@ -25,7 +25,7 @@ STATE, SETTING = "state.pt", "setting.json"
 QUANTITIES = ("loss", "margins", "variance", "norms", "folded", "inverse_sigma")
 #: Training examples on which everything is measured.
 PROBE = 512
-#: Width aimed at for each norm of a certified analysis, beside a figure whose axis counts decades.
+#: Target width of each norm in a certified analysis; the axes of the figures count decades.
 TOLERANCE = 1e-2
 
 
@@ -39,8 +39,8 @@ def record(
 ) -> Run:
     """Train and measure a network as its setting says and return the run; an existing run is resumed or reused.
 
-    A run goes on from its last whole epoch, or anew if there is none. Each measurement depends on the weights of its
-    moment alone, so a run that was stopped records what an unbroken one does, its clocks apart.
+    A run continues from its last complete epoch, or starts again if there is none. Each measurement depends only on the
+    current weights, so a run that was stopped records the same as an uninterrupted one, except for its clocks.
 
     The state, the points and the results of a run go to its folder. With ``certify`` the network is bounded at the
     start and at the end, in ``start.json`` and ``end.json``. A folder with a run of another setting is refused.
@@ -63,7 +63,7 @@ def record(
     points = RunFolder(folder)
     done = steps_done(folder / STATE)
     if not done:
-        for file in (METRICS, CONFIG):  # of a training of this setting that no state was left of
+        for file in (METRICS, CONFIG):  # left by a training of this setting that saved no state
             (folder / file).unlink(missing_ok=True)
     with Monitor(
         model, probe, quantities=QUANTITIES, sinks=[points], budget=1.0, every=steps + 1, step=done, remember=False,
