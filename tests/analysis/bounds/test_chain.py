@@ -99,6 +99,38 @@ def test_block_matrices_give_the_network(residual: Any) -> None:
     assert torch.allclose(last @ state, residual(x)[0])
 
 
+class _Copied(nn.Module):
+    """Each entry three times, then a layer."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Linear(12, 5, bias=False)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.layer(x[:, :, None].expand(-1, -1, 3).reshape(-1, 12))
+
+
+@pytest.mark.parametrize("large", [False, True], ids=["written out", "bounded"])
+def test_coefficients_of_copied_entries_add_up(large: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Copies by expansion or padding meet again in a row: squares of the single weights are too small."""
+    torch.manual_seed(3)
+    copies = {_Copied(): 3}
+    for mode, most in (("zeros", 1), ("reflect", 9), ("replicate", 4), ("circular", 9)):
+        layer = nn.Conv2d(1, 2, 3, padding=1, padding_mode=mode, bias=False)
+        torch.nn.init.uniform_(layer.weight, 0.1, 1.0)
+        copies[nn.Sequential(layer, nn.Flatten())] = most
+    if large:
+        monkeypatch.setattr("normscope.analysis.bounds.chain._ROWS", 1)
+    for net, most in copies.items():
+        shape = (4,) if isinstance(net, _Copied) else (1, 3, 3)
+        matrix, _ = _affine(lambda z, net=net, shape=shape: net.double()(z.view(1, *shape)).flatten(), math.prod(shape))
+        (found_layer,) = chain_of(_program(net.float(), 2, *shape), SegmentNorms())
+        rows = matrix.norm(dim=1)
+        found = [math.exp(v) for v in (found_layer.frobenius, found_layer.two_one, found_layer.row)]
+        for value, truth in zip(found, (rows.norm(), rows.sum(), rows.max()), strict=True):
+            assert float(truth) * (1 - 1e-7) <= value <= float(truth) * (most**0.5 if large else 1) * (1 + 1e-6)
+
+
 class _Wide(nn.Module):
     """A skip over two layers: its carried tensor is not used at once."""
 

@@ -150,20 +150,24 @@ def _layer(
 
 
 def row_squares(source: Expr, target: Expr) -> Tensor:
-    """Return the squared Euclidean norm of each row of the linear map between two expressions.
+    """Return the squared Euclidean norm of each row of the linear map between two expressions, or an upper bound.
 
-    Where at most one operation mixes entries, the entries of the product are products of entries, so the map with
-    squared entries is applied to ones. Small maps are written out.
+    Where at most one operation mixes entries, and no entry is copied before, the entries of the product are products of
+    entries, so the map with squared entries is applied to ones. Small maps of other kinds are written out. In a large
+    one an entry copied ``m`` times before it is mixed has the coefficient ``w_1 + ... + w_m``, whose square is at most
+    ``m (w_1^2 + ... + w_m^2)``.
     """
     if source.id == target.id:
         return torch.ones(source.numel, dtype=torch.float64)
     path = between(source, target)
-    mixing = [e for e in path if e.op is not None and e.op.kind in ("convolution", "matrix")]
-    if len(mixing) <= 1 and all(_is_simple(e) for e in path):
+    mixing = [k for k, e in enumerate(path) if e.op is not None and e.op.kind in ("convolution", "matrix")]
+    simple = len(mixing) <= 1 and all(_is_simple(e) for e in path)
+    copies = math.prod(_copies(e) for e in path[: mixing[0]]) if simple and mixing else 1
+    if simple and (copies == 1 or target.numel > _ROWS):
         value = torch.ones(source.shape, dtype=torch.float64)
         for expr in path:
             value = _squared(expr, value)
-        return value.flatten()
+        return copies * value.flatten()
     if target.numel > _ROWS:
         raise RefusedError("a layer of several linear maps in a row is too large to be written out")
     x = torch.zeros(source.shape, dtype=torch.float64, requires_grad=True)
@@ -171,6 +175,17 @@ def row_squares(source: Expr, target: Expr) -> Tensor:
         y = evaluate(source, target)(x).flatten()
     pieces = torch.eye(y.numel(), dtype=torch.float64).split(max(1, 2**24 // max(1, source.numel)))
     return torch.cat([pulled(y, [x], piece)[0].square().sum(1) for piece in pieces])
+
+
+def _copies(expr: Expr) -> int:
+    """Return how often a simple operation that mixes nothing copies an entry at most."""
+    op = expr.op
+    if op is None or op.kind != "nonnegative":
+        return 1
+    x = torch.zeros(expr.inputs[0].shape, dtype=torch.float64, requires_grad=True)
+    with torch.enable_grad():
+        y = op.apply(x).flatten()
+    return max(1, round(float(pulled(y, [x], torch.ones(1, y.numel(), dtype=torch.float64))[0].max())))
 
 
 def _is_simple(expr: Expr) -> bool:
