@@ -48,7 +48,7 @@ from normscope.lipschitz.search import glance
 from normscope.lipschitz.segments import Effort
 from normscope.lipschitz.tokens import KEPT_BYTES
 
-#: A first look pays off from so many parameters or modules, but not for very many modules with few parameters:
+#: A first look pays off from this many parameters or modules, but not for very many modules with few parameters:
 #: then capturing the graph takes most of the time.
 BIG_PARAMETERS, MANY_MODULES, TOO_MANY_MODULES = 500_000, 60, 1_000
 #: Multiplications that a first look spends on the data, and the most samples it reads.
@@ -251,10 +251,10 @@ def announced(tensors: Iterable[Tensor], before: float, graph: Graph | None = No
 def additional_peak(tensors: Iterable[Tensor], graph: Graph | None = None) -> float:
     r"""Estimate the peak memory of an analysis besides the model itself, in bytes.
 
-    Copies of small models that guard their state and the matrices kept of composed maps stay all the time, and with
-    them, once the graph is known, what derivatives of the network keep of its activations. Beside them stands the
-    largest of: all weights in float64 (to differentiate the network), the largest matrix with four copies of its Gram
-    matrix while it is certified, and what certifying the largest convolution holds.
+    Copies of small models that guard their state and the kept matrices of composed maps stay all the time, as do, once
+    the graph is known, the activations that derivatives of the network keep. Added to these is the largest of: all
+    weights in float64 (to differentiate the network), the largest matrix with four copies of its Gram matrix while it
+    is certified, and what is needed to certify the largest convolution.
 
     >>> additional_peak([]) == LIBRARIES
     True

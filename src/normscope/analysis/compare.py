@@ -24,7 +24,7 @@ Comparable = Result | CheckpointResult
 class Quantity:
     """One quantity of every model."""
 
-    name: str  #: which
+    name: str  #: its name
     values: tuple[Value | None, ...]  #: its value in each model; ``None`` where there is none
 
     @property
@@ -175,7 +175,7 @@ def compare(results: Mapping[str, Comparable], findings: Mapping[str, Sequence[F
         products = _quantities([c.products for c in checkpoints])
         return Comparison(names, products, rows, (), seen, checked, _messages(rows), tuple(checkpoints))
     layers = _rows([r.layers for r in models], ("kind", "shape"), ("upper", "attained", "folded"))
-    # Another kind of normalizer at the same place is the very thing one compares: a place is known by its order too.
+    # A different kind of normalizer at the same place is what a comparison should show: places also match by order.
     normalizers = _rows([r.normalizers for r in models], (), ("proved", "on_floor", "printed"))
     whole = _quantities([r.end_to_end for r in models])
     messages = (*_messages((*layers, *normalizers)), *_other_domains(models))

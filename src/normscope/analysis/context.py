@@ -129,10 +129,10 @@ class Observations:
 
 
 def checked(request: AnalysisRequest) -> AnalysisRequest:
-    """Return a valid request: the model uncompiled and named, the data such that it can be read again.
+    """Return a valid request: the model uncompiled and named, the data readable more than once.
 
     Raises:
-        InputError: if the model is no module, or the options do not fit.
+        InputError: if the model is not a module, or the options do not fit.
         NonFiniteError: if a weight is not finite.
     """
     model, limit = request.model, request.limit
@@ -268,7 +268,7 @@ def observe(context: AnalysisContext, candidates: int, samples: int | None, *, e
     )
     if seen.samples == 0:
         raise InputError("The data is empty. Pass at least one sample, or no data.")
-    if exact:  # in exact arithmetic a sample may lie below the floor its own rounding gave
+    if exact:  # in exact arithmetic a sample may lie below the floor that was computed from it with rounding
         some = points[: number_of_points(program, context.options.points)] if is_large(program) else points
         seen.include(survey(context.captured, program, some, activations={}, dtype=torch.float64))
     return Observations(points, seen, skipped)

@@ -5,10 +5,10 @@ place. The lower curve is attained: for a direction v of the input, one product 
 all places gives ``||J_k v||`` at every place k at once.
 
 The distance between the two splits into shares. At every place k the bound :math:`U_k` and the attained :math:`\ell_k`
-speak of the same map, from the input to the tensor there. Along a path the differences of :math:`\log (U_k / \ell_k)`
+refer to the same map, from the input to the tensor there. Along a path the differences of :math:`\log (U_k / \ell_k)`
 from one place to the next add up to the whole gap; the path taken is the one on which it is largest at every junction.
-Up to the last place products of norms count; what multiplier chains take off the end, and what a search beyond the data
-adds from below, are shares of their own.
+Up to the last place the bounds are products of norms; what multiplier chains save at the end, and what a search beyond
+the data adds from below, are separate shares.
 """
 
 import math

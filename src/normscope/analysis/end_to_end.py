@@ -189,7 +189,7 @@ def _composed(composition: Composition, mode: str | None) -> ComposedBound:
 
 
 def _floor(context: AnalysisContext, chains: Chains | None) -> Value | None:
-    """Return the infimum of all bounds that let every activation choose its slope freely."""
+    """Return a value that no bound can go below if every activation may choose its slope freely."""
     if chains is None or not chains.used or len(context.program.outputs) != 1:
         return None
     log = chains.floor(context.program.outputs[0][1])

@@ -22,10 +22,10 @@ _SHAPE_ONLY = (
 class FixedInputs:
     """Inputs that are held fixed while others vary."""
 
-    #: graph nodes whose values are held: these inputs, and what is made of tokens besides their embedding
+    #: graph nodes whose values are kept: these inputs, and what is computed from tokens besides their embedding
     names: tuple[str, ...] = ()
-    inputs: tuple[str, ...] = ()  #: arguments of the model that are held as they are, by the user's names
-    #: arguments that are embedded, of which something else (a mask, a position) is held too
+    inputs: tuple[str, ...] = ()  #: arguments of the model that are kept as they are, by the user's names
+    #: arguments that are embedded, from which something else (a mask, a position) is computed and kept fixed
     tokens: tuple[str, ...] = ()
 
     def condition(self, where: str) -> str:
@@ -43,8 +43,8 @@ class FixedInputs:
 def fixed_inputs(captured: Captured, program: Program) -> FixedInputs:
     """Return the inputs that are held fixed and combined with numeric ones: constants hold for their values.
 
-    Token ids are looked up in an embedding, whose output is the input of the network: they are not held, unless
-    something else is made of them as well.
+    Token ids are looked up in an embedding, whose output is the input of the network: they are not held
+    fixed, unless something else is computed from them as well.
     """
     graph = captured.graph
     blocks = {block.name for block in program.blocks}

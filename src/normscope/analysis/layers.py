@@ -159,7 +159,7 @@ def _normalizer(row: NormalizerResult, site: Site, seen: InputStatistics | None,
 def _of_weight(program: Program, layers: list[LayerResult], row: NormalizerResult, site: Site) -> NormalizerResult:
     """Return the row of a normalizer of weights: the norm of its layer as it acts, the largest over its uses.
 
-    What it leaves of the weight says nothing of the layer: a convolution is not its reshaped kernel.
+    What it leaves of the weight says nothing about the layer: a convolution is not its reshaped kernel.
     """
     pairs = [(e.op, x.upper) for e, x in zip(program.layers, layers, strict=True) if e.op is not None]
     found = [v for op, v in pairs if op.weight_name == site.source] or [v for op, v in pairs if op.owner == site.owner]
@@ -192,7 +192,7 @@ def _seen_facts(site: Site, seen: InputStatistics | None) -> dict[str, Any]:
     return facts
 
 
-#: A channel is hot above so many times the median; and most channels that are listed for a normalizer.
+#: A channel is hot above this many times the median; and most channels that are listed for a normalizer.
 HOT, KEPT = 3.0, 5
 
 

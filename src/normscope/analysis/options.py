@@ -28,15 +28,15 @@ class Options:
         delta: failure probability of each probabilistic bound.
         without_normalizers: also bound the network with its normalizers removed.
         stacked: also bound the first batch as one stacked input with batch statistics; ``None``: if it is cheap.
-        time: seconds of search for certificates of whole parts of the network, about; 0 makes none. If it is given,
-            as many points of the data are looked at as that time allows, too; with 0 none, unless a radius is given.
+        time: approximate seconds of search for certificates of whole parts of the network; 0 makes none. If it is
+            given, it also limits how many points of the data are examined; with 0 none are, unless a radius is given.
         seed: random seed.
         radius: radius of the balls around data points on which the constant is certified, one or several (l2 norm);
             ``None`` chooses by the spread of the data, and leaves them out where they are expensive.
         share: share of inputs like the data that a statement around the data covers.
         confidence: confidence of that statement.
-        sketch: around points, look at random combinations of the tangents of deep piecewise linear networks: less
-            time, the more so the smaller the radius, and each constant holds but for a probability below 1e-9.
+        sketch: around points, use random combinations of the tangents of deep piecewise linear networks: faster,
+            especially for small radii, but each constant fails with a probability below 1e-9.
 
     Raises:
         InputError: if a number is out of range.
@@ -86,7 +86,7 @@ class Options:
 
     @classmethod
     def of(cls, options: Options | None, settings: Mapping[str, Any]) -> Options:
-        """Return options, by default the usual ones, with some fields replaced.
+        """Return options, the defaults if none are given, with some fields replaced.
 
         Raises:
             InputError: if there is no such field, or a number is out of range.

@@ -59,11 +59,11 @@ _FLOOR = "normalizer stds stay above those seen in the data"
 class OutputBounds:
     """Certified constants with respect to the results of uses, by domain."""
 
-    domains: dict[str, Domain]  #: the domains spoken about, by name
+    domains: dict[str, Domain]  #: the domains, by name
     constants: dict[str, Outputs]  #: the constants on each of them
     #: uses whose constant on the variance floor also needs inputs in the range of the data
     ranged: frozenset[int] = frozenset()
-    ranged_weights: frozenset[int] = frozenset()  #: weights of which the same holds for changes of any size
+    ranged_weights: frozenset[int] = frozenset()  #: weights for which the same holds for changes of any size
 
 
 @dataclass(frozen=True, eq=False)

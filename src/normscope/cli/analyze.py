@@ -30,13 +30,13 @@ Measured = TypeVar("Measured")
 FILE, REPORT = "result.json", "report.html"
 #: Written beside the result of a weight-normalized network.
 WEIGHT_NORM = "weight_normalization.json"
-#: Said below a first look that is not the end.
+#: Shown below a first look that more results follow.
 FOLLOWS = "Computing tighter bounds; Ctrl-C stops and keeps what is known."
-#: Said where only the doctor's quick rules ran.
+#: Shown if only the doctor's quick rules ran.
 QUICK = "First look only: slower rules did not run; `normscope check` runs all of them."
 #: Samples for the theory of weight normalization.
 THEORY_SAMPLES = 256
-#: Options that are passed on as fields of ``normscope.Options``, and all that say something about a model.
+#: Options that are passed on as fields of ``normscope.Options``, and all options about a model.
 _SETTINGS = (
     "mode", "points", "ascent", "tolerance", "delta", "seed", "stacked", "share", "confidence", "sketch",
 )  # fmt: skip
@@ -52,7 +52,7 @@ _MODEL = (
 
 @dataclass(frozen=True)
 class Request(Named):
-    """What a user asks of ``analyze``, of a named model on named data."""
+    """What a user requests from ``analyze``, for a named model and named data."""
 
     device: str | None  #: where to compute
     options: dict[str, Any]  #: fields of ``normscope.Options``
@@ -124,7 +124,7 @@ def analyze(
         failures: list[str] = []
 
         def first(look: Result) -> None:
-            """Show and keep the first look: whatever happens later, it is there."""
+            """Show and save the first look, so that it is kept whatever happens later."""
             from normscope.report.verdict import has_urgent, verdict_lines
 
             lines = verdict_lines(look)
@@ -159,7 +159,7 @@ def _sections(
 
 
 def _report(result: Result | CheckpointResult, page: Path, failures: list[str], **rest: Any) -> None:
-    """Write the report; where it cannot be made, say so: the result is written already."""
+    """Write the report; if that fails, record the failure: the result is already written."""
     try:
         write_page(result, page, **rest)
     except BadParameter:
@@ -178,16 +178,16 @@ def run(
     failures: list[str] | None = None,
     theory: list[Guarantees] | None = None,
 ) -> Result | CheckpointResult:
-    """Analyze a model, or a checkpoint where the request names one.
+    """Analyze a model, or a checkpoint if the request names one.
 
     Args:
-        request: what is asked.
+        request: what is requested.
         stages: called with a line of text at each step, as in all functions here.
-        check: ask the doctor, too.
+        check: also run the doctor.
         fast: stop after the first look.
         first: called with the first look at a large network.
-        failures: a doctor who cannot speak is named here, or raises without it.
-        theory: takes what the theory of weight normalization proves, where it covers the model and data have labels.
+        failures: gets a message if the doctor fails; without it, the doctor raises.
+        theory: gets what the theory of weight normalization proves, if it covers the model and the data have labels.
     """
     from normscope.analysis.checkpoint import analyze_checkpoint, is_checkpoint
 
@@ -209,7 +209,7 @@ def run(
             prepared = prepare(AnalysisRequest(model, data, limit=request.limit, input_shape=shape, device=device))
 
         def doctor(*, quick: bool) -> None:
-            """Ask the doctor: about a big network first what needs no time, and the rest when that is shown."""
+            """Run the doctor: for a big network first the quick rules, and the others once the first look is shown."""
             nonlocal found
             if check:
                 common = {name: value for name, value in rest.items() if name != "options"}
@@ -234,7 +234,7 @@ def run(
 
 
 def weight_normalization(model: nn.Module, inputs: Inputs | None, stages: Callable[[str], None]) -> list[Guarantees]:
-    """Return what is proved about a weight-normalized network, or nothing where the theory does not cover it."""
+    """Return what is proved about a weight-normalized network, or nothing if the theory does not cover it."""
     from normscope.weight_normalization import verify
     from normscope.weight_normalization.chain import read_chain
 
@@ -250,10 +250,10 @@ def weight_normalization(model: nn.Module, inputs: Inputs | None, stages: Callab
 
 
 def measured(request: Request, stages: Callable[[str], None], twin: Callable[..., Measured]) -> Measured:
-    """Load model and data, and hand them to the Python twin of a verb.
+    """Load model and data, and pass them to the Python twin of a verb.
 
     The twin takes what ``normscope.analyze`` takes; its result has ``model``, ``input`` and ``messages``, and is
-    returned with where model and data come from.
+    returned with the origin of model and data.
     """
     from normscope.analysis import Options
 
@@ -286,7 +286,7 @@ def write_page(
 
 
 def _refuse_unused(context: Context) -> None:
-    """Raise if options are given, beside a checkpoint alone, that would change nothing."""
+    """Raise if options are given that have no effect on a checkpoint without its model."""
     from normscope.analysis.checkpoint import is_checkpoint
 
     values = context.params
@@ -312,7 +312,7 @@ def checked_places(
         report: file for the report, if it was named.
         no_report: write none.
         name: what the result is about, for the name of a new folder.
-        page: what the report is called where it was not named.
+        page: name of the report if no file is given for it.
     """
     folder = checked_folder(new_folder(name) if out is None else out)
     target = checked_file(folder / file)

@@ -158,7 +158,7 @@ def rendered(
     *,
     width: int = 118,
 ) -> str:
-    """Return a result in one of :data:`FORMATS`, text in lines of a width; a page holds the analysis, too."""
+    """Return a result in one of :data:`FORMATS`, text wrapped to a width; a page also has the analysis."""
     from normscope.core.errors import NormscopeError
     from normscope.report.findings import findings_text, github_text
     from normscope.report.sarif import sarif_text
@@ -199,7 +199,7 @@ def optimizer_of(spec: str, model: nn.Module, seed: int = 0) -> Any:
 
 
 def source_of(spec: str) -> SourceLocation | None:
-    """Return where a model is written down: the file of ``FILE.py:factory`` and the line of the factory."""
+    """Return where a model is defined: the file of ``FILE.py:factory`` and the line of the factory."""
     from normscope.report.sarif import SourceLocation
     from normscope.zoo.load import parse_spec
 

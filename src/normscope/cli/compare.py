@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 Asked = TypeVar("Asked", bound=Named)
 FILE, ALIGNMENT = "comparison.json", "alignment.json"
-#: Options that say how networks are analyzed or shown; with ``--modulo`` nothing is.
+#: Options that say how networks are analyzed or shown; with ``--modulo`` none is.
 _OF_ANALYSES = ("device", "printed", "no_check", "report", "everything")
 _ITEMS = (
     "Two or more of: models as for analyze (FILE.py:factory, zoo:NAME, ...), earlier results "
@@ -86,9 +86,9 @@ def compare(
 def run(
     items: Sequence[str], model: str | None, common: Request, stages: Stages, *, check: bool
 ) -> tuple[Comparison, dict[str, Sequence[Finding]]]:
-    """Read or make the result of each item; return their comparison, and what the doctor said of models.
+    """Read or compute the result of each item; return their comparison, and the doctor's findings on models.
 
-    Checkpoints are weights of ``model``, if it was named; all else that is asked of each analysis is in common.
+    Checkpoints are weights of ``model``, if it was named; everything else about the analyses is in ``common``.
     """
     from normscope.analysis.compare import compare as compared
     from normscope.cli.report import read_whole, result_file
@@ -108,7 +108,7 @@ def run(
 
 
 def _about(item: str, model: str | None, common: Asked) -> Asked:
-    """Return what is asked of one item: of a model, or of a checkpoint for the model, if it was named."""
+    """Return the request for one item: a model, or a checkpoint for the model, if that was named."""
     from normscope.analysis.checkpoint import is_checkpoint
 
     if model is not None and is_checkpoint(item):
@@ -117,7 +117,7 @@ def _about(item: str, model: str | None, common: Asked) -> Asked:
 
 
 def write_comparison(comparison: Comparison, findings: dict[str, Sequence[Finding]], page: Path | None) -> Path | None:
-    """Write the page of a comparison and return it; bare checkpoints have no page in common."""
+    """Write the page of a comparison and return it; checkpoints without their model have no common page."""
     from normscope.core.result import Result
 
     results = [r for r in comparison.results if isinstance(r, Result)]
@@ -129,7 +129,7 @@ def write_comparison(comparison: Comparison, findings: dict[str, Sequence[Findin
 
 
 def _refuse_unused(context: Context, modulo: str) -> None:
-    """Raise if ``--modulo`` is unknown, or an option was given, be it with its default, that has no meaning with it."""
+    """Raise if ``--modulo`` is unknown, or an option was given that has no meaning with it, even with its default."""
     if modulo != "symmetries":
         raise BadParameter(f"Expected symmetries, got {modulo}.", param_hint="--modulo")
     for option in context.command.params:

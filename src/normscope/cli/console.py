@@ -30,16 +30,16 @@ F = TypeVar("F", bound=Callable[..., Any])
 WRONG_USE, STOPPED = 2, 130
 #: The first step of every verb: it imports torch and what it needs of the library.
 LOADING = "loading torch"
-#: Seconds after which work is worth a word.
+#: Seconds after which progress is shown.
 PATIENCE = 2.0
-#: Seconds that a note waits for the result, which holds it too.
+#: Seconds after which a note is printed, unless the result, which contains it too, comes first.
 NOTED = 10.0
 _TICK = 0.2
-#: Characters up to which a name keeps its line in a table.
+#: Length up to which a name in a table is not wrapped.
 NAME = 40
-#: What a path raises that the user named wrongly, or may not use.
+#: Errors of a path that the user named wrongly, or may not use.
 _UNREACHABLE = (errno.EACCES, errno.EPERM, errno.ENAMETOOLONG, errno.ELOOP, errno.EROFS)
-#: What a message of several lines may hold.
+#: Control characters that a message of several lines may contain.
 _BREAKS = "\n\t"
 
 
@@ -50,7 +50,7 @@ def is_terminal(stream: TextIO) -> bool:
 
 
 def line_width(most: int = 118) -> int:
-    """Return how wide lines on stdout may be: no wider than its terminal, if it is one, nor than some width.
+    """Return the largest width of lines on stdout: that of its terminal, if it is one, but at most ``most``.
 
     >>> line_width(60) <= 60
     True
@@ -59,7 +59,7 @@ def line_width(most: int = 118) -> int:
 
 
 def visible(text: str, keep: str = "") -> str:
-    r"""Return a text with its control characters spelled out: names in a file may hold orders to a terminal.
+    r"""Return a text with its control characters spelled out: names in a file may contain terminal commands.
 
     >>> visible("a\x1b[2J\n"), visible("two\nlines", keep="\n"), visible("\u03c3")
     ('a\\x1b[2J\\n', 'two\nlines', 'σ')
@@ -122,9 +122,9 @@ def _is_memory(error: Exception) -> bool:
 class Stages:
     """Progress of long work, on stderr. Use as a context manager; call it with a line of text at each step.
 
-    On a terminal, after two seconds, a line with the current step and the time. Elsewhere one plain line for each
-    step that takes more than two seconds. Steps are told apart by their text before a colon and a blank. What is
-    printed inside the block, by the user's code for example, goes to stderr: stdout is for the result.
+    On a terminal it shows, after two seconds, a line with the current step and the time; elsewhere, one plain line for
+    each step that takes more than two seconds. Steps are distinguished by their text before a colon and a space. What
+    is printed inside the block, by the user's code for example, goes to stderr: stdout is for the result.
 
     Args:
         quiet: show nothing.
@@ -147,7 +147,7 @@ class Stages:
         self._above = lines
 
     def __call__(self, text: str) -> None:
-        """Say what is being done now."""
+        """Show what is being done now."""
         text = visible(text)
         if _step(text) != _step(self._text):
             self._began = time.monotonic()
@@ -157,11 +157,11 @@ class Stages:
         self._text = text
 
     def about(self, name: str) -> Callable[[str], None]:
-        """Return a function that says what is being done now, and for which of several models."""
+        """Return a function that shows what is being done now, and for which of several models."""
         return lambda text: self(f"{name}, {text}")
 
     def note(self, text: str) -> None:
-        """Print a line that stays, if the work goes on for long after it; of quick work nothing is shown."""
+        """Print a line that stays, if the work continues for long after it; for quick work nothing is shown."""
         self._notes.append((time.monotonic(), visible(text)))
 
     def __enter__(self) -> Stages:
@@ -179,7 +179,7 @@ class Stages:
         self._stack.close()
 
     def _watch(self) -> None:
-        """Wait beside the work and speak when it takes long."""
+        """Wait while the work runs, and report when it takes long."""
         begun = time.monotonic()
         spinner: Any = None
         while not self._stop.wait(_TICK):
@@ -214,7 +214,7 @@ class Stages:
 
 
 def _step(text: str) -> str:
-    """Return the part of a progress line that names the step; a model's name may hold a colon, too.
+    """Return the part of a progress line that names the step; a model's name may contain a colon, too.
 
     >>> _step("net.py:build, training: step 3 of 9")
     'net.py:build, training'
@@ -255,7 +255,7 @@ def finish(
 
 
 def json_text(document: Any) -> str:
-    """Return data as strict JSON, indented as all JSON of the command line."""
+    """Return data as strict JSON, indented like all JSON of the command line."""
     return json_module.dumps(document, indent=1, allow_nan=False)
 
 
@@ -286,14 +286,14 @@ def show(sections: Sequence[Section]) -> None:
 
 
 def _wrapped(lines: Sequence[str], width: int) -> list[str]:
-    """Return lines set in by two, none wider than the terminal unless a word of it is."""
+    """Return lines indented by two, none wider than the terminal unless one of its words is."""
     from normscope.report.table import wrapped
 
     return [f"  {piece}" for line in lines for piece in wrapped(line, width - 2)]
 
 
 def _grid(table: Table, width: int) -> Any:
-    """Return a table for a terminal: where it does not fit, words are wrapped; names and numbers keep their line."""
+    """Return a table for a terminal: if it does not fit, words are wrapped, but names and numbers are not."""
     from rich.table import Table as Grid
     from rich.text import Text
 
@@ -316,7 +316,7 @@ def _grid(table: Table, width: int) -> Any:
 
 
 def _fitted(natural: Sequence[int], least: Sequence[int], room: int) -> list[int]:
-    """Return widths of columns that fit in a line: the widest give way first, none below its least.
+    """Return widths of columns that fit in a line: the widest shrink first, none below its minimum.
 
     >>> _fitted([10, 30, 20], [10, 5, 5], 40), _fitted([4, 9], [4, 6], 5)
     ([10, 15, 15], [4, 6])

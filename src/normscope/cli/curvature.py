@@ -1,4 +1,4 @@
-"""``normscope curvature``: eigenvalues, trace and condition of the Hessian, in the mode people train in."""
+"""``normscope curvature``: eigenvalues, trace and condition of the Hessian, in the mode used in training."""
 
 from __future__ import annotations
 

@@ -30,7 +30,7 @@ WIDTH = 128
 EPOCHS = 20
 #: Radii around held-out digits within which the constants are certified.
 RADII = (0.003, 0.01)
-#: Said below the table.
+#: Shown below the table.
 READING = (
     "'within 0.01 of 95 % of inputs': certified around held-out digits; holds for 95 % of digits like them with "
     "confidence 99 %: there the output moves at most this many times as far as the input",
@@ -104,7 +104,7 @@ def one_thread() -> Iterator[None]:
 
 
 def compare(stages: Stages, *, seed: int, width: int, epochs: int) -> tuple[dict[str, Result], Section, Facts]:
-    """Train and analyze both variants: the results, the table that compares them, and what it says beyond them."""
+    """Train and analyze both variants; return the results, the table that compares them, and its additional rows."""
     from normscope.analysis import analyze
     from normscope.doctor import check
     from normscope.papers.study import labelled_data

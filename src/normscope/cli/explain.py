@@ -46,7 +46,7 @@ def explain(
 
 
 def _word(name: str) -> str | None:
-    """Return what a word means, without loading torch; nothing if it is no word.
+    """Return what a word means, without loading torch; ``None`` if the word is not known.
 
     >>> _word("Attained")
     'attained: a lower bound: an input, or a pair of inputs, that reaches it was found'

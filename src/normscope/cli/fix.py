@@ -68,7 +68,7 @@ def fix(
 
 
 def _checked(dry_run: bool, target: Path | None, force: bool) -> Path | None:
-    """Return where the new weights go, if anywhere; raise if they cannot, before any work is done."""
+    """Return the file for the new weights, if any; raise before any work is done if it cannot be used."""
     if target is None:
         return None
     if dry_run:

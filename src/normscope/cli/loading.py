@@ -71,7 +71,7 @@ class Loaded:
     origin: ModelOrigin  #: where it comes from
     data: Data | None  #: its data, if some were named
     shape: tuple[int, ...] | None  #: of one input: as named, or as a network of the zoo says
-    home: Home  #: where its code lives, to be open while the model runs
+    home: Home  #: where its code lives; must be open while the model runs
     progress: Callable[[str], None]  #: called with a line of text at each step
 
     @property
@@ -110,7 +110,7 @@ def split_arguments(text: str) -> tuple[str, dict[str, Any]]:
 
 
 def _arguments(inside: str) -> dict[str, Any] | None:
-    """Return the arguments that a text between brackets holds, or ``None`` if it does not hold any such."""
+    """Return the arguments in a text between brackets, or ``None`` if there are none in it."""
     try:
         call = ast.parse(f"f({inside})", mode="eval").body
         if not isinstance(call, ast.Call) or not isinstance(call.func, ast.Name) or call.args:
@@ -125,7 +125,7 @@ def _arguments(inside: str) -> dict[str, Any] | None:
 
 @contextlib.contextmanager
 def user_function(spec: str, seed: int) -> Iterator[Callable[..., Any]]:
-    """Yield the function that ``FILE.py:function`` or ``package.module:function`` names, and undo what it does."""
+    """Yield the function that ``FILE.py:function`` or ``package.module:function`` names, and undo its side effects."""
     from normscope.zoo.load import parse_spec
     from normscope.zoo.user_code import find_factory, home_of, undisturbed
 
@@ -138,7 +138,7 @@ def user_function(spec: str, seed: int) -> Iterator[Callable[..., Any]]:
 
 
 def load(named: Named, seed: int, progress: Callable[[str], None], *, derivatives: bool = True) -> Loaded:
-    """Load what a user names; the seed is that of weights which are not loaded.
+    """Load what a user names; the seed is that of weights that are not loaded.
 
     Torch takes a second to load its compiler when ``torch.export`` or ``torch.func`` are first used: it is loaded here,
     unless no ``derivatives`` are taken and a small model need not be exported.

@@ -15,7 +15,7 @@ from typer.core import TyperGroup
 from normscope import __version__
 from normscope.core.lazy import late
 
-#: The verbs of every day, and those for research, each with a few words; what is in neither comes last.
+#: The everyday verbs and those for research, each with a short description; verbs in neither come last.
 EVERYDAY = {
     "analyze": "what moving the input does, what normalization does, what to do next",
     "check": "what is wrong with the normalization, and how to fix it",
@@ -102,7 +102,7 @@ def main() -> None:
             sys.stdout.flush()
     except OSError as error:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # nothing more can be written there
-        if error.errno == errno.EPIPE:  # a reader who went away has seen enough
+        if error.errno == errno.EPIPE:  # the reader closed the pipe
             raise SystemExit(1) from None
         if error.errno != errno.ENOSPC:
             raise

@@ -18,7 +18,7 @@ RUNS = Path("normscope-runs")
 
 @contextlib.contextmanager
 def writing(target: Path, option: str = "--out") -> Iterator[None]:
-    """Turn what keeps a file from being written, a full disk or a lost right, into a message about its option."""
+    """Turn an error in writing a file, such as a full disk or missing permissions, into a message about its option."""
     try:
         yield
     except OSError as error:
@@ -38,7 +38,7 @@ def write_file(target: Path, text: str, option: str = "--out") -> Path:
 
 
 def new_folder(name: str) -> Path:
-    """Return a folder for a run that does not exist yet, and is not made yet.
+    """Return a folder for a run that does not exist yet; it is not created.
 
     >>> new_folder("zoo:a net[width=3]").as_posix()
     'normscope-runs/a-net-1'
@@ -50,7 +50,7 @@ def new_folder(name: str) -> Path:
 
 
 def checked_folder(folder: Path, option: str = "--out") -> Path:
-    """Return a folder results can be written to, or raise before any work is done; it is not made yet."""
+    """Return a folder results can be written to, or raise before any work is done; it is not created yet."""
     place = nearest = user_path(folder)
     while not nearest.exists() and nearest != nearest.parent:
         nearest = nearest.parent
@@ -62,9 +62,9 @@ def checked_folder(folder: Path, option: str = "--out") -> Path:
 
 
 def checked_file(file: Path, option: str = "--out") -> Path:
-    """Return a file that can be written, or raise before any work is done; nothing is made yet.
+    """Return a file that can be written, or raise before any work is done; nothing is created yet.
 
-    One that is there already is named: it will be replaced, and nobody should be surprised by that.
+    A file that already exists will be replaced, and a line on stderr says so.
     """
     place = user_path(file)
     if place.exists() and not place.is_file():
@@ -77,7 +77,7 @@ def checked_file(file: Path, option: str = "--out") -> Path:
 
 
 def checked_apart(file: Path | None, other: Path | None, option: str) -> None:
-    """Raise if two files to be written are one; the option names the first."""
+    """Raise if two files to be written are the same; the option names the first."""
     if file is not None and other is not None and os.path.realpath(file) == os.path.realpath(other):
         raise BadParameter(
             f"Two results would be written to the same file: {file}. Choose different paths.", param_hint=option

@@ -87,7 +87,7 @@ def result_file(path: Path) -> Path:
 
 
 def read_whole(path: Path) -> Result | CheckpointResult:
-    """Return the result in a file, after seeing that all of it can be shown."""
+    """Return the result in a file, after checking that all of it can be shown."""
     from normscope.analysis.stored_results import read_result
     from normscope.report.html import report_html
 
@@ -98,7 +98,7 @@ def read_whole(path: Path) -> Result | CheckpointResult:
 
 
 def _read_shown(path: Path) -> Result | CheckpointResult | PanelResult:
-    """Return what a page can show, after seeing that all of it can be shown."""
+    """Return what a page can show, after checking that all of it can be shown."""
     from normscope.analysis.stored_results import is_panel, read_panel
     from normscope.report.html import report_html
 
@@ -112,7 +112,7 @@ def _read_shown(path: Path) -> Result | CheckpointResult | PanelResult:
 
 @contextmanager
 def _undamaged(path: Path, maker: str) -> Iterator[None]:
-    """Turn what goes wrong in showing a result that was read into one line: any part of it may have been changed."""
+    """Turn an error in showing a result that was read into one line: any part of it may have been changed."""
     try:
         yield
     except Exception as error:
@@ -121,7 +121,7 @@ def _undamaged(path: Path, maker: str) -> Iterator[None]:
 
 
 def _names(paths: Sequence[Path]) -> list[str]:
-    """Return a short name for each file: its own, or its folder's where files are called alike, and never one twice.
+    """Return a short name for each file: its own, or its folder's if files have the same name; all are different.
 
     >>> _names([Path("a/result.json"), Path("b/result.json")]), _names([Path("x.json"), Path("y.json")])
     (['a', 'b'], ['x', 'y'])
@@ -133,9 +133,9 @@ def _names(paths: Sequence[Path]) -> list[str]:
 
 
 def extract(page: Path, out: Path | None) -> list[Path]:
-    """Write the results inside a report: one to a file, several to a folder of their own name each.
+    """Write the results inside a report: one to a file, several each to a folder of its name.
 
-    By default these are result.json here, or this folder.
+    By default, that is result.json in the current folder, or folders in it.
     """
     from normscope.report.embed import read_back
 

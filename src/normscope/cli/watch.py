@@ -64,7 +64,7 @@ def opened(paths: list[Path], *, wait: bool) -> LiveFeed:
     """Return the feed of some runs, read as far as they were written.
 
     A run that cannot be read is left out, with a line on stderr, if it lies in a folder of several; one that was named
-    is a mistake. With ``wait``, runs that have not begun are accepted.
+    is an error. With ``wait``, runs that have not begun are accepted.
     """
     from normscope.monitor.live.feed import LiveFeed, run_folders
 

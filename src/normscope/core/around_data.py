@@ -19,12 +19,12 @@ class Neighbourhood:
 
     _derived = ("median", "largest", "unbounded")
 
-    radius: float  #: of the balls, in the l2 norm of one input; zero is the points themselves
+    radius: float  #: of the balls, in the l2 norm of one input; zero means the points themselves
     #: the certified constant at each point, in the order the points were taken; infinite where there is none
     constants: tuple[float, ...]
-    bound: Value | None  #: what a share of all inputs stays below, with a confidence; nothing with too few points
+    bound: Value | None  #: an upper bound for a share of all inputs, with a confidence; ``None`` with too few points
     every_point: Value | None = (
-        None  #: what the constant of every point stays below; nothing if rounding is not enclosed
+        None  #: an upper bound on the constant of every point; ``None`` if rounding is not enclosed
     )
     #: CPU time for each point, on average; not stored, so that a seed gives the same file
     seconds: float = field(default=0.0, compare=False)
@@ -49,13 +49,13 @@ class Neighbourhood:
 class Around:
     """What holds around the data."""
 
-    share: float  #: of the inputs that ``bound`` speaks about
-    confidence: float  #: with which it does
-    points: int  #: how many points were looked at
-    needed: int  #: how many a statement about this share with this confidence needs at least
+    share: float  #: the share of the inputs that ``bound`` is about
+    confidence: float  #: the confidence with which it holds
+    points: int  #: how many points were examined
+    needed: int  #: the fewest points with which a statement about this share with this confidence is possible
     neighbourhoods: tuple[Neighbourhood, ...] = ()  #: by radius, the smallest first
-    #: within what distance of each point the decision is proved to stay the same; empty for outputs that are no
-    #: decision
+    #: the distance from each point within which the decision is proved to stay the same; empty if the outputs are
+    #: not a decision
     radii: tuple[float, ...] = ()
     notes: tuple[str, ...] = ()  #: what a reader must know
 

@@ -50,7 +50,7 @@ SMALL = 150_000
 
 
 def few_threads(model: torch.nn.Module) -> None:
-    """Let torch compute on one thread if a network is small: more only wait for each other, on a busy machine for long.
+    """Let torch use one thread if a network is small: more would only wait for each other, long on a busy machine.
 
     >>> before = torch.get_num_threads()
     >>> few_threads(torch.nn.Linear(2, 2))
@@ -63,14 +63,14 @@ def few_threads(model: torch.nn.Module) -> None:
 
 
 def flags() -> dict[str, Any]:
-    """Return torch's global settings by name; one that this build cannot tell is left out.
+    """Return torch's global settings by name; those that this build cannot report are left out.
 
     >>> flags()["default_dtype"]
     torch.float32
     """
     found: dict[str, Any] = {}
     for name, (get, _) in _FLAGS.items():
-        with contextlib.suppress(RuntimeError):  # cudnn hides its TF32 flag once the newer interface was used
+        with contextlib.suppress(RuntimeError):  # cudnn hides its TF32 flag once the newer interface has been used
             found[name] = get()
     return found
 
@@ -84,10 +84,10 @@ def restore_flags(saved: dict[str, Any]) -> None:
 
 
 def seed_torch(seed: int) -> None:
-    """Seed torch's generators, those of accelerators where one is in use.
+    """Seed torch's generators, including those of an accelerator in use.
 
-    ``torch.manual_seed`` also leaves a call with a stack trace for each kind of device that may be used later: where a
-    model is run thousands of times that costs more than the model, and memory with each run.
+    ``torch.manual_seed`` also queues a call with a stack trace for each kind of device that may be used later: over
+    thousands of runs this takes more time than the model itself, and more memory with each run.
 
     >>> seed_torch(0); first = torch.rand(1); seed_torch(0)
     >>> bool(first == torch.rand(1))
@@ -136,7 +136,7 @@ def same_rng(state: dict[str, Any]) -> bool:
     True
     """
     now, before = rng_state(), dict(state)
-    # Python's state is a tuple of plain numbers, hundreds of them, that compares itself.
+    # Python's state is a tuple of hundreds of plain numbers, which can be compared directly.
     return now.pop("python") == before.pop("python") and same_state(now, before)
 
 
@@ -165,7 +165,7 @@ def _accelerator() -> Any:
 
 @contextlib.contextmanager
 def rarely_collected() -> Iterator[None]:
-    """Let Python look for garbage in cycles a tenth as often: it goes through all objects, and a graph has millions.
+    """Run Python's cyclic garbage collector a tenth as often: it visits all objects, and a graph has millions.
 
     >>> before = gc.get_threshold()
     >>> with rarely_collected():
@@ -183,9 +183,9 @@ def rarely_collected() -> Iterator[None]:
 
 @contextlib.contextmanager
 def quiet_vmap() -> Iterator[None]:
-    """Keep ``vmap`` from telling where it is slow, also from the threads of autograd: no concern of the user's.
+    """Keep ``vmap`` from warning that it is slow, also in autograd's threads: this does not concern the user.
 
-    Use it around single computations: the filters of warnings are as before after the block.
+    Use it around single computations: the warning filters are restored after the block.
 
     >>> with warnings.catch_warnings(record=True) as told, quiet_vmap():
     ...     _ = torch.func.vmap(lambda x: x.take(torch.tensor([0])))(torch.ones(2, 3))

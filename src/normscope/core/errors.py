@@ -22,7 +22,7 @@ def listed(names: Sequence[str], most: int = LISTED) -> str:
 
 
 def suggestion(name: str, known: Iterable[str], cutoff: float = 0.6, most: int = LISTED) -> str:
-    """Return a hint for a name that is not known: the nearest ones, or if none is near, which there are.
+    """Return a hint for an unknown name: the nearest known names or, if none is near, a list of them.
 
     >>> suggestion("resnet19", ["resnet18", "vgg11"]), suggestion("x", ["b", "a"])
     ('Did you mean resnet18?', 'Known names: b, a.')
@@ -53,7 +53,7 @@ class InputError(NormscopeError):
 
 
 class ModelFailedError(InputError, RuntimeError):
-    """The model raised an exception of its own; a RuntimeError too, as what another way of running it may avoid."""
+    """The model raised an exception; also a RuntimeError, since another way of running the model may avoid it."""
 
 
 class NonFiniteError(NormscopeError):
@@ -69,7 +69,7 @@ class CaptureError(NormscopeError):
 
 
 class StatefulError(CaptureError):
-    """The model returns something else after it has been called: forward() changes what it depends on."""
+    """The model returns a different result after it has been called: forward() changes what it depends on."""
 
 
 class RandomError(CaptureError):
@@ -77,11 +77,11 @@ class RandomError(CaptureError):
 
 
 class NotEnoughMemoryError(NormscopeError):
-    """What is asked for does not fit into memory."""
+    """The requested computation does not fit into memory."""
 
 
 class OutOfTimeError(NormscopeError):
-    """The time that was given is over before the end of a search."""
+    """The time limit was reached before the end of a search."""
 
 
 class MissingDependencyError(NormscopeError):
@@ -120,7 +120,7 @@ T = TypeVar("T")
 
 
 def attempt(what: str, step: Callable[[], T], default: Any, messages: list[str]) -> T:
-    """Return what a step gives; if it fails, a default, and say what is missing and why.
+    """Return the result of a step or, if it fails, a default, and say what is missing and why.
 
     The default is never a number that could be taken for a bound; a failure is added to the messages.
 
@@ -135,12 +135,12 @@ def attempt(what: str, step: Callable[[], T], default: Any, messages: list[str])
         return default
 
 
-#: What a result says that was stopped with Ctrl-C.
+#: The message of a result that was stopped with Ctrl-C.
 STOPPED = "stopped early: the values shown hold, the missing ones were not computed"
 
 
 def unless_stopped(what: str, step: Callable[[], T], default: Any, messages: list[str]) -> T:
-    """Return what a step gives, as :func:`attempt`; Ctrl-C ends it, and every later step gives its default at once.
+    """Return the result of a step as :func:`attempt` does; after Ctrl-C it and every later step return their defaults.
 
     >>> messages = [STOPPED]
     >>> unless_stopped("the bound", lambda: 1, None, messages) is None

@@ -17,14 +17,14 @@ from normscope.core.json_form import SCHEMA_VERSION, fields_of, read_fields
 
 @contextlib.contextmanager
 def replacing(path: str | os.PathLike[str]) -> Iterator[Path]:
-    """Yield an empty file beside a target, which takes its place when the block ends well.
+    """Yield an empty file beside a target, which it replaces when the block succeeds.
 
-    Where the block fails the target stays as it was, and nothing stays beside it. Folders on the way are made. A link
-    stays a link: what it leads to is replaced. A new file has the rights that any new file has here, an old one keeps
+    If the block fails, the target stays as it was and the new file is removed. Missing parent folders are created. A
+    link stays a link: the file it leads to is replaced. A new file gets the default permissions, an existing one keeps
     its own.
 
     Raises:
-        OSError: if nothing can be written there, or there is something that is not a regular file: a folder, a device.
+        OSError: if nothing can be written there, or the target is not a regular file but, say, a folder or a device.
 
     >>> import tempfile
     >>> target = Path(tempfile.mkdtemp()) / "a.txt"
@@ -53,7 +53,7 @@ def replacing(path: str | os.PathLike[str]) -> Iterator[Path]:
 def write_text(path: str | os.PathLike[str], text: str) -> Path:
     """Write a text file, whole or not at all, and return its path.
 
-    Names of files may hold bytes that are no text; they are written as escapes, as in JSON.
+    File names may contain bytes that are not text; they are written as escapes, as in JSON.
 
     >>> import tempfile
     >>> folder = Path(tempfile.mkdtemp())

@@ -80,7 +80,7 @@ class Finding:
 
     @property
     def key(self) -> tuple[str, str]:
-        """Return what a baseline remembers it by: code and place."""
+        """Return the key by which a baseline remembers it: code and place."""
         return self.code, self.place
 
     @property
@@ -118,7 +118,7 @@ class Finding:
 
 
 def grouped(findings: Iterable[Finding]) -> list[Finding]:
-    """Return findings with those of one rule and one severity told as one, at the first of their places.
+    """Return findings, those of one rule, severity and fix merged into one at the first of their places.
 
     >>> many = [Finding("NS1", Severity.INFO, place, f"{place} is odd") for place in "abc"]
     >>> (one,) = grouped(many)

@@ -12,18 +12,18 @@ CAUSES = ("normalization", "attention", "products", "activation patterns", "line
 class Share:
     """A part of the gap."""
 
-    name: str  #: the layer or normalizer that ends the step, or what else takes part
+    name: str  #: the layer or normalizer that ends the step, or another contribution
     cause: str  #: one of :data:`CAUSES`
     log10: float  #: by how many decades it widens the gap; negative where it narrows it
 
 
 @dataclass(frozen=True)
 class Gap:
-    """How the decimal logarithm of bound over attained splits along the path that costs most."""
+    """How the decimal logarithm of bound over attained splits along the most costly path."""
 
     _derived = ("log10",)
 
-    bound: str  #: the end-to-end constant that is looked at: ``global`` or ``variance_floor``
+    bound: str  #: the end-to-end constant considered: ``global`` or ``variance_floor``
     shares: tuple[Share, ...]  #: from the input to the output; they add up to the whole
 
     @property

@@ -14,15 +14,15 @@ from typing import Any
 from normscope.core.value import Value, json_number
 
 SCHEMA_VERSION = 1
-#: Keys of plain text, also where it reads "inf".
+#: Keys whose values are plain text, even if the text is "inf".
 _TEXT = frozenset({"name", "node", "module", "kind", "note", "method", "reason", "op"})
 _INFINITIES = {"inf": math.inf, "-inf": -math.inf}
 
 
 def to_plain(value: Any) -> Any:
-    """Return plain JSON data; a number that is not one is not known.
+    """Return plain JSON data; NaN becomes ``None``, an unknown number.
 
-    A data class becomes its fields, without those that do not count for equality, and the properties that it names in
+    A data class becomes its fields, except those excluded from comparison, and the properties that it names in
     ``_derived``.
 
     >>> to_plain((1.0, {"a": float("inf"), "b": float("nan")}))
@@ -63,7 +63,7 @@ def from_plain(data: Any) -> Any:
 
 
 def read(hint: Any, data: Any, place: str = "result") -> Any:
-    """Return JSON data as the type it was written from, also inside of data classes and containers.
+    """Return JSON data as the type it was written from, also inside data classes and containers.
 
     Raises:
         ValueError: if it is of another type; the message names the place.
@@ -112,7 +112,7 @@ def _read_one_of(hints: tuple[Any, ...], data: Any, place: str) -> Any:
 
 
 def read_fields(kind: Any, data: dict[str, Any], place: str) -> Any:
-    """Return a data class from its fields; derived ones are left out, and what is not there has its default."""
+    """Return a data class from its fields; derived ones are left out, and missing ones get their defaults."""
     hints = _hints(kind)
     given = {key: item for key, item in data.items() if not isinstance(getattr(kind, key, None), property)}
     unknown = [key for key in given if key not in hints]

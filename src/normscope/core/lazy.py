@@ -1,4 +1,4 @@
-"""Public names of a package that are imported when they are first used, so that the package itself loads at once."""
+"""Public names of a package that are imported when they are first used, so that the package itself loads quickly."""
 
 import ast
 import contextlib
@@ -15,7 +15,7 @@ from typing import Any
 def lazy_names(package: str, file: str) -> tuple[Callable[[str], Any], Callable[[], list[str]], list[str]]:
     """Return the ``__getattr__``, ``__dir__`` and ``__all__`` of a package that offers names it has not imported yet.
 
-    The names stand in one place, the stub ``__init__.pyi`` beside the package, as ``from MODULE import NAME as NAME``
+    The names are in one place, the stub ``__init__.pyi`` beside the package, as ``from MODULE import NAME as NAME``
     or ``OTHER = NAME``: type checkers and editors read it, and so does this function.
 
     >>> import normscope
@@ -36,7 +36,7 @@ def lazy_names(package: str, file: str) -> tuple[Callable[[str], Any], Callable[
     public = [*own, *where]
 
     def load(name: str) -> Any:
-        """Import a public name, or a folder of the package, when it is first asked for."""
+        """Import a public name, or a folder of the package, when it is first used."""
         if name not in where and (Path(file).parent / name / "__init__.py").is_file():
             with same_process():
                 return importlib.import_module(f"{package}.{name}")
@@ -52,7 +52,7 @@ def lazy_names(package: str, file: str) -> tuple[Callable[[str], Any], Callable[
 
 @contextlib.contextmanager
 def same_process() -> Iterator[None]:
-    """Leave the environment variables and the filters of warnings as they were, whatever the block imports or runs.
+    """Leave the environment variables and the warning filters as they were, whatever the block imports or runs.
 
     >>> import os
     >>> with same_process():
@@ -71,9 +71,9 @@ def same_process() -> Iterator[None]:
 
 
 def late(module: str, name: str) -> Any:
-    """Return a name of a module that is imported now, for a method that shows its object in a view of a later folder.
+    """Import a module now and return one of its names, for methods that show their object in a view.
 
-    Data comes before its views; a method may still offer one, as long as nothing is imported before it is asked for.
+    Modules of data do not import modules of views; a method may still offer a view if it imports it only when called.
 
     >>> late("math", "sqrt")(4.0)
     2.0

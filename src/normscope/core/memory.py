@@ -1,4 +1,4 @@
-"""How much memory this process holds, and how much it may still take before the machine swaps or ends it."""
+"""How much memory this process uses, and how much more it may use before the machine swaps or kills it."""
 
 import math
 import sys
@@ -6,7 +6,7 @@ from pathlib import Path
 
 from normscope.core.errors import NotEnoughMemoryError
 
-#: Folders in which Linux tells limits and use of a group of processes, by version: (folder, limit, use).
+#: Folders in which Linux reports limit and use of a control group, by version: (folder, limit, use).
 _GROUPS = (
     ("/sys/fs/cgroup", "memory.max", "memory.current"),
     ("/sys/fs/cgroup/memory", "memory.limit_in_bytes", "memory.usage_in_bytes"),
@@ -15,7 +15,7 @@ _PAGE = 4096
 
 
 def held() -> float:
-    """Return the bytes of memory this process holds now; zero where the system does not tell.
+    """Return the bytes of memory this process uses now; zero where the system does not report it.
 
     >>> held() >= 0
     True
@@ -25,9 +25,9 @@ def held() -> float:
 
 
 def available() -> float:
-    """Return the bytes this process may still take: of the machine, of its container and of its own limit.
+    """Return the bytes this process may still use, by the machine's memory, its container's limit and its own limits.
 
-    Infinity where the system tells nothing.
+    Infinity where the system reports nothing.
 
     >>> available() > 0
     True
@@ -36,7 +36,7 @@ def available() -> float:
 
 
 def require(needed: float, what: str, advice: str = "") -> None:
-    """Raise :class:`NotEnoughMemoryError` if so many bytes, besides what is held, do not fit.
+    """Raise :class:`NotEnoughMemoryError` if this many bytes, in addition to those in use, do not fit.
 
     >>> require(1.0, "One byte")
     """
@@ -64,7 +64,7 @@ def _of_machine() -> float:
 
 
 def _of_container() -> float:
-    """Return what the limit of the group of processes leaves; files it has read can be dropped."""
+    """Return what the limit of the control group leaves; cached files can be dropped."""
     left = math.inf
     for folder, most, used in _GROUPS:
         limit, use = _words(f"{folder}/{most}"), _words(f"{folder}/{used}")

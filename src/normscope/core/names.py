@@ -5,9 +5,9 @@ from collections.abc import Iterable
 
 
 def numbered(names: Iterable[str], form: str = "{}#{}", *, plain_first: bool = False) -> list[str]:
-    """Return names made different by numbers: each that comes more than once is told apart by its turn.
+    """Return names made unique by numbers: repeated names are numbered in order of appearance.
 
-    A number that would make a name which is there already is passed over.
+    A number that would lead to an existing name is skipped.
 
     >>> numbered(["fc", "norm", "fc"])
     ['fc#1', 'norm', 'fc#2']

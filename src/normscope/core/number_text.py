@@ -2,7 +2,7 @@
 
 import math
 
-#: Decimal logarithm from which on (and below whose negative) a number is written as a power of ten.
+#: Numbers with a decimal logarithm of at least this, or below its negative, are written as powers of ten.
 PLAIN = 6.0
 
 

@@ -6,7 +6,7 @@ from numbers import Integral, Real
 
 from normscope.core.errors import InputError
 
-#: Most numbers of one input: more are a typing mistake, or fit into no memory.
+#: The most numbers in one input: more are a typing mistake, or do not fit into memory.
 MOST_NUMBERS = 2**28
 
 

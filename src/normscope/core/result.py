@@ -45,7 +45,7 @@ class Rows(tuple[R, ...]):
     def __getitem__(self, key: Any) -> Any:
         """Return a row by position or by name.
 
-        A name that no row has is refused with the nearest ones, or all if none is near.
+        An unknown name raises an error that lists the nearest names, or all if none is near.
         """
         if not isinstance(key, str):
             return super().__getitem__(key)
@@ -102,11 +102,11 @@ class LayerResult:
     lower: Value  #: attained value
     folded: Value | None = None  #: norm together with the fixed normalization after it
     method: str = ""  #: how it was found
-    probable: Value | None = None  #: a smaller upper bound that holds with probability, where there is one
+    probable: Value | None = None  #: a smaller upper bound that holds with high probability, where there is one
 
     @property
     def attained(self) -> Value | None:
-        """Return the attained value; nothing where none was looked for."""
+        """Return the attained value, or ``None`` if none was sought."""
         return None if self.lower.log == -math.inf < self.upper.log else self.lower
 
 
@@ -114,7 +114,8 @@ class LayerResult:
 class Result(Stored, Shown):
     """What ``analyze`` found.
 
-    ``print(result)`` shows the verdict and the constants, a notebook the same as a page, ``to_frame()`` the layers.
+    ``print(result)`` shows the verdict and the constants, a notebook shows the same as a page, and ``to_frame()``
+    returns the layers.
 
     Attributes:
         model: name, front end, batch, notes.
@@ -129,8 +130,8 @@ class Result(Stored, Shown):
         blocks: the module tree with equal blocks folded.
         depth: how the end-to-end constants build up from the input to the output.
         around: constants around the data, if there is any.
-        gap: where the distance between bound and attained comes from, or nothing where it was not measured.
-        findings: what the doctor found, the most severe first; nothing if no checks were run.
+        gap: where the distance between bound and attained comes from, or ``None`` if it was not measured.
+        findings: what the doctor found, the most severe first; ``None`` if no checks were run.
     """
 
     _kind = "capacity"
@@ -164,7 +165,7 @@ class Result(Stored, Shown):
 
     @property
     def lower(self) -> Value | None:
-        """Return what is attained, ``end_to_end["lower"]``; by a first look, ``end_to_end["lower_everywhere"]``."""
+        """Return the attained value ``end_to_end["lower"]``, for a first look ``end_to_end["lower_everywhere"]``."""
         return self.end_to_end.get("lower") or self.end_to_end.get("lower_everywhere")
 
     def to_dict(self) -> dict[str, Any]:

@@ -54,7 +54,7 @@ def weakest(kinds: Iterable[Kind]) -> Kind:
 
 
 def safe_side(kind: Kind) -> float:
-    """Return where rounding must go to keep a guarantee: ``inf``, ``-inf``, or ``nan`` where it does not matter.
+    """Return the direction of rounding that keeps a guarantee: ``inf``, ``-inf``, or ``nan`` if it does not matter.
 
     >>> safe_side(Kind.CERTIFIED), safe_side(Kind.LOWER)
     (inf, -inf)
@@ -208,13 +208,13 @@ class Value:
         return replace(self, log=power)
 
     def on(self, domain: str) -> Value:
-        """Return the same number, said of a smaller domain."""
+        """Return the same number, stated for a smaller domain."""
         return replace(self, domain=domain)
 
     def to_dict(self) -> dict[str, Any]:
         """Return the JSON form ``{log10, log, kind, domain, mode, statement, ...}``; infinities become strings.
 
-        ``log10`` is for people and rounded to the safe side; ``log`` is exact, and what is read back.
+        ``log10`` is for people and rounded to the safe side; ``log`` is exact and is the one that is read back.
         """
         out: dict[str, Any] = {
             "log10": json_number(self.log10),
@@ -232,7 +232,7 @@ class Value:
 
     @classmethod
     def from_dict(cls, data: dict[str, Any]) -> Value:
-        """Read the JSON form back; without the exact ``log``, from ``log10`` to the safe side."""
+        """Read the JSON form back; without the exact ``log``, ``log10`` is rounded to the safe side."""
         kind = Kind(data["kind"])
         decimal = float(data["log10"])
         outward = _nudge(decimal * LN10, safe_side(kind), 2) if decimal else 0.0

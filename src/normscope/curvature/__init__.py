@@ -1,6 +1,6 @@
 """Curvature of the loss: products, spectra, sharpness and landscapes, in the mode people train in.
 
-The package is called like the function it offers, so that ``normscope.curvature(model, data)`` works whether or not a
+The package has the name of the function it offers, so that ``normscope.curvature(model, data)`` works whether or not a
 module of the package was imported before.
 """
 

@@ -1,4 +1,4 @@
-"""BatchNorm while curvature is measured: batch, running or frozen-batch statistics, for every call of it."""
+"""BatchNorm while curvature is measured: batch, running or frozen-batch statistics, in every call."""
 
 from typing import Any
 
@@ -16,11 +16,11 @@ MODES = ("batch", "running", "frozen-batch")
 
 
 class BatchNormMode(TorchFunctionMode):
-    """A context in which every BatchNorm normalizes as one mode says, whatever mode its module is in.
+    """A context in which every BatchNorm normalizes according to one mode, whatever mode its module is in.
 
     ``batch`` normalizes by the statistics of the batch and differentiates through them, as training does; ``running``
     by the running statistics, as evaluation does; ``frozen-batch`` by the statistics of the batch taken as constants.
-    No running statistics are ever moved.
+    No running statistics are ever updated.
 
     Args:
         mode: one of :data:`MODES`.
@@ -60,7 +60,7 @@ class BatchNormMode(TorchFunctionMode):
         momentum: float = 0.1,
         eps: float = 1e-5,
     ) -> Tensor:
-        """Normalize as the mode says; without running statistics there are only those of the batch.
+        """Normalize according to the mode; without running statistics there are only those of the batch.
 
         Raises:
             InputError: if a batch has one value per channel, which has no variance.

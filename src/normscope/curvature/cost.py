@@ -73,7 +73,7 @@ def plan(problem: Problem, products: int, vectors: tuple[int, int], way: str | N
         way: the requested way, if any.
 
     Raises:
-        NotEnoughMemoryError: if no way fits, or the one asked for does not, with both sizes and what to do.
+        NotEnoughMemoryError: if no way fits, or the requested one does not, with both sizes and what to do.
     """
     graphs = [graph_bytes(problem, term) for term in problem.terms]
     vector = problem.dimension * torch.finfo(problem.dtype).bits // 8

@@ -27,7 +27,7 @@ class Directions:
     Args:
         point: the parameters as one vector.
         groups: the number of the group of every parameter, -1 for none.
-        generators: further directions, one a row.
+        generators: further directions, one per row.
 
     Attributes:
         count: dimension of the span.
@@ -40,7 +40,7 @@ class Directions:
 
     def __init__(self, point: Tensor, groups: Tensor | None = None, generators: Tensor | None = None) -> None:
         places = None if groups is None or not bool((groups >= 0).any()) else groups.to(point.device)
-        if places is None:  # nothing to hold for each parameter
+        if places is None:  # nothing to store per parameter
             one = torch.zeros(1, dtype=torch.float64, device=point.device)
             self.groups, self.inside = (one.to(dtype).expand(point.numel()) for dtype in (torch.int64, torch.bool))
             self.unit, self.lengths = one.expand(point.numel()), (one + 1).expand(point.numel())
@@ -51,7 +51,7 @@ class Directions:
         self.count = self.scales + len(self.rest)
 
     def _fill(self, point: Tensor, places: Tensor) -> None:
-        """Number the groups from 0, those outside all groups as one of them, and take their lengths."""
+        """Number the groups from 0, with the parameters outside all groups as one more, and compute their lengths."""
         present = torch.bincount(places + 1) > 0
         self.groups = (present.cumsum(0) - 1)[places + 1]
         inside = places >= 0
@@ -113,7 +113,7 @@ class Directions:
         yield from self.rest
 
     def basis(self) -> Tensor:
-        """Return an orthonormal basis of the span, one vector a row, in float64; meant for small problems."""
+        """Return an orthonormal basis of the span, one vector per row, in float64; meant for small problems."""
         return torch.stack(list(self.vectors())) if self.count else self.rest
 
 
@@ -122,10 +122,10 @@ def row_groups(problem: Problem, names: Sequence[str]) -> Tensor:
 
     Args:
         problem: the loss.
-        names: of these parameters.
+        names: the names of these parameters.
 
     Raises:
-        InputError: if a name is no chosen parameter.
+        InputError: if a name is not a chosen parameter.
     """
     places = torch.full((problem.dimension,), -1, device=problem.device)
     known = {block.name: block for block in problem.blocks}
@@ -153,7 +153,7 @@ def find_groups(
 ) -> tuple[Any, ...] | None:
     """Return the continuous symmetries of a model, or None if the search failed or took too long.
 
-    In networks so large that few directions fit into memory only scalings of weights are looked for, unless time is
+    In networks so large that few directions fit into memory, only scalings of weights are searched for, unless time is
     unlimited.
 
     Args:
@@ -202,7 +202,7 @@ def directions_of(problem: Problem, groups: Iterable[Any], generators: Tensor | 
     Args:
         problem: the loss.
         groups: with ``kind``, ``dimension`` and a ``family`` that has ``size`` and ``field(point, coefficients)``.
-        generators: further flat directions, one a row.
+        generators: further flat directions, one per row.
     """
     point = {name: value.double() for name, value in problem.split(problem.point()).items()}
     places = torch.full((problem.dimension,), -1, device=problem.device)
@@ -233,7 +233,7 @@ def directions_of(problem: Problem, groups: Iterable[Any], generators: Tensor | 
 
 
 def _members(ratios: Tensor) -> Tensor:
-    """Return the number of the member of a family that scales each weight, from 1, where a whole one does; else 0.
+    """Return the number, from 1, of the family member that scales each weight, or 0 where there is no such member.
 
     >>> _members(torch.tensor([2.0, 0.0, float("nan"), 1.5])).tolist()
     [2, 0, 0, 0]

@@ -1,4 +1,4 @@
-r"""Inner products of the rows of :math:`S^{1/2} J`, layer by layer: all rows are never in memory at once."""
+r"""Inner products of the rows of :math:`S^{1/2} J`, layer by layer: the rows are never all in memory at once."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ class Gram:
 
     @property
     def bytes(self) -> float:
-        """Return the memory needed: three such matrices, gradients at layers, and the rows held at once."""
+        """Return the memory needed: three such matrices, gradients at layers, and the rows in memory at once."""
         gradients = sum(layer.weight.shape[0] for layer in self.layers)
         return 8.0 * (3 * self.count**2 + self.count * gradients + 2 * min(HELD, self.count * self.entries))
 
@@ -100,7 +100,7 @@ class Gram:
         return rows
 
     def pushed(self, vectors: Iterable[Tensor]) -> Tensor:
-        r"""Return :math:`S^{1/2} J q` of vectors of all parameters, one a column."""
+        r"""Return :math:`S^{1/2} J q` of vectors of all parameters, one per column."""
         problem, factors = self.products.problem, []
         for term, root in zip(problem.terms, self.roots, strict=True):
             leaves = problem.leaves()

@@ -1,4 +1,4 @@
-"""The Gauss-Newton matrix from its factor: rows of :math:`S^{1/2} J`, and the trace they give exactly."""
+"""The Gauss-Newton matrix from its factor: rows of :math:`S^{1/2} J`, and the exact trace computed from them."""
 
 from __future__ import annotations
 
@@ -141,7 +141,7 @@ def _alone(problem: Problem, term: LossTerm, root: OutputHessianRoot) -> Iterato
     """Yield the rows of samples, each run without its batch: many at once in small networks.
 
     Raises:
-        _CoupledError: if a sample has other outputs then.
+        _CoupledError: if a sample then has different outputs.
     """
     allowed = APART * torch.finfo(root.scores.dtype).eps ** 0.5 * max(1.0, float(root.scores.abs().max()))
     many = MOST // (problem.dimension * root.values.shape[2])
@@ -151,7 +151,7 @@ def _alone(problem: Problem, term: LossTerm, root: OutputHessianRoot) -> Iterato
         try:
             scores, rows = (_mapped if many > 4 else _one)(problem, term, root, place)
         except (RuntimeError, ValueError, NotImplementedError, InputError):
-            if many <= 4:  # BatchNorm refuses a batch of one, a view its size
+            if many <= 4:  # BatchNorm rejects a batch of one, and a view may reject its size
                 raise _CoupledError from None
             many = 1
             continue

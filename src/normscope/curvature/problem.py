@@ -59,11 +59,11 @@ class Problem:
         masks: how many fixed dropout masks the loss is averaged over; 0 switches dropout off.
         batch: the size of batches that tensors and datasets are cut into.
         limit: how many samples to use, at most.
-        dtype: compute in this precision instead of the model's own; by default in float32 where that is shorter.
-        seed: of dropout masks.
+        dtype: compute in this precision instead of the model's own; by default in float32 if that is shorter.
+        seed: the seed of the dropout masks.
 
     Raises:
-        InputError: if no parameter matches, there are no labels to take a loss of, or an argument is out of range.
+        InputError: if no parameter matches, there are no labels to compute a loss from, or an argument is out of range.
 
     >>> model = nn.Linear(2, 1, bias=False)
     >>> with Problem(model, (torch.ones(4, 2), torch.zeros(4, 1))) as problem:
@@ -150,7 +150,7 @@ class Problem:
         """Run the model on one term with these parameters in place of its own.
 
         Raises:
-            ModelFailedError: if the model raises an exception, on whichever run.
+            ModelFailedError: if the model raises an exception, on any run.
         """
         buffers = {name: buffer.clone() for name, buffer in self._buffers.items()}
         seed_torch(term.seed)
@@ -255,7 +255,7 @@ def takes_labels(model: nn.Module, inputs: ModelInputs) -> bool:
         with untouched(model), torch.no_grad():
             evaluating(model)
             found = dict(tensors_in(model(**few.kwargs))).get("loss")
-    except Exception:  # the user's code may raise anything; labels are then ours to compare with
+    except Exception:  # the user's code may raise anything; the loss is then computed from the labels here
         return False
     return found is not None and found.numel() == 1
 

@@ -21,16 +21,16 @@ WAYS = ("retained", "recompute", "linearize")
 TOGETHER = 32
 #: Largest relative difference between a linearized product and one by double backward.
 AGREEMENT = 1e-5
-#: Step of a difference of gradients relative to the parameters; the best of them counts.
+#: Steps of a difference of gradients relative to the parameters; the best of them counts.
 STEPS = (1e-4, 1e-7, 1e-10)
 
-#: One tensor per block of parameters, or nothing where the product does not depend on it.
+#: One tensor per block of parameters, or ``None`` where the product does not depend on it.
 Parts = Sequence[Tensor | None]
 Product = Callable[[Tensor], Parts]
 
 
 class Products:
-    r"""A curvature matrix of a problem, as something to multiply vectors by.
+    r"""A curvature matrix of a problem, given by its products with vectors.
 
     ``hessian`` is :math:`\nabla^2 L`. ``ggn`` is :math:`J^T H_\ell J` with ``J`` the Jacobian of the outputs and
     :math:`H_\ell` the Hessian of the loss in the outputs. ``fisher`` is the Fisher matrix of the model's distribution,
@@ -42,7 +42,7 @@ class Products:
         problem: the loss, entered as a context.
         matrix: one of :data:`MATRICES`.
         way: ``retained`` keeps the graph of the gradient, ``recompute`` builds it anew for each product with less
-            memory, ``linearize`` records the derivative of the gradient once, which pays after about 100 products.
+            memory, ``linearize`` records the derivative of the gradient once, which pays off after about 100 products.
 
     Attributes:
         count: products made so far.

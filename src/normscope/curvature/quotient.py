@@ -26,7 +26,7 @@ DENSE = 5000
 DUAL = 5000
 #: Multiplications up to which it is computed by default: some minutes.
 WORK = 1e13
-#: Share of the free memory it may take.
+#: Share of the free memory it may use.
 SHARE = 0.8
 
 
@@ -68,7 +68,7 @@ def quotient(
         matrix: ``ggn`` or ``hessian``.
         sphere: measure in coordinates in which every scale group has length one, so that rescaling changes nothing.
         method: ``dense``, ``dual`` (Gauss-Newton only) or ``lanczos``; by default the first that is affordable.
-        max_products: of the Lanczos method.
+        max_products: the most products of the Lanczos method.
     """
     products = Products(problem, matrix, "recompute")
     rows = gram_of(products) if method == "dual" else None
@@ -157,7 +157,7 @@ def _lanczos(
         max_products=steps, size=planned.vectors - 3, project=directions.project,
     )  # fmt: skip
     largest, smallest = float(found.values[0]), float(found.values[-1])
-    zero = abs(smallest) <= ZERO * largest  # there are zero modes beside the known ones
+    zero = abs(smallest) <= ZERO * largest  # there are zero modes besides the known ones
     condition = math.nan if zero else largest / abs(smallest)
     sure = bool(found.converged.all()) and not zero
     return QuotientSpectrum("lanczos", largest, smallest, condition, directions.count, None, None, sure)

@@ -55,7 +55,7 @@ class CurvatureResult(Stored, Shown):
     symmetry: dict[str, Any] = field(default_factory=dict)  #: known flat directions, and what they remove
     quotient: dict[str, Any] | None = None  #: spectrum modulo symmetries, if it was computed
     sharpness: dict[str, Any] = field(default_factory=dict)  #: measures of sharpness by name
-    modes: dict[str, Any] = field(default_factory=dict)  #: largest eigenvalue in each mode of BatchNorm, if asked for
+    modes: dict[str, Any] = field(default_factory=dict)  #: largest eigenvalue in each mode of BatchNorm, if requested
     checks: dict[str, float] = field(default_factory=dict)  #: symmetry of the products and a difference of gradients
     cost: dict[str, Any] = field(default_factory=dict)  #: products, way, memory
     messages: tuple[str, ...] = ()  #: notes on the numbers

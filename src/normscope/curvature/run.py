@@ -1,4 +1,4 @@
-"""Measure the curvature of a loss; an interrupted measurement returns what is known by then."""
+"""Measure the curvature of a loss; an interrupted measurement returns what it has found so far."""
 
 import math
 from collections.abc import Callable, Iterable, Sequence
@@ -54,7 +54,7 @@ class Settings:
 
     mode: str = "batch"  #: what BatchNorm does: ``batch``, ``running`` or ``frozen-batch``
     matrix: str = "hessian"  #: ``hessian``, ``ggn``, ``fisher``, ``empirical-fisher`` or ``residual``
-    parameters: str | Sequence[str] | None = None  #: name patterns of the parameters to look at
+    parameters: str | Sequence[str] | None = None  #: name patterns of the parameters to consider
     top: int = 5  #: how many of the largest eigenvalues
     bottom: int = 1  #: how many of the smallest
     tolerance: float = 1e-5  #: relative residual of an eigenvalue
@@ -62,11 +62,11 @@ class Settings:
     probes: int = 20  #: products for trace and Frobenius norm; 0 for none
     density: int = 0  #: random vectors for the density; 0 for none
     quotient: bool | None = None  #: compute the spectrum modulo symmetries; by default for small networks
-    #: look for the symmetries of the model; or the names of weights whose rows may be rescaled
+    #: search for the symmetries of the model; or the names of weights whose rows may be rescaled
     symmetry: bool | Sequence[str] = True
     #: time for the search of symmetries: 0 for no search, ``math.inf`` for no limit, as with ``quotient=True``
     symmetry_seconds: float = 30.0
-    generators: Tensor | None = None  #: further flat directions, one a row
+    generators: Tensor | None = None  #: further flat directions, one per row
     modes: bool = False  #: also compare the largest eigenvalue in all three modes
     sharpness: bool = False  #: also measure the sharpness family
     radius: float = 0.05  #: of the balls in which sharpness is measured
@@ -75,7 +75,7 @@ class Settings:
     masks: int = 0  #: fixed dropout masks to average over; 0 switches dropout off
     batch: int = 128  #: samples of a batch
     limit: int | None = None  #: samples to use
-    #: compute in this precision instead of the model's own; float32 by default where that is shorter
+    #: compute in this precision instead of the model's own; float32 by default if that is shorter
     dtype: torch.dtype | None = None
     way: str | None = None  #: ``retained``, ``recompute`` or ``linearize``; by default by cost
     seed: int = 0  #: random seed
@@ -98,7 +98,7 @@ def curvature(
 ) -> CurvatureResult:
     """Measure the curvature of the loss of a model on data, in the mode it is trained in.
 
-    Nothing of the model is changed: weights, buffers, mode, gradients and random generators are as before.
+    Nothing in the model is changed: weights, buffers, mode, gradients and random generators are as before.
 
     Args:
         model: the network.
@@ -109,7 +109,7 @@ def curvature(
         settings: fields of :class:`Settings`, such as ``mode="running"``, ``top=10``.
 
     Returns:
-        The result. Numbers that have not converged are marked. After Ctrl-C, what was known by then.
+        The result. Numbers that have not converged are marked. After Ctrl-C, what was found until then.
 
     Raises:
         NormscopeError: a subclass that says what is wrong with the input, or that memory does not suffice.
@@ -148,7 +148,7 @@ class _Measurement:
     def measure(self) -> CurvatureResult:
         """Run all steps; Ctrl-C ends them early."""
         s = self.settings
-        self._problem(limit=2)  # refuses what it cannot take
+        self._problem(limit=2)  # rejects unsupported arguments
         few = first_samples(next(iterate(self.data, self.model, batch=2)), 2)
         check_runs(self.model, labelled(few) if self.loss is None and takes_labels(self.model, few) else few)
         self.groups = self._find_groups()
@@ -179,7 +179,7 @@ class _Measurement:
     def _find_groups(self) -> tuple[Any, ...] | None:
         """Return the symmetry groups of the model in this mode, or None with a message if the search failed."""
         s = self.settings
-        if s.symmetry is not True or s.mode == "frozen-batch":  # of frozen statistics none is known
+        if s.symmetry is not True or s.mode == "frozen-batch":  # none are known for frozen statistics
             return ()
         seconds = math.inf if s.quotient else s.symmetry_seconds
         kind = "auto" if self.loss is None else "none"
@@ -296,13 +296,13 @@ class _Measurement:
         }
 
     def _known_trace(self) -> tuple[dict[str, float] | None, KnownPart | None]:
-        """Return the trace if it is that of a Gauss-Newton matrix known exactly, or this matrix as a part of it."""
+        """Return the exact trace of a Gauss-Newton matrix or, for a Hessian, that matrix as a part with known trace."""
         s, problem = self.settings, self.products.problem
         if s.matrix not in ("hessian", "ggn", "fisher"):
             return None, None
         try:
             found = exact_trace(Products(problem, "ggn", "recompute"), s.probes)
-        except InputError:  # the model's own loss, which is no function of its outputs
+        except InputError:  # the model's own loss, which is not a function of its outputs
             return None, None
         if found is None or s.matrix != "hessian":
             return found, None
@@ -331,7 +331,7 @@ class _Measurement:
         }
 
     def _sphere(self) -> None:
-        """Add the largest eigenvalue in coordinates that rescaling of scale groups leaves alone."""
+        """Add the largest eigenvalue in coordinates that do not change when scale groups are rescaled."""
         s, known = self.settings, self.known
         if not known.count:
             return
@@ -407,7 +407,7 @@ def verified(products: Products, pairs: Eigenpairs, tolerance: float) -> Eigenpa
     """Return eigenpairs with residuals measured by one more product each.
 
     The recurrence does not see the rounding of the products themselves, which is what limits small eigenvalues in
-    float32; a pair whose measured residual is too large is not called converged.
+    float32; a pair whose measured residual is too large is not marked as converged.
 
     Args:
         products: the matrix.

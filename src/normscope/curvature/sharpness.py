@@ -54,7 +54,7 @@ def worst_rise(problem: Problem, radius: float, *, kind: str = "plain", steps: i
     The largest rise that was found is attained, so a lower bound of the true one.
 
     The first step is that of SAM; with ``kind="elementwise"`` it is adaptive SAM, which elementwise rescaling of the
-    network leaves alone.
+    network does not change.
 
     Args:
         problem: the loss, entered as a context.
@@ -108,7 +108,7 @@ def noise_accuracy(
     Args:
         problem: the loss of a classifier, entered as a context.
         radii: standard deviations of the noise in units of the metric.
-        kind: the metric, see :func:`metric`; ``filter`` makes it free of the scale of normalized weights.
+        kind: the metric, see :func:`metric`; ``filter`` makes it independent of the scale of normalized weights.
         samples: noise vectors.
         seed: of the noise.
 

@@ -87,7 +87,7 @@ def moments(
     .. math:: tr A = tr(Q^T A Q) + E[u^T A u], \qquad \|A\|_F^2 = \|A Q\|_F^2 + E\|A u\|^2,
 
     and the trace of the block of layer ``l`` is :math:`\sum_j (q_j)_l \cdot (A q_j)_l + E[u_l \cdot (A u)_l]`. The
-    Krylov space of the largest eigenvalues holds much of the trace, and the products that built it give ``A Q`` free.
+    Krylov space of the largest eigenvalues contains much of the trace, and the products behind it also give ``A Q``.
 
     Where the trace of a part ``G`` is known, such as the Gauss-Newton matrix, :math:`tr A = tr G + E[z^T (A - G) z]`
     with the same ``z``; the first few vectors decide which of the two estimates is worth its products.

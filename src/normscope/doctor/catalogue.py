@@ -1,4 +1,4 @@
-"""All rules by code: each is a file in the folder ``rules``, and is registered by being there."""
+"""All rules by code: each is a file in the folder ``rules``, and needs no other registration."""
 
 from dataclasses import replace
 from types import ModuleType

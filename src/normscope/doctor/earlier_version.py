@@ -26,7 +26,7 @@ SAME = 1e-2
 class EarlierModel:
     """What is known about the earlier model."""
 
-    problem: str = ""  #: why nothing is known, if so
+    problem: str = ""  #: why nothing is known; empty if something is
     sites: tuple[Site, ...] = ()  #: its normalizers
     #: the effective weight of each of its layers, by module path
     weights: Mapping[str, Tensor] = field(default_factory=dict)

@@ -49,7 +49,7 @@ def feature_axes(captured: Captured) -> dict[str, frozenset[int]]:
 def _axes(
     node: Node, value: Tensor, values: Mapping[str, Any], found: Mapping[str, frozenset[int]], made_by: str
 ) -> frozenset[int] | None:
-    """Return the axes of one node; ``made_by`` is the operation of which it is one of several results."""
+    """Return the axes of one node; ``made_by`` is the operation that returned it among several results."""
     name = name_of(node)
     if name in CONVOLUTIONS:
         return frozenset({1}) if value.ndim > 2 else None
@@ -58,7 +58,7 @@ def _axes(
     known = [(source, values[source]) for source in node.inputs() if source in found and source in values]
     if name in ("matmul", "bmm", "scaled_dot_product_attention") and known:
         last = node.inputs()[2 if name == "scaled_dot_product_attention" else 1 : 3]
-        axes = next((found[n] for n in last if n in found), None)  # of what is averaged: its features keep their axis
+        axes = next((found[n] for n in last if n in found), None)  # the features of what is averaged keep their axis
         return axes if axes and max(axes) == value.ndim - 1 else None
     same = next((source for source, tensor in known if tensor.shape == value.shape), None)
     if same is not None and name not in _MOVING:

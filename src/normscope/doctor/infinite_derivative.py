@@ -43,7 +43,7 @@ class Singularity:
     """One operation with a derivative that is not finite."""
 
     node: Node  #: the operation
-    entries: int  #: entries of its input with such a derivative, in the batch that has most
+    entries: int  #: entries of its input with such a derivative, in the batch with the most
     total: int  #: how many entries there are
     at: float  #: the value of the first of them
     #: names of the parameters whose gradient passes through it; empty if only that of the input does

@@ -17,7 +17,7 @@ LAYERS = (*LINEAR, *CONVOLUTIONS, "lstm", "gru")
 
 
 def reach(start: Iterable[str], edges: Mapping[str, Iterable[str]], without: Iterable[str] = ()) -> set[str]:
-    """Return the nodes that can be reached along edges, including the start, without passing some nodes.
+    """Return the nodes reachable along edges, including the start, without passing through the given nodes.
 
     >>> sorted(reach(["a"], {"a": ["b"], "b": ["c"]}, without=["c"]))
     ['a', 'b']
@@ -55,7 +55,7 @@ def ancestors(graph: Graph, name: str) -> list[Node]:
 
 
 def skip_back(graph: Graph, name: str, operations: Container[str]) -> Node:
-    """Return the first node, going back along first inputs, that is not one of some operations.
+    """Return the first node, going back along first inputs, whose operation is not among the given ones.
 
     >>> from normscope.graph.ir import Ref
     >>> nodes = (Node("x", "input"), Node("y", "aten.view.default", (Ref("x"),)))
@@ -69,7 +69,7 @@ def skip_back(graph: Graph, name: str, operations: Container[str]) -> Node:
 
 
 def origin_of(graph: Graph, name: str) -> Node:
-    """Return the node from which one is computed by functions of one argument.
+    """Return the node from which another is computed by functions of one argument.
 
     >>> from normscope.graph.ir import Ref
     >>> nodes = (Node("w", "parameter"), Node("y", "aten.exp.default", (Ref("w"),)))
@@ -83,7 +83,7 @@ def origin_of(graph: Graph, name: str) -> Node:
 
 
 def chain_before(graph: Graph, name: str) -> Iterator[Node]:
-    """Yield the nodes before one, as long as each has a single operand that depends on the input."""
+    """Yield the nodes before a node, as long as each has a single operand that depends on the input."""
     node = graph[name]
     while True:
         sources = [s for s in node.inputs() if s in graph.moving]

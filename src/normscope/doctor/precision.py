@@ -13,11 +13,11 @@ from normscope.graph.interpreter import as_floating, call
 from normscope.graph.ir import SOURCES, Graph, Node, Ref
 from normscope.graph.recognise import name_of
 
-#: Relative error of a value, over all entries, at which it is lost, and the least absolute error.
+#: Relative error of a value, over all entries, at which it counts as lost, and the least absolute error.
 LOST, LEAST = 0.1, 1e-3
 #: Operations with many multiplications: rounding averages out in them, and running them in float64 takes long.
 _COSTLY = (*LAYERS, *PRODUCTS, *RECURRENT)
-#: Values below are masks that stand for minus infinity.
+#: Values below this are masks that stand for minus infinity.
 _MASK = -1e8
 
 

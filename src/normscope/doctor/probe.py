@@ -17,7 +17,7 @@ from normscope.graph.weights_validation import all_finite
 from normscope.operators.normalizer import normalizers
 from normscope.operators.site import Site
 
-#: Logits below are masked: some networks write the smallest number of the dtype, or -1e9, for minus infinity.
+#: Logits below this are masked: some networks write the smallest number of the dtype, or -1e9, for minus infinity.
 MASKED = -9999.0
 #: Operations that may write minus infinity on purpose.
 _MASKS = ("masked_fill", "where", "full", "full_like", "triu", "log", "scalar_tensor")

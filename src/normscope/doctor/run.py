@@ -220,7 +220,7 @@ def one_per_cause(findings: Iterable[Finding]) -> list[Finding]:
 
 
 def _concerns(cause: Finding, other: Finding) -> bool:
-    """Return whether a cause is at or inside the place of another finding, or is an error, which spreads."""
+    """Return whether a cause is at or inside the place of another finding, or is an error, whose effects spread."""
     inside = any(p == q or p.startswith(f"{q}.") for p in cause.everywhere for q in other.everywhere)
     return inside or cause.severity is Severity.ERROR
 

@@ -178,7 +178,7 @@ def captured_in(model: nn.Module, captured: Captured, dtype: torch.dtype) -> Cap
 
 
 def precision_run(captured: Captured, inputs: list[Tensor]) -> WideRun | None:
-    """Return what the precision of a captured model loses on a few samples, or ``None`` if they cannot be run."""
+    """Run a captured model on a few samples with float64 beside it; return ``None`` if they cannot be run."""
     wide = WideRun(captured.graph)
     few = inputs if captured.graph.batch != "dynamic" else [t[:ALONE] if t.ndim else t for t in inputs]
     dtypes = [t.dtype if t.is_floating_point() else None for t in captured.example]

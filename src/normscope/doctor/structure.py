@@ -13,7 +13,7 @@ from normscope.operators.program import Program
 from normscope.operators.site import Site
 from normscope.operators.spread_division import Division, Spread
 
-#: Numbers below count as zero among numbers of size one computed in float64.
+#: Numbers below this count as zero among numbers of size one computed in float64.
 ZERO = 1e-9
 #: Relative difference below which two results computed in float64 are equal.
 SAME = 1e-6
@@ -76,7 +76,7 @@ class Structure:
         return found
 
     def is_confined(self, expr: Expr, site: Site) -> bool:
-        """Return whether every path from an expression to an output passes through a normalizer."""
+        """Return whether every path from an expression to an output passes through the normalizer."""
         gate = self.divisions[site.node].id
         outputs = {e.id for _, e in self.program.outputs}
         found = reached([expr], lambda e: () if e.id == gate else self.parents.get(e.id, ()))

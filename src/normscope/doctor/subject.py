@@ -56,7 +56,7 @@ EXAMPLE, SAMPLES, FEWEST = 4, 512, 2
 #: Multiplications that forward passes over the data may take; samples for batch statistics, and multiplications
 #: that more of these samples may take.
 WORK, PROBED, MORE = 2e10, 128, 1e9
-#: Fewest samples that say something about running statistics.
+#: Fewest samples by which running statistics can be judged.
 ENOUGH = 4
 #: A model with this many parameters is captured with two samples.
 LARGE = 5_000_000
@@ -84,23 +84,23 @@ class Subject:
     purpose: str = ""  #: what the model is used for, one of :data:`PURPOSES`, or empty
     before: nn.Module | None = None  #: an earlier version of the same model
     parallel: str = ""  #: the class of the wrapper for several devices, if there is one
-    failure: str = ""  #: why the model has no graph, if so
+    failure: str = ""  #: why the model has no graph; empty if it has one
     failed_at: str = ""  #: the layer that raised, if one did
     #: what a forward pass in evaluation mode changes in the model, if that is the reason
     changed_state: tuple[str, ...] = ()
     random_at: str = ""  #: the module that draws random numbers in evaluation mode, if that is the reason
-    non_finite: str = ""  #: what is not finite, if anything is not
+    non_finite: str = ""  #: what is not finite; empty if everything is finite
     non_finite_at: str = ""  #: the layer where it is
     non_finite_fix: str = ""  #: what to do about it, if known
     example: ModelInputs | None = None  #: the inputs it was captured on
     #: a few samples of the data, for :func:`~normscope.doctor.probe.batch_statistics`
     batch: list[Tensor] | None = None
-    observer: NodeObserver = field(default_factory=NodeObserver)  #: what the data shows at single nodes
+    observer: NodeObserver = field(default_factory=NodeObserver)  #: what the data shows at individual nodes
     singular: Singularities | None = None  #: derivatives that are not finite on the data
     coupling: CouplingTest | None = None  #: the outputs of the first samples in their batch
 
     def has(self, need: str) -> bool:
-        """Return whether what a rule needs is there."""
+        """Return whether something that a rule needs is available."""
         if need == "earlier graph":
             return not self.earlier.problem
         return {
@@ -227,7 +227,7 @@ class Subject:
         return {id(p): float(group.get(key, 0.0)) for group in groups for p in group["params"]}
 
     def parameter_name(self, tensor: Tensor, owner: str) -> str:
-        """Return the name of the parameter that a constant of the graph is, or an empty text.
+        """Return the name of the parameter behind a constant of the graph, or an empty string.
 
         A view or a cast of a parameter counts, if it belongs to the module at ``owner``.
         """
@@ -375,7 +375,7 @@ def _fill(subject: Subject, prepared: PreparedModel, data: Any, limit: int | Non
     """Build the programs and run over the data."""
     captured, program = prepared.captured, prepared.program
     options = Options(seed=seed, points=1)
-    # A check compares orders of magnitude and needs no fourth digit.
+    # A check compares orders of magnitude: two digits are enough.
     subject.norms = SegmentNorms(Effort(1e-2, options.delta, seed, lanczos=False), say)
     subject.captured, subject.program = captured, program
     subject.training = _in_training(captured, program)
@@ -434,7 +434,7 @@ def _in_training(captured: Captured, program: Program) -> Program:
 
 
 def _batches_of(data: Any, batch_size: int | None) -> tuple[int | None, tuple[int, bool] | None]:
-    """Return the batch size of training and (samples, drop_last), as far as a DataLoader has them."""
+    """Return the batch size of training and (samples, drop_last), as far as a DataLoader provides them."""
     if not isinstance(data, torch.utils.data.DataLoader):
         return batch_size, None
     size = batch_size or data.batch_size

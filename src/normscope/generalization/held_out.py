@@ -53,11 +53,11 @@ def held_out_local_term(
 
     ``v(s, x) <= L_i |x - s|`` bounds how much the loss differs between a sample ``s`` and a held-out input ``x`` of one
     cell ``i``, and ``r_i`` is its largest value there. The mean of ``v`` is over the ``a_i`` samples of the cell that
-    are looked at and its ``b_i`` held-out inputs; where there are none, ``r_i`` is taken. If all samples are looked at,
+    are used and its ``b_i`` held-out inputs; where there are none, ``r_i`` is taken. If all samples are used,
     the first root is left out and the second has ``1/delta``. Never more than ``sum_i (m_i/m) r_i``.
 
     Args:
-        variation: ``v``, one row for each sample that is looked at, one column for each held-out input.
+        variation: ``v``, one row for each sample that is used, one column for each held-out input.
         cell: of each of these samples, drawn at random from all.
         other: of each held-out input.
         counts: ``m_i``, samples in each cell.
@@ -91,7 +91,7 @@ def held_out_local_term(
     term = float((share * mean).sum()) + _root(weight / held.clamp_min(1), part)
     if len(cell) < m:
         term += _root(weight / looked.clamp_min(1), part)
-    term = min(term, float((share * most).sum()))  # with no inputs at all
+    term = min(term, float((share * most).sum()))  # the value without any inputs
     assumed = ("held-out inputs not used before",)
     return Value.of(
         up(term, _SUMS), Kind.PROBABILISTIC, statement="normscope Proposition GEN-21", assumptions=assumed, delta=delta

@@ -1,7 +1,7 @@
 """Margin bounds of chains of layers from the norms of their matrices, with every constant.
 
-A bias is one more column of its matrix. Products of Frobenius and of row norms come from Rademacher complexity, one
-layer peeled off after the other; spectral norms from covering numbers (Bartlett et al.) and PAC-Bayes (Neyshabur et
+A bias is one more column of its matrix. Products of Frobenius and of row norms come from Rademacher complexity,
+peeling off one layer after another; spectral norms from covering numbers (Bartlett et al.) and PAC-Bayes (Neyshabur et
 al.).
 """
 

@@ -65,7 +65,7 @@ def than_phan_bound(counts: Sequence[int], delta: float = 0.01, alpha: float = 1
 
     ``u = gamma/(2 n) + (gamma^2/2) sum_i (n_i/n)^2 + gamma^2 sqrt((2/n) ln(2 K/delta))`` and ``g_2`` is the term
     of Theorem 20. It claims to bound the gap of a trained model with probability ``1 -
-    miss - delta``, and depends on the model not at all; a model that is right exactly on its samples has gap one.
+    miss - delta``, and does not depend on the model at all; a model that is right only on its samples has gap one.
 
     Args:
         counts: samples in each of the ``K`` cells.

@@ -187,7 +187,7 @@ def least_on_ball(matrix: Tensor, vector: Tensor, radius: float) -> Tensor:
     ``w`` is a minimizer if and only if ``(A + m I) w = b`` for some ``m >= 0`` with ``A + m I`` positive semidefinite
     and ``m (B - ||w||) = 0``. With the eigenvalues of ``A`` the norm of ``w(m)`` is a decreasing function of ``m``,
     whose crossing of ``B`` is found by bisection; where it stays below, an eigenvector of the least eigenvalue
-    fills up.
+    makes up the rest.
 
     >>> least_on_ball(torch.eye(2, dtype=torch.float64), torch.tensor([3.0, 4.0], dtype=torch.float64), 1.0).tolist()
     [0.6, 0.8]

@@ -2,8 +2,8 @@ r"""Align one set of weights with another along the symmetries of a network: are
 
 Both are brought to the representative of their orbits of shifts and scales, in which they differ by rotations of
 residual streams, found by Procrustes, permutations of units and heads, found by linear assignment, and matrices of
-heads, found by linear systems. Then the second is moved back as the first came. Without matrices the same is tried
-again, and the nearest result is kept.
+heads, found by linear systems. Then the moves of the first are undone on the second. The same is tried again
+without matrices, and the nearest result is kept.
 """
 
 from collections.abc import Mapping, Sequence
@@ -146,7 +146,7 @@ def _assigned(
 ) -> tuple[dict[str, Tensor], int]:
     """Return the parameters with every space's units in the order that fits the target best, and how many moved.
 
-    The first sweep begins with those that stand beside channels whose order is known.
+    The first sweep begins with spaces next to channels whose order is known.
     """
     from scipy.optimize import linear_sum_assignment
 

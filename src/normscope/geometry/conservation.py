@@ -44,8 +44,8 @@ class LengthLaw:
     start: float  #: squared length before
     predicted: float  #: squared length by the law
     measured: float  #: squared length found
-    eps: float  #: the part of the difference that the radial gradient of the stabilizer makes
-    discretization: float  #: the part that the integrator of the flow makes; 0 for steps, whose law is exact
+    eps: float  #: the part of the difference due to the radial gradient that the stabilizer leaves
+    discretization: float  #: the part due to the integrator of the flow; 0 for steps, whose law is exact
     rounding: float  #: what is left
 
     @property
@@ -263,7 +263,7 @@ def conserved(kind: Kind, weight: Tensor, bias: Tensor) -> dict[str, Tensor]:
     ``||W||_F^2 + ||b||^2`` only. GroupNorm: LayerNorm's, on the rows of each group.
 
     Args:
-        kind: the normalizer; ``none`` conserves nothing by itself, and ``group`` is asked group by group.
+        kind: the normalizer; ``none`` conserves nothing, and for ``group`` this is to be called group by group.
         weight: ``W``, one row per neuron.
         bias: ``b``.
 

@@ -237,7 +237,7 @@ class Symmetries(Stored, Shown):
     groups: tuple[SymmetryGroup, ...]  #: the verified groups, continuous ones first
     #: the model as a function of its parameters; ``None`` in a result that was read from a file
     measured_on: ModelFunction | None = field(default=None, repr=False, compare=False)
-    orbits: tuple[Orbit, ...] = ()  #: how the outputs change along and across one orbit of each kind, if asked for
+    orbits: tuple[Orbit, ...] = ()  #: how the outputs change along and across one orbit of each kind, if requested
 
     @property
     def function(self) -> ModelFunction:

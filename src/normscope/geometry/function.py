@@ -109,7 +109,7 @@ class ModelFunction:
         return replace(self, graph=without_stabilizers(self.graph))
 
     def canonical(self, target: str) -> str:
-        """Return the name under which a tensor is held."""
+        """Return the name under which a tensor is stored."""
         return self.aliases.get(target, target)
 
     def outputs(

@@ -80,7 +80,7 @@ class Certificate:
     orbit: float  #: largest change of the outputs along a finite orbit at eps = 0, relative to their size
     gradient: float | None = None  #: ``|<grad L, X>|/(||grad L|| ||X||)`` at eps = 0
     #: ``||H X + (DX)^T grad L||/||grad L||`` at eps = 0: for a scale this is ``||H w + grad L||``. ``None`` if it was
-    #: not asked for.
+    #: not requested.
     hessian: float | None = None
     broken: float | None = None  #: ``<grad L, X>`` with the model's own eps
     predicted: float | None = None  #: what the stabilizers should make of it

@@ -67,7 +67,7 @@ def with_identities(
 ) -> list[SymmetryGroup]:
     """Return the groups with the identities, with and without the model's eps, added to their certificates.
 
-    All groups share one product with the Hessian, along the sum of one direction of each, so that a number holds for
+    All groups share one product with the Hessian, along the sum of one direction of each, so each number applies to
     every group, and one gradient with eps. Where the network cannot be differentiated twice the fields stay empty.
     """
     chosen = {i: (g.family, coefficients_of(g.family, seed + i)) for i, g in enumerate(groups) if g.family is not None}

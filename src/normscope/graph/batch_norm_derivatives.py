@@ -33,7 +33,7 @@ def batch_normalized(
 
 
 def applies(x: Tensor, *others: Tensor | None) -> bool:
-    """Return whether :func:`batch_normalized` can be used: one precision, on the processor, outside torch.func.
+    """Return whether :func:`batch_normalized` can be used: one precision, on the CPU, outside torch.func.
 
     >>> applies(torch.ones(2, 1)), applies(torch.ones(2, 1), torch.ones(1).double())
     (True, False)
@@ -65,7 +65,7 @@ class _Normalized(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, slope: Tensor) -> Any:
-        """Return the derivative; where it will be differentiated again, as a function that can be."""
+        """Return the derivative; if it will be differentiated again, in a differentiable form."""
         x, weight, center, inverse = ctx.saved_tensors
         compute = _Slope.apply if torch.is_grad_enabled() else _slope
         parts = compute(slope, x, weight, center, inverse, ctx.constant)
@@ -106,7 +106,7 @@ class _Slope(torch.autograd.Function):
     def backward(ctx: Any, u: Tensor | None, a: Tensor | None, b: Tensor | None) -> Any:
         r"""Return the derivatives of :math:`\langle u, \gamma r P g\rangle + a \langle g, \hat x\rangle + b \sum g`.
 
-        By ``g``: :math:`\gamma r P u + a \hat x + b`. By :math:`\gamma`: :math:`r \langle u, P g\rangle`. By ``x``, on
+        In ``g``: :math:`\gamma r P u + a \hat x + b`. In :math:`\gamma`: :math:`r \langle u, P g\rangle`. In ``x``, on
         which :math:`\hat x` and ``r`` depend: :math:`r P z - \gamma r^2 \langle u, P g\rangle \hat x/n` where
         :math:`z = a g - \gamma r (\langle g, \hat x\rangle u + \langle u, \hat x\rangle g)/n`; with constant
         statistics :math:`r a g`.

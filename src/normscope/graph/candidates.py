@@ -12,7 +12,7 @@ SEQUENCE = 16
 _IMAGE_SIZES = (224, 32, 64, 28, 96, 128, 299, 256, 384, 512, 16)
 _SIGNAL_SIZES = (128, 1024, 16000, 64, 32, 16)
 _VOLUME_SIZES = ((16, 112, 112), (8, 64, 64), (16, 16, 16), (32, 32, 32), (64, 64, 64))
-#: How many of a model's first layers are asked for the shape of the input.
+#: How many of a model's first layers are used to guess the shape of the input.
 _ASKED = 4
 
 
@@ -53,7 +53,7 @@ def from_shape(
 
 
 def from_configuration(model: nn.Module, sampler: Sampler) -> Iterator[dict[str, Tensor]]:
-    """Yield the inputs a model's ``config`` (transformers) or ``pretrained_cfg`` (timm) tells.
+    """Yield the inputs a model's ``config`` (transformers) or ``pretrained_cfg`` (timm) describes.
 
     Yields:
         Inputs by name; the empty name stands for the first positional argument.
@@ -98,7 +98,7 @@ def from_layers(model: nn.Module, sampler: Sampler) -> Iterator[dict[str, Tensor
 
 
 def layer_shapes(layer: nn.Module) -> Iterator[tuple[int, ...]]:
-    """Yield shapes, without the batch axis, that a layer takes.
+    """Yield shapes, without the batch axis, that a layer accepts.
 
     >>> list(layer_shapes(nn.Linear(5, 2)))
     [(5,), (16, 5)]
@@ -158,7 +158,7 @@ def _text(config: Any, sampler: Sampler) -> Tensor:
 
 
 def _images(config: Any, sampler: Sampler) -> Iterator[Tensor]:
-    """Yield images that fit a configuration, in usual sizes if it does not tell the size."""
+    """Yield images that fit a configuration, in usual sizes if it does not give the size."""
     channels = _read(config, "num_channels") or 3
     size = _read(config, "image_size")
     if isinstance(size, tuple | list):

@@ -70,7 +70,7 @@ class Captured:
     def tensors_as(self, dtype: torch.dtype | None) -> Tensors:
         """Return the tensors without gradients, floating ones in a precision if one is given.
 
-        All who hold the result share it; when nobody does, its memory is free for what comes next.
+        The result is shared while anyone refers to it; its memory is freed when nobody does.
         """
         if dtype is None:
             return Tensors((name, tensor.detach()) for name, tensor in self.tensors.items())
@@ -112,7 +112,7 @@ class _Flat(nn.Module):
         self.names: list[str] = []
 
     def forward(self, *flat: Tensor) -> tuple[Tensor, ...]:
-        """Rebuild the call, run it, and flatten what comes out."""
+        """Rebuild the call, run it, and flatten its outputs."""
         supply = iter(flat)
         args = [next(supply) if isinstance(a, Tensor) else a for a in self.inputs.args]
         kwargs = {k: next(supply) if isinstance(v, Tensor) else v for k, v in self.inputs.kwargs.items()}
@@ -152,22 +152,22 @@ def tensors_in(
 def capture(
     model: nn.Module, inputs: ModelInputs, *, elsewhere: bool = True, known: Captured | None = None
 ) -> Captured:
-    """Capture a model in evaluation mode; nothing of it is changed, and compiled parts run as written.
+    """Capture a model in evaluation mode; it is not changed, and its compiled parts run as written.
 
-    Every run starts from the state the model came in: what an earlier run left behind (a counter, a table made on the
-    first call) is put back before the next.
+    Every run starts from the model's original state: what an earlier run left behind (a counter, a table made on the
+    first call) is undone before the next.
 
     Args:
         model: the model.
         inputs: example arguments, batched along axis 0.
         elsewhere: compare graph and model on all of the example and on inputs unlike it, with gradients and without;
-            what is certified needs it. If not, they are compared at one sample.
+            certified results need it. If not, they are compared at one sample.
         known: the same model, captured before and compared at one sample; its graph is taken if it holds here.
 
     Raises:
         InputError: if the model does not run on these inputs.
-        CaptureError: if it gives no floating tensor, is no function of its input, or no front end can record it.
-        NonFiniteError: if a buffer it uses holds NaN or infinity (a mask may hold minus infinity).
+        CaptureError: if it returns no floating tensor, is not a function of its input, or no front end can record it.
+        NonFiniteError: if a buffer it uses contains NaN or infinity (a mask may contain minus infinity).
     """
     refuse_quantized(model)
     inputs = _without_cache(model, inputs)
@@ -206,7 +206,7 @@ def capture(
 
 @contextlib.contextmanager
 def _without_garbage_collection() -> Iterator[None]:
-    """Keep Python from looking through all objects again and again: export makes millions, and most of them stay."""
+    """Disable the garbage collector, which visits all objects: export creates millions, and most of them survive."""
     enabled = gc.isenabled()
     gc.disable()
     try:
@@ -222,7 +222,7 @@ def _compiled_parts_as_written() -> contextlib.AbstractContextManager[Any]:
 
 
 class _Ran(NamedTuple):
-    """What the model gave, and on what."""
+    """The outputs of the model, and the inputs they were computed from."""
 
     inputs: list[Tensor]
     outputs: tuple[Tensor, ...]
@@ -232,7 +232,7 @@ def _eager(runs: RepeatedRuns, example: list[Tensor], *, whole: bool) -> _Ran:
     """Run the model once, on the example or its first sample, with a clear error if it does not accept the input."""
     if not whole and _doubled(example) is not None:
         one = _first(example)
-        with contextlib.suppress(Exception):  # a model may take no single sample
+        with contextlib.suppress(Exception):  # a model may not accept a single sample
             return _Ran(one, runs.run(one))
     try:
         return _Ran(example, runs.run(example))
@@ -261,9 +261,9 @@ def _holds(runs: RepeatedRuns, known: Captured, example: list[Tensor], ran: _Ran
 def _first_that_works(
     runs: RepeatedRuns, example: list[Tensor], ran: _Ran, *, elsewhere: bool
 ) -> tuple[Graph, dict[str, Tensor], list[Tensor]]:
-    """Try two recordings, export with a free batch size, export as is, one recording; the graph must be the model.
+    """Try two recordings, export with a free batch size, export as is, one recording; the graph must match the model.
 
-    Tables that a model makes on its first call export cannot make: it is run on one sample before.
+    Export cannot create tables that a model makes on its first call, so the model is first run on one sample.
     """
     failures: list[str] = []
     doubled = _doubled(example)
@@ -287,7 +287,7 @@ def _first_that_works(
                     graph, tensors = record_graph(runs.flat, given)
                     graph = replace(graph, notes=(*graph.notes, RECORDED_NOTE.format(reason)))
                 else:
-                    with sdpa_kernel(_ANY_ATTENTION):  # the graph is the same, and sooner there
+                    with sdpa_kernel(_ANY_ATTENTION):  # the graph is the same, and found sooner
                         graph, tensors = export_graph(runs.flat, tuple(given), dynamic=dynamic)
             _verify(runs, graph, tensors, given, ran, dynamic=dynamic, whole=elsewhere)
             if elsewhere and not _holds_elsewhere(runs, graph, tensors, given):
@@ -327,15 +327,15 @@ def _verify(
     dynamic: bool,
     whole: bool,
 ) -> None:
-    """Check that the graph gives what the model gives: where it ran before; if on the whole, in batches of other sizes.
+    """Check that the graph reproduces the model where it ran; if ``whole``, on the whole example and at other sizes.
 
-    Then also where gradients are recorded and in inference mode: a forward may read either.
+    If ``whole``, also with gradients recorded and in inference mode, since a forward may depend on either.
     """
     tried = [(ran.inputs if dynamic and not whole else given, MODES[0])]
     if dynamic and whole:
         size = next(t.shape[0] for t in given if t.ndim)
         if any(n.target and n.shape is not None and n.shape[:1] == (size,) for n in graph):
-            # A table may have been made for this batch, and one sample is added to each of its rows: two show it.
+            # A table may have been made for this batch size. One sample would broadcast against it; several do not.
             some = [0, 1] if size != 2 else [0, 1, 0]
             tried.append(([t[some] if t.ndim else t for t in given], MODES[0]))
     if whole:
@@ -351,12 +351,12 @@ def _verify(
 
 
 def _alike(ours: Sequence[Tensor], theirs: Sequence[Tensor]) -> bool:
-    """Return whether the outputs of graph and model agree but for rounding."""
+    """Return whether the outputs of graph and model agree up to rounding."""
     return all(a.shape == b.shape and bool(_isclose(a, b).all()) for a, b in zip(ours, theirs, strict=True))
 
 
 def _isclose(ours: Tensor, theirs: Tensor) -> Tensor:
-    """Tell entry by entry whether two outputs agree, relative to the largest entry of their sample."""
+    """Return entry by entry whether two outputs agree, relative to the largest entry of their sample."""
     if ours.ndim < 2 or not ours.numel():
         return torch.isclose(ours, theirs, rtol=1e-3, atol=1e-30, equal_nan=True)
     wide = torch.promote_types(theirs.dtype, torch.float32)
@@ -366,9 +366,9 @@ def _isclose(ours: Tensor, theirs: Tensor) -> Tensor:
 
 
 def _holds_elsewhere(runs: RepeatedRuns, graph: Graph, tensors: dict[str, Tensor], given: list[Tensor]) -> bool:
-    """Return whether the graph gives what the model gives on inputs unlike the example, where the model runs.
+    """Return whether the graph reproduces the model on inputs unlike the example, where the model runs.
 
-    A forward may do something else while it is exported, and the same at the example.
+    A forward may behave differently while it is exported, and still agree at the example.
     """
     numbers = sum(t[0].numel() if t.ndim and len(t) else 1 for t in given)
     probes = number_of_probes(given)
@@ -380,7 +380,7 @@ def _holds_elsewhere(runs: RepeatedRuns, graph: Graph, tensors: dict[str, Tensor
 
 
 def _agreement(runs: RepeatedRuns, graph: Graph, tensors: dict[str, Tensor], example: Sequence[Tensor]) -> bool | None:
-    """Return whether graph and model agree on inputs unlike an example; nothing if the model runs on none of them."""
+    """Return whether graph and model agree on inputs unlike an example; ``None`` if the model runs on none of them."""
     agreed = None
     for inputs in unrelated(example):
         try:
@@ -394,7 +394,7 @@ def _agreement(runs: RepeatedRuns, graph: Graph, tensors: dict[str, Tensor], exa
 
 
 def _require_finite_buffers(graph: Graph, tensors: dict[str, Tensor]) -> None:
-    """Raise if a buffer that is used is not finite, but for the minus infinity of masks."""
+    """Raise if a buffer that is used is not finite, except for the minus infinity of masks."""
     for node in graph:
         held = tensors.get(node.target) if node.op == "buffer" else None
         if held is None or not held.is_floating_point():
@@ -409,7 +409,7 @@ def _require_finite_buffers(graph: Graph, tensors: dict[str, Tensor]) -> None:
 
 
 def _stabilized(node: Node) -> Node:
-    """Return a node with its stabilizer written out, if it is an RMSNorm without one: torch takes a machine epsilon.
+    """Return a node with its stabilizer written out, if it is an RMSNorm without one: torch uses a machine epsilon.
 
     It is that of the dtype run in, half precision being computed in float32. Without this, the same graph run in
     float64 would be another function.
@@ -425,7 +425,7 @@ def _stabilized(node: Node) -> Node:
 
 
 def _with_input_names(graph: Graph, names: list[str]) -> Graph:
-    """Call the inputs of a graph what the model's forward calls them."""
+    """Rename the inputs of a graph to the names in the model's forward."""
     inputs = [node.name for node in graph if node.op == "input"]
     taken = {node.name for node in graph} - set(inputs)
     if len(inputs) != len(names) or len(set(names)) != len(names):

@@ -1,7 +1,7 @@
 """Checkpoints read without their model: names and shapes from the header, tensors one at a time.
 
 Files may be larger than memory: safetensors and zip-format .pt files are mapped from disk, and the mapping is renewed
-as it is walked, so that little more than the largest tensor is resident.
+as it is read, so that little more than the largest tensor is resident.
 """
 
 import contextlib
@@ -32,7 +32,7 @@ from normscope.graph.safe_load import (
 )
 
 INDEX = ".safetensors.index.json"
-#: Endings of files that say which file holds which tensor.
+#: Endings of index files, which tell which file contains which tensor.
 INDICES = (INDEX, *(f"{ending}.index.json" for ending in PICKLED))
 _KIND = replace(CHECKPOINT, endings=(SAFETENSORS, *INDICES, *PICKLED), directory=f"Name the file or the {INDEX} in it.")
 #: Files that a training run writes beside the weights.
@@ -61,7 +61,7 @@ _BIAS = re.compile(r"(^|_)(bias|beta)(_[ih]h_l\d+(_reverse)?)?$")
 _NORM = re.compile(r"norm|(^|[._])(bn|ln|gn|rms)(\d|_|\.|$)")
 _EMBEDDING = re.compile(r"embed|(^|[._])(wte|wpe|positions?|tokens?)(\.|$)")
 _WEIGHT = re.compile(r"^(weight(_v|_orig)?|kernel|original1?|v)$")
-#: Parts that are no weight on their own: gains of weight normalization, masks of pruning.
+#: Parts that are not weights on their own: gains of weight normalization, masks of pruning.
 _PART = re.compile(r"^(weight_g|original0|\w+_mask)$")
 
 
@@ -182,10 +182,10 @@ def _shards(index: Path) -> dict[Path, list[str]]:
 
 
 def checkpoint_files(path: str | Path) -> list[Path]:
-    """Return the files to read: the one named, or what a directory holds.
+    """Return the files to read: the one named, or those in a directory.
 
-    Of a directory these are the indices, or else all files, of the safetensors kind, or else of the pickled kind. What
-    a training run writes beside its weights (:data:`BESIDE`) is left out.
+    In a directory these are the first of the following that exist: safetensors indices, safetensors files, indices of
+    pickled files, pickled files. What a training run writes beside its weights (:data:`BESIDE`) is left out.
 
     >>> checkpoint_files("model.safetensors")
     [PosixPath('model.safetensors')]
@@ -255,7 +255,7 @@ def _windows(entries: Sequence[TensorEntry], size: int) -> Iterator[list[TensorE
 
 
 def iterate_tensors(path: str | Path) -> Iterator[tuple[TensorEntry, torch.Tensor]]:
-    """Yield every tensor of a checkpoint, one at a time; let go of each before taking the next.
+    """Yield every tensor of a checkpoint, one at a time; drop each before taking the next.
 
     Tensors are mapped from disk, so about the largest of them (at least 16 MiB) is in memory at any time. A .pt file
     in the format before torch 1.6, or compressed again, cannot be mapped and is read as a whole.

@@ -12,7 +12,7 @@ Shape = tuple[list[int], list[int], list[int], int]
 
 
 def quick(convolution: Callable[..., Tensor], axes: int) -> Callable[..., Tensor]:
-    """Return a convolution of torch with a quicker second derivative; what it does not cover goes to torch's own.
+    """Return a torch convolution with a faster second derivative; calls it does not cover go to torch's own.
 
     >>> conv, x, w = quick(torch.conv1d, 1), torch.ones(1, 1, 3), torch.ones(1, 1, 2, requires_grad=True)
     >>> conv(x, w).tolist()
@@ -38,7 +38,7 @@ def quick(convolution: Callable[..., Tensor], axes: int) -> Callable[..., Tensor
 
 
 def _covered(x: Tensor, weight: Tensor, bias: Tensor | None, axes: int) -> bool:
-    """Return whether the call is a batch in one common precision on the processor, outside torch.func."""
+    """Return whether the call is a batch in one common precision on the CPU, outside torch.func."""
     plain = x.ndim == axes + 2 and x.device.type == "cpu" and not torch._C._are_functorch_transforms_active()
     one = x.dtype == weight.dtype and (bias is None or bias.dtype == x.dtype)
     wanted = torch.is_grad_enabled() and any(t is not None and t.requires_grad for t in (x, weight, bias))
@@ -58,7 +58,7 @@ def _convolve(x: Tensor, weight: Tensor, bias: Tensor | None, shape: Shape) -> T
 
 
 def _slope(slope: Tensor, x: Tensor, weight: Tensor, shape: Shape, wanted: list[bool]) -> tuple[Tensor | None, ...]:
-    """Return the derivatives by input, weight and bias, as far as they are wanted."""
+    """Return the derivatives in input, weight and bias, as far as they are wanted."""
     stride, padding, dilation, groups = shape
     found = torch.ops.aten.convolution_backward(
         slope, x, weight, [len(weight)], stride, padding, dilation, False, [0] * len(stride), groups, wanted
@@ -77,7 +77,7 @@ class _Convolved(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, slope: Tensor) -> Any:
-        """Return the derivative; where it will be differentiated again, as a function that can be."""
+        """Return the derivative; if it will be differentiated again, in a differentiable form."""
         x, weight = ctx.saved_tensors
         compute = _Slope.apply if torch.is_grad_enabled() else _slope
         return (*compute(slope, x, weight, ctx.shape, list(ctx.needs_input_grad[:3])), None)
@@ -98,7 +98,7 @@ class _Slope(torch.autograd.Function):
     def backward(ctx: Any, u: Tensor | None, v: Tensor | None, b: Tensor | None) -> Any:
         r"""Return the derivatives of :math:`\langle u, W^T g\rangle + \langle v, g \star x\rangle + b \sum g`.
 
-        By ``g``: :math:`W * u + v * x + b`. By ``x``: :math:`v^T g`. By ``W``: :math:`g \star u`: the last two are the
+        In ``g``: :math:`W * u + v * x + b`. In ``x``: :math:`v^T g`. In ``W``: :math:`g \star u`: the last two are the
         derivative of the convolution :math:`v * u`, one call.
         """
         slope, x, weight = ctx.saved_tensors

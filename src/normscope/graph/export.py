@@ -18,7 +18,7 @@ from normscope.graph.export_shortcuts import shortcuts
 from normscope.graph.ir import Graph, Named, Node, Ref
 
 _INPUT_KINDS = {"PARAMETER": "parameter", "BUFFER": "buffer", "CONSTANT_TENSOR": "constant"}
-#: Sizes of a batch from which on torch means any.
+#: A limit on the batch size of at least this means that torch allows any size.
 UNLIMITED = 2**31
 LIMIT_NOTE = "the model branches on the number of samples: the graph is valid for batches up to"
 CONDITION_NOTE = "the model branches on the number of samples: the graph is valid where"
@@ -46,7 +46,7 @@ def export_graph(model: nn.Module, inputs: tuple[Any, ...], *, dynamic: bool) ->
 
 @contextlib.contextmanager
 def without_torch_output() -> Iterator[None]:
-    """Keep torch quiet about a failure: the caller has another front end, and says so itself."""
+    """Keep torch quiet about a failure: the caller has another front end, and reports the failure itself."""
     loggers = [
         logging.getLogger(name) for name in ("torch.fx.experimental.symbolic_shapes", "torch._export", "torch.export")
     ]
@@ -80,7 +80,7 @@ def _needs_functionalization(graph: torch.fx.Graph) -> bool:
 
 
 def out_of_place(target: Any) -> Any:
-    """Return the operation that gives what an operation on its first argument in place leaves there, if there is one.
+    """Return the out-of-place counterpart of an operation that works in place on its first argument, if there is one.
 
     >>> out_of_place(torch.ops.aten.relu_.default)
     <OpOverload(op='aten.relu', overload='default')>
@@ -96,7 +96,7 @@ def out_of_place(target: Any) -> Any:
 
 
 def _unseen(node: torch.fx.Node, order: dict[torch.fx.Node, int]) -> bool:
-    """Return whether nothing sees that an operation writes to its first argument: a new tensor, read only before it."""
+    """Return whether a write to the first argument has no other effect: a new tensor that is only read before it."""
     written = node.args[0]
     if not isinstance(written, torch.fx.Node) or written.op != "call_function":
         return False
@@ -108,7 +108,7 @@ def _unseen(node: torch.fx.Node, order: dict[torch.fx.Node, int]) -> bool:
 
 
 def _may_alias(node: torch.fx.Node) -> bool:
-    """Return whether what a node gives may share memory with something else; in-place operations give what is new."""
+    """Return whether the result of a node may share memory with others; that of an in-place operation counts as new."""
     schema = getattr(node.target, "_schema", None)
     if schema is None:
         return True
@@ -154,7 +154,7 @@ def _translate(program: Any, inputs: tuple[Any, ...], dynamic: bool) -> tuple[Gr
 
 
 def _limits(program: Any) -> tuple[str, ...]:
-    """Say for which sizes of the batch an exported program holds, if the model does something else at others."""
+    """Say for which sizes of the batch an exported program holds, if the model behaves differently at others."""
     conditions = [_SIZE.sub(BATCH_SIZE, code) for code in getattr(program, "_guards_code", ())]
     if any(".size()" in code or re.fullmatch(rf"{BATCH_SIZE} == \d+", code) for code in conditions):
         raise CaptureError("The model accepts inputs of one size only.")

@@ -1,4 +1,4 @@
-"""Work that torch does in an export and nobody reads here: left out, which takes most of the time away."""
+"""Skip the work of an export whose results are not needed here, which is most of its time."""
 
 import contextlib
 import functools
@@ -12,7 +12,7 @@ from torch.utils._pytree import tree_leaves
 
 from normscope.graph.guard import address
 
-#: Types of arguments that are what they are.
+#: Types of arguments that are compared by value.
 _PLAIN = frozenset((int, float, bool, str, type(None), torch.dtype, torch.device, torch.layout, torch.memory_format))
 #: What makes the result of an operation depend on more than the kinds of its arguments.
 _TAGS = (
@@ -24,18 +24,18 @@ _TAGS = (
 
 
 class _NotPlainError(Exception):
-    """An argument is none of the usual ones: torch has to look at it."""
+    """An argument is not of a usual type: torch has to handle it."""
 
 
 class RepeatedOperations:
-    """The operations of one capture, each with a value like those it gives.
+    """The operations of one capture, each with an example of its results.
 
     Torch traces with values that have a shape and no entries. What it finds out about the result of an operation
-    follows from the operation, its numbers, and the shapes, strides and types of its operands. When all of that comes
-    again, as in every block of a deep network, a node is added to the graph and the result is like the one before.
+    follows from the operation, its numbers, and the shapes, strides and types of its operands. When all of these occur
+    again, as in every block of a deep network, a node is added to the graph and the earlier result is copied.
 
-    Operations that give views, write, draw, or look at entries go the usual way, and so do those on constants, under
-    autocast and where gradients are recorded.
+    Operations that return views, write, draw random numbers or read entries are traced as usual, and so are those on
+    constants, under autocast and where gradients are recorded.
 
     Args:
         tracing: the module ``torch.fx.experimental.proxy_tensor``.
@@ -87,7 +87,7 @@ class RepeatedOperations:
         return value
 
     def _kind(self, value: Any) -> Any:
-        """Return what the result of an operation may depend on, of an argument."""
+        """Return those properties of an argument that the result of an operation may depend on."""
         if type(value) is self._fake:
             if value.constant is not None or value.layout is not torch.strided:
                 raise _NotPlainError
@@ -108,7 +108,7 @@ class RepeatedOperations:
         raise _NotPlainError
 
     def _nodes(self, value: Any, slots: Any) -> Any:
-        """Return an argument as it stands in the graph."""
+        """Return an argument as it appears in the graph."""
         if type(value) is self._fake:
             slot = slots.get(value)
             if slot is None or slot.constant is not None:
@@ -133,7 +133,7 @@ def _depends_on_kinds(function: Any) -> bool:
 
 
 def _where_there_are_some(usual: Callable[[Any], None]) -> Callable[[Any], None]:
-    """Return what looks for sizes that depend on data, in graphs that have them only."""
+    """Return the search for sizes that depend on data, restricted to graphs that have such sizes."""
 
     def replaced(module: Any) -> None:
         if any("unbacked_bindings" in node.meta for node in module.graph.nodes):
@@ -143,7 +143,7 @@ def _where_there_are_some(usual: Callable[[Any], None]) -> Callable[[Any], None]
 
 
 def _outermost(usual: Callable[..., Any]) -> Callable[..., Any]:
-    """Return what works out the result of an operation from what is remembered, of outermost operations only."""
+    """Return the cached evaluation of operations, restricted to the outermost ones."""
     from torch._subclasses.fake_tensor import FakeTensorMode
 
     nested, inside = FakeTensorMode._dispatch_impl, False
@@ -162,12 +162,12 @@ def _outermost(usual: Callable[..., Any]) -> Callable[..., Any]:
 
 
 _TRACING = "torch.fx.experimental.proxy_tensor"
-#: What is left out: where torch does it, under what name, and what takes its place.
+#: What is left out: where torch does it, under what name, and what replaces it.
 SHORTCUTS: dict[str, tuple[str, str, Callable[[Any], Any]]] = {
-    # Torch notes for every operation which lines of code led to it: a fifth of the time.
+    # Torch records for every operation which lines of code led to it: a fifth of the time.
     "stack traces": ("torch.fx.config", "do_not_emit_stack_traces", lambda usual: True),
-    # With a free batch size it asks a solver whether strides are contiguous: a seventh of the time. What it notes,
-    # meta["tensor_meta"], is there for others: export and we read meta["val"], which is noted as ever.
+    # With a free batch size it asks a solver whether strides are contiguous: a seventh of the time. The result,
+    # meta["tensor_meta"], is not needed: export and this package read meta["val"], which is still recorded.
     "memory formats": (_TRACING, "_extract_tensor_metadata", lambda usual: lambda *value, **options: None),
     # Every stage of the graph is written as Python code, which we never run: a tenth of the time.
     "generated code": (
@@ -177,10 +177,10 @@ SHORTCUTS: dict[str, tuple[str, str, Callable[[Any], Any]]] = {
     ),
     "code of modules": ("torch.fx._lazy_graph_module", "_use_lazy_graph_module_flag", lambda usual: True),
     "unknown sizes": ("torch.export._trace", "_replace_unbacked_bindings", _where_there_are_some),
-    # Torch works out the shapes of an operation by running others, and remembers each of them: a sixth of the time.
-    # Where the same layer comes again, what it remembers of the operation itself is found; the steps are not asked for.
+    # Torch computes the shapes of an operation by running others, and caches each of them: a sixth of the time. When
+    # the same layer occurs again, the cached result of the operation itself is used, and the steps are not needed.
     "nested caching": ("torch._subclasses.fake_tensor:FakeTensorMode", "_cached_dispatch_impl", _outermost),
-    # The result of an operation is worked out again for operands of the same kind: half of the time.
+    # The result of an operation is computed again for operands of the same kind: half of the time.
     "repeated operations": (
         _TRACING,
         "proxy_call",
@@ -191,7 +191,7 @@ SHORTCUTS: dict[str, tuple[str, str, Callable[[Any], Any]]] = {
 
 @contextlib.contextmanager
 def shortcuts() -> Iterator[None]:
-    """Take every shortcut that this torch allows, and leave torch afterwards as it was.
+    """Take every shortcut that this version of torch allows, and restore torch afterwards.
 
     >>> from torch.fx.experimental import proxy_tensor
     >>> usual = proxy_tensor.proxy_call
@@ -204,7 +204,7 @@ def shortcuts() -> Iterator[None]:
     replaced: list[tuple[Any, str, Any]] = []
     try:
         for place, name, replacement in SHORTCUTS.values():
-            with contextlib.suppress(ImportError, AttributeError):  # another torch
+            with contextlib.suppress(ImportError, AttributeError):  # another version of torch
                 holder = pkgutil.resolve_name(place)
                 usual = getattr(holder, name)
                 setattr(holder, name, replacement(usual))

@@ -1,4 +1,4 @@
-"""Grouped matrix products, as mixtures of experts use them, in float64: torch has them in shorter precisions only."""
+"""Grouped matrix products, as used by mixtures of experts, in float64: torch has them only in lower precisions."""
 
 from typing import Any
 
@@ -27,7 +27,7 @@ def grouped_product(rows: Tensor, matrices: Tensor, offs: Tensor) -> Tensor:
 
 
 def call_in_float64(function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    """Return what a function of torch gives; grouped products of float64 are written out."""
+    """Call a function of torch; grouped products of float64 are written out."""
     if function not in _GROUPED or args[0].dtype is not torch.float64:
         return function(*args, **kwargs)
     return grouped_product(args[0], args[1], kwargs["offs"])

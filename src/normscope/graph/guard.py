@@ -27,7 +27,7 @@ _INTEGERS = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
 def ordinary() -> Iterator[None]:
     """Compute as if the caller had set nothing: gradients are recorded, and new tensors have values.
 
-    Leaves ``torch.no_grad()``, ``torch.inference_mode()`` and ``torch.device("meta")`` of the caller for the block.
+    Suspends ``torch.no_grad()``, ``torch.inference_mode()`` and ``torch.device("meta")`` of the caller for the block.
 
     >>> with torch.inference_mode(), torch.device("meta"), ordinary():
     ...     print(torch.is_grad_enabled(), torch.is_inference_mode_enabled(), torch.zeros(1).device)
@@ -42,14 +42,14 @@ def ordinary() -> Iterator[None]:
 
 
 class StateGuard:
-    """Context manager: what is the user's is bit-identical after the block, however the block ends.
+    """Context manager: everything that belongs to the user is bit-identical after the block, however the block ends.
 
     Kept: parameters, buffers and tensor attributes, ``.grad`` and ``requires_grad``, ``training`` and every other
     attribute of every submodule, what lies in its containers and plain objects (see
     :class:`normscope.graph.model_state.ModelState` for how deep), hooks, the random states of Python, numpy and torch,
-    generators that the model holds, torch's global settings, environment variables and the filters of warnings.
-    Inside the block every ``.grad`` is ``None``: a backward pass there fills a fresh one, never the user's; and what
-    the caller set for autograd and for new tensors is left, see :func:`ordinary`.
+    generators in the model, torch's global settings, environment variables and the warning filters.
+    Inside the block every ``.grad`` is ``None``: a backward pass there fills a fresh one, never the user's; and the
+    caller's settings for autograd and for new tensors are suspended, see :func:`ordinary`.
 
     Attributes:
         moved: after the block, names of the attributes, buffers and other tensors of the model that it had changed.
@@ -130,7 +130,7 @@ class StateGuard:
         for module, kind, training in self._modules:
             if type(module) is not kind:
                 module.__class__ = kind
-            module.training = training  # of a scripted module, no attribute
+            module.training = training  # not an attribute of a scripted module
         names = []
         for name, prefix, container in self._containers:
             names += [name if prefix is None or not key else prefix + key for key in container.restore()]
@@ -157,7 +157,7 @@ def copies(tensors: Sequence[Tensor]) -> list[Tensor]:
     return [tensor.detach().clone() for tensor in tensors]
 
 
-#: A context in which a model may be run; afterwards it, further tensors that are given and the process are as before.
+#: A context in which a model may be run; afterwards the model, further given tensors and the process are as before.
 untouched = StateGuard
 
 
@@ -194,7 +194,7 @@ def checksum(tensor: Tensor) -> tuple[int, ...]:
     flat = bits(tensor).reshape(-1)
     if flat.element_size() * flat.numel() % 8 == 0 == flat.element_size() * flat.storage_offset() % 8:
         flat = flat.view(torch.int64)  # words of eight bytes are summed many times faster
-    width = 4 * 61  # of a prime, so that no usual stride keeps the columns, and four times it: summed in less time
+    width = 4 * 61  # a prime, so that no usual stride preserves the columns, times four, which is summed faster
     whole = flat.numel() // width * width
     columns = flat[:whole].view(-1, width).sum(0, dtype=torch.int64)
     return (*columns.tolist(), *flat[whole:].tolist())
@@ -218,7 +218,7 @@ class _TensorState:
             tensor.grad = None
 
     def restore(self) -> bool:
-        """Put everything back that can be, and tell whether the content had changed in place."""
+        """Put back everything possible, and return whether the content had changed in place."""
         tensor = self.tensor
         if not _same_memory(tensor, self.alias):
             tensor.data = self.alias
@@ -251,7 +251,7 @@ def _version(tensor: Tensor) -> int | None:
 def _write(tensor: Tensor, content: Tensor) -> None:
     """Copy content into a tensor: through ``.data``, so that the version counter autograd relies on does not move."""
     target = tensor.data
-    if target.is_inference():  # may be written where it was made only
+    if target.is_inference():  # may be written only in inference mode
         with torch.inference_mode():
             target.copy_(content)
         return

@@ -34,7 +34,7 @@ class ModelInputs:
     Attributes:
         args: positional arguments.
         kwargs: keyword arguments.
-        labels: what the batch is labelled with, if the data said so; not an argument.
+        labels: the labels of the batch, if the data has any; not an argument.
     """
 
     args: tuple[Any, ...] = ()
@@ -115,7 +115,7 @@ def iterate(data: Any, model: nn.Module, *, batch: int = 64) -> Iterator[ModelIn
         batch: the size of the pieces that tensors and datasets are cut into.
 
     Raises:
-        InputError: if there is no batch, or one of them is not what the model takes.
+        InputError: if there is no batch, or one of them is not what the model accepts.
 
     >>> [inputs.batch for inputs in iterate(torch.zeros(5, 3), nn.Linear(3, 2), batch=2)]
     [2, 2, 1]
@@ -229,7 +229,7 @@ def _cut(data: Mapping[Any, Any], batch: int) -> Iterator[dict[Any, Any]]:
 
 
 def _from_sequence(data: Sequence[Any], model: nn.Module) -> ModelInputs:
-    """Share a sequence out between the required arguments and the labels."""
+    """Divide a sequence into the required arguments and the labels."""
     data = _unnested(data, model)
     if not data:
         raise InputError("Expected a batch with at least one tensor, got an empty one.")
@@ -246,7 +246,7 @@ def _from_sequence(data: Sequence[Any], model: nn.Module) -> ModelInputs:
 
 
 def _called(model: nn.Module, values: Sequence[Any], labels: Tensor | None = None) -> ModelInputs:
-    """Return values as arguments: in their order, the last ones by name where a forward takes them by name alone."""
+    """Return values as arguments: in their order, the last ones by name where a forward accepts them only by name."""
     signature = signature_of(model)
     split = max(len(signature.required), len(values) - len(signature.named))
     return ModelInputs(tuple(values[:split]), dict(zip(signature.named, values[split:], strict=False)), labels)
@@ -275,7 +275,7 @@ def _value(value: Any, model: nn.Module) -> Any:
 
 
 def _labels(value: Any, model: nn.Module) -> Tensor | None:
-    """Return labels as a tensor, and None for those that are no numbers (names of files, boxes): they are left out."""
+    """Return labels as a tensor, or None for those that are not numbers (names of files, boxes): they are left out."""
     if isinstance(value, list | tuple | int | float):
         try:
             value = torch.as_tensor(value)
@@ -298,7 +298,7 @@ def _tensor(value: Any, model: nn.Module, *, cast: bool = True) -> Tensor:
         )
     refuse_unusable(value)
     if value.is_inference() and not torch.is_inference_mode_enabled():
-        value = value.clone()  # one made in inference mode cannot be differentiated at
+        value = value.clone()  # a tensor made in inference mode cannot be differentiated
     dtype = input_dtype(model, value.dtype) if cast and value.is_floating_point() else value.dtype
     return value.detach().to(input_device(model), dtype)
 
@@ -345,7 +345,7 @@ def _check(inputs: ModelInputs, model: nn.Module) -> None:
 
 
 def _check_finite(name: str, value: Tensor) -> None:
-    """Raise if an input holds NaN or infinity; a mask may say "never" by minus infinity."""
+    """Raise if an input contains NaN or infinity; a mask may use minus infinity for "never"."""
     nan, infinite = (0, 0) if value.is_meta or "mask" in name else count_non_finite(value)
     if nan or infinite:
         raise NonFiniteInputError(
@@ -355,7 +355,7 @@ def _check_finite(name: str, value: Tensor) -> None:
 
 
 def _refuse_missing_batch_axis(value: Tensor, path: str, layer: nn.Module, *, others: bool) -> None:
-    """Raise if the first input is one sample for the model's first layer, which would take it for a batch."""
+    """Raise if the first input is one sample for the model's first layer, which would treat it as a batch."""
     axes = _AXES.get(type(layer)) if isinstance(layer, nn.modules.conv._ConvNd) and not others else None
     image = axes is not None and value.is_floating_point() and value.ndim == axes - 1
     vector = isinstance(layer, nn.Linear) and value.is_floating_point() and value.ndim < 2
@@ -414,7 +414,7 @@ def check_runs(model: nn.Module, inputs: ModelInputs) -> ModelInputs:
 
 
 def _reason(error: BaseException) -> str:
-    """Return what an error says; the exit of a process says a number only."""
+    """Return the text of an error; the exit of a process has only a number."""
     return f"it called sys.exit({error})" if isinstance(error, SystemExit) else str(error)
 
 

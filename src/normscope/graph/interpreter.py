@@ -30,16 +30,16 @@ def _first(value: Any, *others: Any) -> Any:
     return value
 
 
-#: What takes the place of operations, by name.
+#: What replaces operations, by name.
 _INSTEAD: dict[str, Callable[..., Any]] = {
-    # These ask for strides which values computed in another way may not have.
+    # These require strides which values computed in another way may not have.
     "aten.view.default": torch.reshape,
     "aten._unsafe_view.default": torch.reshape,
-    # What torch does not differentiate, or otherwise than it is: a graph's derivative is that of what it computes.
+    # Torch does not differentiate these, or not as what they compute: a graph's derivative is that of what it computes.
     "aten.detach.default": _first,
     "aten.detach_copy.default": _first,
     "aten.copy.default": lambda self, src, non_blocking=False: src.to(self.dtype).expand_as(self),
-    # The other arguments of these two change what torch takes for a gradient, not what they give.
+    # The other arguments of these two change torch's gradient, not the result.
     "aten.embedding.default": lambda weight, indices, *rest, **_: torch.ops.aten.embedding.default(weight, indices),
     "aten.gather.default": lambda self, dim, index, **_: torch.ops.aten.gather.default(self, dim, index),
     "aten._weight_norm.default": weight_normed,
@@ -115,7 +115,7 @@ def filled(tree: Any, values: Mapping[str, Any], dtype: torch.dtype | None = Non
     return literal(tree, dtype)
 
 
-#: Types of literals that are what they are.
+#: Types of literals that stand for themselves.
 _PLAIN = frozenset((int, float, bool, str, type(None)))
 
 
@@ -133,7 +133,7 @@ def call(
     kwargs = {key: filled(value, values, dtype) for key, value in node.kwargs} if node.kwargs else {}
     function = (functions and functions.get(node.op)) or _INSTEAD.get(node.op) or resolve(node.op)
     if ("batch_norm" in node.op or "instance_norm" in node.op) and isinstance(function, torch._ops.OpOverload):
-        # In training mode the running statistics are written but not read: a graph must not move them.
+        # In training mode the running statistics are written but not read: a graph must not change them.
         moved = {id(tensor) for tensor in normalizer_in_training(function, tuple(args), kwargs)}
         args = [None if id(value) in moved else value for value in args]
     value = function(*args, **kwargs)
@@ -143,7 +143,7 @@ def call(
 
 
 def rounded(node: Node, value: Any) -> Any:
-    """Return the result of a cast to few bits as that leaves it, in the precision it came.
+    """Return the result of a cast to few bits rounded to these bits, in the precision in which it was computed.
 
     >>> rounded(Node("w", "aten.to.dtype", dtype="bfloat16"), torch.tensor(1.001))
     tensor(1.)
@@ -174,9 +174,9 @@ def run(
             replaces the value.
         dtype: run in this precision: takes the place of every floating dtype named in the graph.
         known: values of an earlier run on the same inputs, by node: what does not depend on a moved tensor is not
-            computed again, nor what depends only on nodes to which ``visit`` gave back their known value.
+            computed again, nor what depends only on nodes for which ``visit`` returned their known value.
         moved: names of the tensors that differ from those of that run.
-        functions: what takes the place of operations, by name.
+        functions: what replaces operations, by name.
     """
     values: dict[str, Any] = {}
     kept, changed = known or {}, set[str]()

@@ -8,7 +8,7 @@ from typing import Any
 
 #: Operations that carry data into a graph or out of it, rather than compute.
 SOURCES = ("input", "parameter", "buffer", "constant")
-#: What no rule understands: the first argument's value, which depends on the other arguments in a way not followed.
+#: An operation without a rule: the value of its first argument, which depends on the others in an unknown way.
 UNKNOWN = "normscope.scalar.unknown"
 
 
@@ -72,7 +72,7 @@ class Graph:
         front_end: how it was captured: ``recording``, ``export`` or ``dispatch``.
         batch: ``dynamic`` if any batch size runs, otherwise the fixed size.
         output_names: a name for each output tensor.
-        notes: what happened on the way (a fallback and why).
+        notes: what happened during capture (a fallback and why).
 
     >>> graph = Graph((Node("x", "input", shape=(2,), dtype="float32"), Node("y", "aten.relu.default", (Ref("x"),))))
     >>> graph.users()

@@ -1,4 +1,4 @@
-"""What a model holds: tensors, containers, arrays and random generators in the attributes of its modules."""
+"""The state of a model: tensors, containers, arrays and random generators in the attributes of its modules."""
 
 import random
 import sys
@@ -17,22 +17,22 @@ from normscope.core.environment import same_state
 
 #: Containers whose content can be saved and put back: parameters, buffers, submodules, hooks, caches.
 CONTAINERS = (dict, list, set, deque)
-#: Holders between a module and what is looked at.
+#: How many containers or objects deep the attributes of a module are followed.
 DEPTH = 8
-#: Entries of a container below the first level above which it is data, and is not looked into.
+#: A container below the first level with more entries than this counts as data, and its content is not followed.
 ENTRIES = 10_000
-#: Bytes of tensors below the first level and of arrays, in all, above which further ones are left alone.
+#: Total bytes of arrays and of tensors below the first level beyond which further ones are ignored.
 ROOM = 16 * 2**20
 
 _PLAIN = frozenset((
     type(None), bool, int, float, complex, str, bytes, range, slice, types.FunctionType, types.ModuleType, type,
     torch.dtype, torch.device, torch.Size, torch.layout, torch.memory_format,
 ))  # fmt: skip
-#: Packages whose objects are no state of a model: the standard library's, torch's, our own.
+#: Packages whose objects are not the state of a model: the standard library's, torch's, our own.
 _LIBRARIES = (frozenset(sys.stdlib_module_names) - {"argparse", "collections", "types"}) | {"torch", "normscope"}
 #: Attributes whose entries are attributes of the module too.
 _REGISTERED = ("_parameters", "_buffers", "_modules")
-#: An object with one of these is shared by threads (a trainer, a logger), and is not looked into.
+#: An object with one of these is shared by threads (a trainer, a logger), and its content is not followed.
 _LOCKS = (type(threading.Lock()), type(threading.RLock()), threading.Condition, threading.Event, threading.Thread)
 #: How to read and set the state of a random generator, by its kind.
 _GENERATORS: dict[type, tuple[Callable[[Any], Any], Callable[[Any, Any], Any]]] = {
@@ -44,10 +44,10 @@ _GENERATORS: dict[type, tuple[Callable[[Any], Any], Callable[[Any, Any], Any]]] 
 
 
 class ModelState:
-    """Everything a model holds, each thing once.
+    """The whole state of a model, each part once.
 
     Attributes of modules are followed through dicts, lists, tuples, deques and plain objects, in cycles as well. Sets
-    are containers, but what lies in them is not looked into.
+    are containers, but their content is not followed.
 
     Attributes:
         modules: by path; those that lie in a plain list or object, and are therefore not registered, come last.
@@ -127,7 +127,7 @@ class ModelState:
             self._queue.append((name, value, depth))
 
     def _fits(self, size: int) -> bool:
-        """Return whether something is small enough to be copied beside the rest, and if so, count it."""
+        """Return whether something is small enough to be copied in addition to the rest, and if so, count it."""
         if size > self._room:
             return False
         self._room -= size
@@ -149,7 +149,7 @@ class ModelState:
             self._add(f"{name}.{key if isinstance(key, str | int) else type(key).__name__}", item, depth + 1)
 
     def _attributes(self, name: str, value: Any) -> list[tuple[Any, Any]]:
-        """Take the attributes of an object of somebody's class, which keeps tables and counts too, and return them."""
+        """Add the attributes of an object of a user's class, which may keep tables and counts too, and return them."""
         attributes = getattr(value, "__dict__", None)
         library = str(type(value).__module__).partition(".")[0] in _LIBRARIES
         if library or isinstance(value, type) or not isinstance(attributes, dict):
@@ -160,7 +160,7 @@ class ModelState:
 
 
 class GeneratorState:
-    """Where a random generator of torch, numpy or Python stands.
+    """The state of a random generator of torch, numpy or Python.
 
     >>> generator = random.Random(0)
     >>> state = GeneratorState(generator)
@@ -176,7 +176,7 @@ class GeneratorState:
         self.state = self._read(generator)
 
     def same(self) -> bool:
-        """Return whether it stands where it stood."""
+        """Return whether the generator is in the same state."""
         return same_state(self._read(self.generator), self.state)
 
     def restore(self) -> None:

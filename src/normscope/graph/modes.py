@@ -11,7 +11,7 @@ _FIXED = {"aten.batch_norm.default", "aten._native_batch_norm_legit_no_training.
 def with_batch_statistics(graph: Graph) -> Graph:
     """Return the graph with every BatchNorm normalizing by the statistics of the batch it is given.
 
-    No running statistics are read, so none can be moved.
+    No running statistics are read, so none can be changed.
     """
     return replace(graph, nodes=tuple(_batch_mode(node) for node in graph.nodes))
 
@@ -49,5 +49,5 @@ def with_statistics(graph: Graph, targets: Mapping[str, tuple[str, str]]) -> Gra
 
 
 def has_batch_norm(graph: Graph) -> bool:
-    """Return whether the graph holds a BatchNorm with running statistics."""
+    """Return whether the graph contains a BatchNorm with running statistics."""
     return any(node.op in _FIXED for node in graph)

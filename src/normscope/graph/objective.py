@@ -27,10 +27,10 @@ def prediction(outputs: Outputs) -> Tensor:
 
 
 def probe_loss(outputs: Outputs, labels: Tensor | None, function: LossFunction | None = None) -> Tensor | None:
-    """Return the loss on the probe batch, a scalar, or ``None`` if there is nothing to tell it from.
+    """Return the loss on the probe batch, a scalar, or ``None`` if there is nothing to compute it from.
 
     Args:
-        outputs: what the model gave, by name.
+        outputs: the outputs of the model, by name.
         labels: the labels of the batch.
         function: the user's loss ``f(outputs, labels)``, called with the single output or the dictionary of them.
             Without it: the model's own output ``loss``; for class numbers cross-entropy over the last (or, for images
@@ -92,9 +92,9 @@ def _precise(scores: Tensor) -> Tensor:
 
 
 def class_scores(outputs: Outputs, labels: Tensor | None) -> tuple[Tensor, Tensor] | None:
-    """Return scores (n, classes) and class numbers (n,), or ``None`` if the outputs are no scores of the labels.
+    """Return scores (n, classes) and class numbers (n,), or ``None`` if the outputs are not scores of the labels.
 
-    A model that computes its own loss of labels in a sequence may shift them; nothing is said of such.
+    A model that computes its own loss from labels in a sequence may shift them; then the result is ``None``.
 
     >>> class_scores({"output": torch.zeros(2, 5, 4)}, torch.zeros(2, 5, dtype=torch.long))[0].shape
     torch.Size([10, 4])

@@ -61,7 +61,7 @@ def name_of(node: Node) -> str:
 
 
 def operand_pairs(node: Node) -> list[tuple[Ref, Ref]]:
-    """Return the two tensors of a quotient, or of a product in both orders; nothing of any other node."""
+    """Return the two tensors of a quotient, or of a product in both orders; nothing for any other node."""
     if name_of(node) not in ("mul", "div") or len(node.args) < 2:
         return []
     left, right = node.args[:2]
@@ -71,7 +71,7 @@ def operand_pairs(node: Node) -> list[tuple[Ref, Ref]]:
 
 
 def is_real(node: Node) -> bool:
-    """Return whether a node holds real numbers, of enough bits that rounding to them is no step."""
+    """Return whether a node has real values, of enough bits that rounding to them is not a step."""
     return node.dtype.startswith(_REAL) and not node.dtype.startswith(_COARSE)
 
 
@@ -99,7 +99,7 @@ class Recogniser:
     Args:
         graph: the graph.
         number: returns the value of a constant scalar node, or ``None`` if it is not one.
-        is_constant: tells whether a node is a constant.
+        is_constant: returns whether a node is a constant.
     """
 
     def __init__(
@@ -251,7 +251,7 @@ class Recogniser:
             return None
         name = name_of(node)
         if name in _ROOTS or does_more(node):
-            return None  # a root of a root is no spread
+            return None  # a root of a root is not a spread
         if name in _STABILIZERS and len(node.args) > 1:
             for inner, other in ((node.args[0], node.args[1]), (node.args[1], node.args[0])):
                 eps = self.stabilizer(other)

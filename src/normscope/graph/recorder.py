@@ -35,12 +35,12 @@ LEFT_NOTE = (
     "it is unknown and the outputs are marked unknown; first in"
 )
 REPLAY_NOTE = "the recorded graph does not reproduce the model's outputs: they are marked unknown"
-#: Methods by which the numbers in a tensor reach Python, or come from there, without an operation of torch.
+#: Methods by which numbers in a tensor reach Python, or are set from Python, without an operation of torch.
 _EXITS = (
     "numpy", "tolist", "__array__", "__dlpack__", "data_ptr", "storage", "untyped_storage", "_typed_storage",
     "__deepcopy__", "__reduce_ex__", "apply_", "map_", "map2_",
 )  # fmt: skip
-#: Lookups in a table: where token ids, which are held fixed, become numbers, which move.
+#: Lookups in a table: here token ids, which are kept fixed, become numbers, which vary.
 _LOOKUPS = ("embedding", "index", "index_select", "gather")
 #: Operations whose result is the same for all finite numbers.
 _FINITE = ("isnan", "isinf", "isfinite", "isposinf", "isneginf")
@@ -58,7 +58,7 @@ def record_graph(model: nn.Module, inputs: Sequence[Tensor]) -> tuple[Graph, dic
         inputs: example tensors.
 
     Raises:
-        CaptureError: if the model calls what cannot be recorded.
+        CaptureError: if the model calls something that cannot be recorded.
         StateChangedError: if running the model changes its parameters.
 
     >>> graph, _ = record_graph(nn.Linear(2, 3), (torch.zeros(1, 2),))
@@ -123,8 +123,8 @@ class Recorder:
         steps: what was executed.
         sources: kind, name and value of every tensor that no operation returned, by its slot.
         owner: path and class of the module that is running.
-        left: the module in which a number that moves with the input first reached Python, or ``None`` if none did.
-        branched: whether Python saw integers of the input, which are held fixed.
+        left: the module in which a number that varies with the input first reached Python, or ``None`` if none did.
+        branched: whether Python saw integers of the input, which are kept fixed.
     """
 
     def __init__(self, model: nn.Module, inputs: Sequence[Tensor]) -> None:
@@ -212,7 +212,7 @@ class Recorder:
                 self._moving.add(address(tensor))
 
     def _written(self, tensor: Tensor) -> None:
-        """Note a write: to memory of two sources at once, such as buffers that overlap, it cannot be followed."""
+        """Note a write; one to memory of two sources at once, such as overlapping buffers, cannot be followed."""
         here = place(tensor)
         if sum(self._places[slot][0] == here[0] for slot in self.sources) > 1:
             self._lost.add(here[0])
@@ -224,7 +224,7 @@ class Recorder:
         return self._new(tensor) if known is None else known
 
     def _adopt(self, tensor: Tensor) -> int:
-        """Return a slot for a tensor that no operation returned: one like a tensor that is known, or a constant."""
+        """Return a slot for a tensor that no operation returned: a view of a known tensor, or a constant."""
         here = place(tensor)
         sharing = [slot for slot, other in enumerate(self._places) if other[0] == here[0]]
         same = [slot for slot in sharing if self._places[slot] == here]
@@ -311,7 +311,7 @@ def _translate(traced: Any, sources: list[tuple[str, str, Tensor]]) -> tuple[Gra
 
 
 class _Composite(SchemaCheckMode):
-    """Sees operations before they are decomposed; torch lets only a few kinds of modes do so, this is one."""
+    """Sees operations before they are decomposed; torch allows this only for a few kinds of modes, such as this one."""
 
     def __init__(self, recorder: Recorder) -> None:
         TorchDispatchMode.__init__(self, _dispatch_key=torch._C.DispatchKey.PreDispatch)
@@ -416,7 +416,7 @@ def with_unknown_outputs(graph: Graph) -> Graph:
 
 
 def _reproduces(graph: Graph, state: dict[str, Tensor], inputs: Sequence[Tensor], outputs: list[Tensor]) -> bool:
-    """Return whether running the graph gives what the model gave, up to the rounding of unordered sums."""
+    """Return whether the graph reproduces the model's outputs, up to the rounding of unordered sums."""
     replayed = run(graph, state, copies(inputs))
     for ours, theirs in zip(replayed, outputs, strict=True):
         if ours.shape != theirs.shape or ours.dtype != theirs.dtype:

@@ -1,4 +1,4 @@
-"""Data read as often as needed: iterators from their beginning again, loaders without moving their generators."""
+"""Data that can be read repeatedly: iterators from their beginning, loaders without advancing their generators."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
@@ -6,12 +6,12 @@ from typing import Any
 import torch
 from torch.utils.data import DataLoader
 
-#: Samples that are kept for a second look.
+#: Samples that are kept for a second pass.
 KEPT = 64
 
 
 class RepeatableIterator:
-    """An iterator of batches whose beginning is kept: every pass starts with it and goes on where the last one ended.
+    """An iterator of batches whose beginning is kept: every pass starts with it and continues where the last one ended.
 
     A first full pass sees all of the data; later ones see its first :data:`KEPT` samples.
 
@@ -33,7 +33,7 @@ class RepeatableIterator:
 
 
 class RepeatableLoader:
-    """A loader whose own random generators are after every pass where they were before it: all passes are the same.
+    """A loader whose own random generators are restored after every pass: all passes are the same.
 
     >>> loader = DataLoader([1, 2, 3], shuffle=True, generator=torch.Generator().manual_seed(0))
     >>> data = RepeatableLoader(loader)
@@ -64,7 +64,7 @@ def own_generators(loader: DataLoader[Any]) -> list[torch.Generator]:
 def repeatable(data: Any) -> Any:
     """Return data as it is, or wrapped if reading it once changes what a second pass reads.
 
-    So it is of an iterator, which ends with its first pass, and of a loader with a random generator of the user's.
+    This concerns iterators, which end with their first pass, and loaders with a random generator of the user's.
     """
     if isinstance(data, DataLoader):
         return RepeatableLoader(data) if own_generators(data) else data

@@ -1,7 +1,7 @@
 """Files of tensors, read without running code in them: one reader and one set of messages for weights and for data.
 
 Checkpoints often hold more than tensors: the arguments of a script, paths, a whole module. Objects of classes that are
-not on torch's list of harmless ones are read as :class:`StandIn`, which keeps what the file says of them and runs
+not on torch's list of harmless ones are read as :class:`StandIn`, which keeps what the file says about them and runs
 nothing.
 """
 
@@ -54,7 +54,7 @@ class FileKind:
 
     Attributes:
         name: its name at the start of a sentence, e.g. ``"a checkpoint"``.
-        error: the class of every refusal.
+        error: the class of every error.
         endings: what its name may end in.
         save: how to write such a file.
         directory: what to do when a directory is named instead.
@@ -133,7 +133,7 @@ def is_mappable(path: Path) -> bool:
         with zipfile.ZipFile(path) as archive:
             return all(member.compress_type == zipfile.ZIP_STORED for member in archive.infolist())
     except (zipfile.BadZipFile, OSError, ValueError, NotImplementedError):
-        return False  # damaged: whoever reads it as a whole says so
+        return False  # damaged: reading it as a whole reports that
 
 
 def unreadable(path: Path, kind: FileKind, error: Exception) -> NormscopeError:
@@ -174,7 +174,7 @@ def _refused(path: Path, kind: FileKind, error: Exception) -> NormscopeError:
 
 
 class StandIn:
-    """Holds what a pickle says of an object whose class is not loaded; nothing of that class runs.
+    """Keeps what a pickle says about an object whose class is not loaded; nothing of that class runs.
 
     Attributes:
         state: what was given to restore it, e.g. the attributes of a module.
@@ -187,14 +187,14 @@ class StandIn:
         pass
 
     def __setitem__(self, key: Any, value: Any) -> None:
-        """Pass over an item of a mapping."""
+        """Ignore an item of a mapping."""
 
     def append(self, item: Any) -> None:
-        """Pass over an item of a list."""
+        """Ignore an item of a list."""
 
 
 class _Unpickler(pickle._Unpickler):
-    """Finds what torch holds to be harmless, and stand-ins for all else; only stand-ins take a state from the file."""
+    """Finds what torch considers harmless, and stand-ins for the rest; only stand-ins get a state from the file."""
 
     dispatch: ClassVar[Any] = dict(pickle._Unpickler.dispatch)
     stack: list[Any]
@@ -218,7 +218,7 @@ class _Unpickler(pickle._Unpickler):
 
 
 def _unpickling() -> ModuleType:
-    """Return what torch.load takes as a pickle module, with our way to find classes."""
+    """Return a pickle module for torch.load that finds classes with :class:`_Unpickler`."""
     module: Any = ModuleType("normscope_unpickling")
     module.Unpickler = _Unpickler
     module.load = lambda file, **options: _Unpickler(file, **options).load()
@@ -267,7 +267,7 @@ def tensors_by_name(content: Any, name: str) -> dict[str, torch.Tensor]:
         Tensors by name; anything else in the state dict is left out, and so is what lies beside it.
 
     Raises:
-        WeightsError: if there are none, or several state dicts and nothing tells which is meant.
+        WeightsError: if there are none, or several state dicts and it is unclear which is meant.
 
     >>> list(tensors_by_name({"epoch": 3, "state_dict": {"weight": torch.ones(1), "version": 2}}, "m.pt"))
     ['weight']

@@ -1,4 +1,4 @@
-"""Where the samples of a batch meet: each operation by itself, on values of its own."""
+"""Where the samples of a batch interact: each operation is tested separately, on values of its own."""
 
 import contextlib
 import math
@@ -36,7 +36,7 @@ _FAILURES = (RuntimeError, NotImplementedError, IndexError, ValueError, TypeErro
 
 
 def where_samples_meet(captured: Captured) -> str:
-    """Return what makes one sample's outputs depend on the other samples of its batch, or on how many; else nothing.
+    """Return what makes one sample's outputs depend on the other samples of its batch or their number, or "".
 
     >>> from torch import nn
     >>> from normscope.graph.capture import capture
@@ -50,7 +50,7 @@ def where_samples_meet(captured: Captured) -> str:
     small = sum(t.numel() for t in captured.tensors.values()) <= PRECISE
     dtype = torch.float64 if small else torch.float32
     found = meeting(captured.graph, captured.tensors, captured.example, dtype)
-    if found is not None:  # some operations know their own precision only
+    if found is not None:  # some operations support only their own precision
         found = meeting(captured.graph, captured.tensors, captured.example)
     return "" if found is None else f"{found.op} in {found.owner or 'the model'}"
 
@@ -77,9 +77,9 @@ class Layout:
 
 @dataclass(frozen=True)
 class _Held:
-    """A value in a batch and for each sample alone; without a layout it is nothing of the data.
+    """A value in a batch and for each sample alone; without a layout it does not depend on the data.
 
-    What follows from the size of the batch alone, as ``n // 32`` does, is held at further sizes.
+    A value that depends on the size of the batch alone, such as ``n // 32``, is stored at further sizes.
     """
 
     together: Any
@@ -88,7 +88,7 @@ class _Held:
     sizes: Mapping[int, Any] = field(default_factory=dict)
 
     def at(self, size: int, count: int) -> Any:
-        """Return the value at another size of the batch: of the data its shape alone."""
+        """Return the value at another size of the batch; if it depends on the data, only its shape is right."""
         if self.layout is not None:
             shape = list(self.together.shape)
             shape[self.layout.axis] = shape[self.layout.axis] // count * size
@@ -111,11 +111,11 @@ def meeting(
 ) -> Node | None:
     """Return the first operation in which samples of a batch meet and which an output depends on.
 
-    Every operation is run by itself at a batch of ``n`` and for each sample alone, on fresh random numbers in the
-    place of what it reads from others: if the one is made of the others along some axis, the operation acts on
-    samples alone, and so does a graph of such operations (by induction over its nodes). A coupling that shows only
-    for some values of the network, behind a gate or a threshold, is therefore seen as well as any other. What is cut
-    from the axis of samples at a fixed place counts as a meeting, and so does what cannot be run.
+    Every operation is run separately, on a batch of ``n`` and on each sample alone, with fresh random numbers instead
+    of the results of other operations: if the result for the batch consists of those for the samples along some axis,
+    the operation acts on each sample alone, and so does a graph of such operations (by induction over its nodes). A
+    coupling that shows only for some values of the network, behind a gate or a threshold, is therefore found like any
+    other. A cut at a fixed place of the axis of samples counts as a meeting, and so does an operation that cannot run.
 
     Args:
         graph: of any batch size.
@@ -174,7 +174,7 @@ class _Walk:
             tensor = as_floating(self.tensors[node.target], self.dtype)
             return _Held(tensor, [tensor] * self.count)
         read = {name: held[name] for name in node.inputs()}
-        if node.op == "getitem":  # of several values each may belong to samples or not
+        if node.op == "getitem":  # each of several values may belong to samples or not
             several = held[node.args[0].name]
             return several if isinstance(several, _Mixed) else several[node.args[1]]
         leaves = tree_leaves(read)
@@ -217,7 +217,7 @@ class _Walk:
             return call(node, values, self.dtype)
 
     def _hold(self, node: Node, together: Any, alone: list[Any], layouts: list[Layout] | None) -> Any:
-        """Tell how a value of the batch is made of those of its samples."""
+        """Determine how a value of the batch consists of those of its samples."""
         if isinstance(together, tuple | list):
             if any(len(one) != len(together) for one in alone):
                 return _Mixed(node)
@@ -258,7 +258,7 @@ class _Walk:
         return None if same or any(self._made_of(held.together, held.alone, way) for way in ways) else _Mixed(node)
 
     def _input(self, tensor: Tensor) -> _Held:
-        """Return an input of as many samples, of any values."""
+        """Return an input of the right number of samples, with arbitrary values."""
         tensor = as_floating(tensor, self.dtype)
         if not tensor.ndim:
             return _Held(tensor, [tensor] * self.count)
@@ -266,7 +266,7 @@ class _Walk:
         return self._fresh(tensor[rows], Layout(0))
 
     def _fresh(self, value: Tensor, layout: Layout) -> _Held:
-        """Return other values in the place of these: a statement about an operation is one about all values."""
+        """Return other values in place of these: what is shown for an operation must hold for all values."""
         if value.is_floating_point() or value.is_complex():
             value = torch.randn(value.shape, generator=self.generator, dtype=value.dtype).to(value.device)
         elif value.numel():
@@ -279,7 +279,7 @@ class _Walk:
 
 
 def _signature(node: Node, read: Mapping[str, Any]) -> Any:
-    """Return what a node does and the shapes of what it reads, without its numbers; nothing if it reads others."""
+    """Return what a node does and the shapes of what it reads, without its numbers; ``None`` if it reads others."""
     if not all(isinstance(h, _Held) and isinstance(h.together, Tensor) for h in read.values()):
         return None
     described = {name: (h.together.shape, h.together.dtype, h.layout) for name, h in read.items()}
@@ -294,7 +294,7 @@ def _cuts(node: Node, read: Mapping[str, Any]) -> bool:
     if not isinstance(source, _Held) or source.layout is None:
         return False
     options = dict(node.kwargs)
-    if node.op == "aten.roll.default":  # by a multiple of the sizes tried nothing would move
+    if node.op == "aten.roll.default":  # a shift by a multiple of the sizes tried would change nothing
         turned = options.get("dims", node.args[2] if len(node.args) > 2 else ())
         return not turned or source.layout.axis in [d % source.together.ndim for d in turned]
     axis = options.get("dim", node.args[1] if len(node.args) > 1 else 0)
@@ -315,7 +315,7 @@ def _each(read: dict[str, Any], value: Callable[[_Held], Any]) -> dict[str, Any]
 
 
 def _is_small(value: Any) -> bool:
-    """Return whether a value is a number, or a tensor of few."""
+    """Return whether a value is a number, or a tensor of few numbers."""
     return not isinstance(value, tuple | list) and (not isinstance(value, Tensor) or value.numel() <= FEW)
 
 

@@ -1,4 +1,4 @@
-"""What the schema of an operation tells: what it writes to, and what its shape depends on."""
+"""What the schema of an operation says: what it writes to, and what its shape depends on."""
 
 import functools
 import re
@@ -43,7 +43,7 @@ def written_arguments(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) 
 
 
 def normalizer_in_training(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[Tensor]:
-    """Return the running statistics a normalizer in training mode moves without declaring it.
+    """Return the running statistics that a normalizer in training mode updates without declaring it.
 
     >>> x, m = torch.zeros(2, 1), torch.zeros(1)
     >>> batch_norm = torch.ops.aten.batch_norm.default
@@ -81,7 +81,7 @@ def moves_shape(function: Any, given: Sequence[Any]) -> bool:
 def whole_arguments(function: Any) -> frozenset[str]:
     """Return the names of the arguments of an operation that are whole numbers or flags: sizes, places, axes.
 
-    The ends of a range tell its size, whatever numbers they are.
+    The ends of a range determine its size, whatever numbers they are.
 
     >>> sorted(whole_arguments(torch.ops.aten.new_ones.default))
     ['pin_memory', 'size']

@@ -23,9 +23,9 @@ def twice_differentiable(model: nn.Module) -> Iterator[None]:
     Attention uses the plain formula: the fused kernels have no double backward. Recurrent layers do without oneDNN and
     cuDNN, and transformer encoder layers without their fused inference path. Checkpointed blocks keep activations: one
     kind of checkpointing refuses ``torch.autograd.grad``, and the other would compute them again outside
-    ``functional_call``, with other parameters. Weight norm is written out: torch's own takes the norms for constants in
-    its second derivative, which is wrong. So is hardsigmoid, which has none, the squared error, whose recording by
-    ``torch.func.linearize`` ends the process (torch 2.13), and convolution, for speed.
+    ``functional_call``, with other parameters. Weight norm is written out: torch's own treats the norms as constants in
+    its second derivative, which is wrong. Also written out are hardsigmoid, which has no second derivative, the squared
+    error, whose recording by ``torch.func.linearize`` ends the process (torch 2.13), and convolution, for speed.
 
     >>> with twice_differentiable(nn.Linear(1, 1)):
     ...     torch.backends.mkldnn.enabled
@@ -98,7 +98,7 @@ def _batch_norm(
     eps: float,
     cudnn: bool = False,
 ) -> Tensor:
-    """Return what BatchNorm returns; no running statistics are moved."""
+    """Return what BatchNorm returns; no running statistics are updated."""
     constants = (None, None) if training else (mean, variance)
     if applies(x, weight, bias, *constants):
         return batch_normalized(x, weight, bias, *constants, eps)

@@ -1,4 +1,4 @@
-"""What a model's forward takes, and which of its layers meets the input first."""
+"""What a model's forward takes, and which of its layers sees the input first."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from torch.nn.modules import module as module_hooks
 
 from normscope.graph.wrappers import unwrap
 
-#: Layers whose attributes tell the size of their input.
+#: Layers whose attributes give the size of their input.
 SIZED_LAYERS = (
     nn.Embedding,
     nn.EmbeddingBag,
@@ -49,7 +49,7 @@ class Signature:
 
 
 def signature_of(model: nn.Module) -> Signature:
-    """Return the signature of a model's forward; of an unreadable one nothing is known.
+    """Return the signature of a model's forward; if it is unreadable, any arguments are allowed.
 
     >>> signature_of(nn.Linear(2, 2)).required
     ('input',)
@@ -70,7 +70,7 @@ def signature_of(model: nn.Module) -> Signature:
 
 
 def sized_layers(model: nn.Module) -> Iterator[tuple[str, nn.Module]]:
-    """Yield the layers that tell the size of their input, in the order in which they were defined.
+    """Yield the layers that give the size of their input, in the order in which they were defined.
 
     >>> [name for name, _ in sized_layers(nn.Sequential(nn.Flatten(), nn.Linear(4, 2)))]
     ['1']
@@ -83,7 +83,7 @@ def sized_layers(model: nn.Module) -> Iterator[tuple[str, nn.Module]]:
 def input_dtype(model: nn.Module, otherwise: torch.dtype | None = None) -> torch.dtype:
     """Return the dtype of the numbers a model takes: that of its first floating parameter, or else buffer.
 
-    A model that holds no number takes any: then ``otherwise``, or torch's default.
+    A model without such tensors accepts any dtype: then ``otherwise``, or torch's default.
 
     >>> input_dtype(nn.Linear(2, 2).double())
     torch.float64

@@ -1,4 +1,4 @@
-"""A model run from the state its user left it in, every time: what one run leaves behind no other may see."""
+"""Run a model from its original state every time: no run may see what another has left behind."""
 
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -18,7 +18,7 @@ MODES: tuple[Callable[[], Any], ...] = (torch.no_grad, torch.enable_grad, torch.
 
 
 def evaluating(model: nn.Module) -> nn.Module:
-    """Put a model into evaluation mode; one that ``torch.export`` gave has its mode written into it already.
+    """Put a model into evaluation mode; one from ``torch.export`` has a fixed mode already.
 
     >>> evaluating(nn.Dropout()).training
     False
@@ -32,12 +32,12 @@ def evaluating(model: nn.Module) -> nn.Module:
 
 
 def refuse_quantized(model: nn.Module) -> None:
-    """Raise if a part of a model is quantized: piecewise constant, with weights that are no tensors to be read.
+    """Raise if a part of a model is quantized: piecewise constant, with weights that cannot be read as tensors.
 
     >>> refuse_quantized(nn.Linear(2, 2))
     """
     found = [path or type(m).__name__ for path, m in model.named_modules() if _is_quantized(type(m))]
-    found = [path for path in found if path.rpartition(".")[0] not in found]  # parts of a part say nothing more
+    found = [path for path in found if path.rpartition(".")[0] not in found]  # parts of a part add nothing
     if found:
         raise WeightsError(
             f"Quantized modules are not supported: {listed(found)} {'are' if len(found) > 1 else 'is'} "
@@ -46,7 +46,7 @@ def refuse_quantized(model: nn.Module) -> None:
 
 
 def _is_quantized(kind: type) -> bool:
-    """Return whether a module's class is one of torch's quantized ones; beside them lie functional ones for floats."""
+    """Return whether a module's class is one of torch's quantized ones; the functional ones for floats do not count."""
     names = kind.__module__.split(".")
     return names[0] == "torch" and "quantized" in names and "FloatFunctional" not in kind.__name__
 
@@ -55,7 +55,7 @@ class RepeatedRuns:
     """A model whose every run starts from the same state.
 
     Attributes:
-        moved: what runs so far changed in the model: attributes, buffers, other tensors.
+        moved: what the runs so far have changed in the model: attributes, buffers, other tensors.
         drew: whether a run so far used a global random generator.
     """
 
@@ -70,7 +70,7 @@ class RepeatedRuns:
         return untouched(self.model, parameters=False)
 
     def run(self, *several: Sequence[Tensor], mode: Callable[[], Any] = torch.no_grad) -> tuple[Tensor, ...]:
-        """Run the model from its first state, on one input after another, and return what the last gave."""
+        """Run the model from its first state, on one input after another, and return the last result."""
         result: tuple[Tensor, ...] = ()
         try:
             with self.state() as guard:
@@ -91,7 +91,7 @@ class RepeatedRuns:
         return result
 
     def require_function(self, example: Sequence[Tensor]) -> None:
-        """Return if earlier calls of the model do not show in what it returns; run it only if they might.
+        """Return if earlier calls of the model do not affect what it returns; run it only if they might.
 
         Tables made on the first call are no harm: with or without them it returns the same.
         """
@@ -102,7 +102,7 @@ class RepeatedRuns:
         """Return if the model returns the same on one input, from its first state and after it was run already.
 
         Raises:
-            StatefulError: if it does not because of what it keeps: then it is no function of its input.
+            StatefulError: if it does not, because of state that it keeps: then it is not a function of its input.
             RandomError: if two runs differ and nothing is kept.
             CaptureError: if it depends on the mode of autograd.
         """
@@ -135,10 +135,10 @@ class RepeatedRuns:
         )
 
     def _after(self, before: Sequence[Tensor], inputs: Sequence[Tensor]) -> tuple[Tensor, ...]:
-        """Return what the model gives after another run; nothing if it then fails."""
+        """Return what the model returns after another run; nothing if it then fails."""
         try:
             return self.run(before, inputs)
-        except Exception:  # it ran from its first state: that it fails now is a difference too
+        except Exception:  # it ran from its first state, so failing now is a difference too
             return ()
 
     def _small(self, example: Sequence[Tensor]) -> list[Tensor]:

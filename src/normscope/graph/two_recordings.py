@@ -2,8 +2,8 @@
 
 A model is run on two and on three samples. As long as its Python code sees neither sizes nor numbers computed from the
 input, it does the same on every input, whatever the number of samples. So what both records share holds for any batch,
-and a size that differs between them is that of the batch. The layers of ``torch.nn`` may look at sizes: all they do
-with them shows in the records. A model that looks at sizes itself, or that does something else for three samples than
+and a size that differs between them is that of the batch. The layers of ``torch.nn`` may read sizes: everything they
+do with them shows in the records. A model that reads sizes itself, or that behaves differently for three samples than
 for two, is left to ``torch.export``.
 """
 
@@ -25,7 +25,7 @@ from normscope.graph.recorder import Recorder, Slot, Step, Watch, recorded
 
 #: Entries of all weights and of one sample up to which running a model twice is quicker than exporting it.
 SMALL = 2**20
-#: Modules of torch that may look at sizes.
+#: Modules of torch that may read sizes.
 _LAYERS = ("torch.nn.modules.", "torch.nn.functional", "torch.functional")
 #: What Python may ask a tensor for: the answer is the same for every number of samples.
 _SAME_FOR_ALL = frozenset((
@@ -36,7 +36,7 @@ _PLAIN = (Tensor, torch.dtype, torch.device, torch.layout, type(None))
 
 
 class _NoSizes(Watch):
-    """Stops a run as soon as the model's own code looks at the size of what was computed."""
+    """Stops a run as soon as the model's own code reads the size of a computed tensor."""
 
     def __init__(self, recorder: Recorder) -> None:
         super().__init__(recorder)
@@ -45,7 +45,7 @@ class _NoSizes(Watch):
     def __torch_function__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
-        """Call a function of torch, and look at what it gives and to whom."""
+        """Call a function of torch, and check what it returns and to whom."""
         found = super().__torch_function__(func, types, args, kwargs)
         if isinstance(found, _PLAIN) or (isinstance(found, list | tuple) and found and isinstance(found[0], Tensor)):
             return found
@@ -73,7 +73,7 @@ def may_be_recorded(model: nn.Module, inputs: Sequence[Tensor]) -> bool:
 
 
 def _has_scripts(modules: Sequence[nn.Module]) -> bool:
-    """Return whether parts of a model are TorchScript, which Python does not see into."""
+    """Return whether parts of a model are TorchScript, which Python cannot inspect."""
     if any(isinstance(module, torch.jit.ScriptModule) for module in modules):
         return True
     homes = {type(module).__module__ for module in modules}
@@ -89,8 +89,8 @@ def graph_of_two_recordings(model: nn.Module, inputs: Sequence[Tensor]) -> tuple
         inputs: example tensors with two samples or more along axis 0.
 
     Raises:
-        CaptureError: if the model looks at sizes, what it does depends on the number of samples or on numbers computed
-            from the input, or an operation is none of the plain ones.
+        CaptureError: if the model reads sizes, what it does depends on the number of samples or on numbers computed
+            from the input, or an operation is not a plain one.
 
     >>> graph, _ = graph_of_two_recordings(nn.Sequential(nn.Flatten(), nn.Linear(6, 3)), (torch.zeros(2, 2, 3),))
     >>> [(node.op, node.shape) for node in graph.calls()]
@@ -157,7 +157,7 @@ class _Translation:
         self._add(node, slot)
 
     def _forget(self, slot: int) -> None:
-        """Forget all that shares memory with a value that is written to; reading it again is refused."""
+        """Forget all that shares memory with a value that is written to; reading it again is an error."""
         here = self.two.memory(slot)
         if slot in self.two.sources and self.two.sources[slot][0] != "input":
             raise CaptureError("The model writes to its weights.")

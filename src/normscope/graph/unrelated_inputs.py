@@ -10,20 +10,20 @@ from torch import Tensor
 STRETCHES = (-1.0, 1e-3, 8.0, 50.0, -1e3, 1e5)
 #: Constants all entries are set to, in units of the largest entry of the example.
 LEVELS = (0.0, 1.0, -3.0)
-#: What one entry is raised by, in the same units.
+#: Amounts by which one entry is raised, in the same units.
 SPIKES = (2.0, -30.0, 1e3)
 
 
 def unrelated(example: Sequence[Tensor], seed: int = 0) -> Iterator[list[Tensor]]:
     """Yield batches of inputs unlike the example: other scales, signs, orders, single spikes, constants, noise.
 
-    A batch of several samples holds a probe in each; together they take as few batches as that allows. Integers (token
+    Each sample of a batch is one probe, and there are as few batches as that allows. Integers (token
     ids, masks) beside floating inputs are only put into another order; where all inputs are integers, two other orders,
     the reverse, and one of them repeated are all there is to try.
 
     Args:
         example: one tensor per input, batched along axis 0.
-        seed: of the noise, the orders and the places of the spikes.
+        seed: the seed of the noise, the orders and the places of the spikes.
 
     >>> found = list(unrelated([torch.tensor([[1.0, 2.0]])]))
     >>> len(found), found[0][0].tolist()

@@ -23,7 +23,7 @@ STATISTICS = ("running_mean", "running_var")
 def all_finite(tensor: torch.Tensor) -> bool:
     """Return whether no entry is NaN or infinite.
 
-    A finite sum has finite terms, and a sum is much faster than a look at every entry.
+    A finite sum has finite terms, and a sum is much faster than a test of every entry.
 
     >>> all_finite(torch.tensor([1.0, 2.0])), all_finite(torch.tensor([float("inf"), float("-inf")]))
     (True, False)
@@ -41,7 +41,7 @@ def count_non_finite(tensor: torch.Tensor) -> tuple[int, int]:
     """
     if not tensor.is_floating_point():
         return 0, 0
-    # Formats of one byte lack these tests; float32 holds all their values.
+    # One-byte formats lack these tests; float32 can represent all their values.
     plain = tensor.detach().to(torch.float32) if tensor.element_size() == 1 else tensor.detach()
     if all_finite(plain):
         return 0, 0
@@ -53,8 +53,8 @@ def check_model(model: nn.Module) -> None:
 
     Raises:
         WeightsError: if a weight has no storage (meta device, lazy layer) or is complex, quantized, sparse or nested.
-        NonFiniteError: if a parameter or a running statistic holds NaN or infinity; the message says which and how
-            many. Any other buffer may: attention masks hold minus infinity, and whether one is used, a graph tells.
+        NonFiniteError: if a parameter or a running statistic contains NaN or infinity; the message says which and how
+            many. Other buffers may: attention masks contain minus infinity, and only a graph shows which are used.
 
     >>> check_model(nn.Linear(2, 2))
     >>> broken = nn.Linear(2, 2)

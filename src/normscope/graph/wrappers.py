@@ -30,7 +30,7 @@ def require_module(model: Any) -> None:
 
 
 def uncompiled(model: nn.Module) -> nn.Module:
-    """Return the module inside ``torch.compile(module)``: what it computes is the same, and compiling takes long.
+    """Return the module inside ``torch.compile(module)``: it computes the same, and compiling takes long.
 
     >>> inner = nn.Linear(2, 2)
     >>> uncompiled(inner) is inner

@@ -52,7 +52,7 @@ def certify_largest_eigenvalue(
             one costs an eigenvalue computation.
         gram_error: a bound on :math:`\|G - G_0\|_2` where :math:`G_0` is the matrix meant.
         slack: the first relative distance between guess and :math:`\tau`.
-        raises: how often that distance is multiplied by 16 before exact eigenvalues are asked for.
+        raises: how often that distance is multiplied by 16 before exact eigenvalues are computed.
 
     >>> bound = certify_largest_eigenvalue(torch.diag(torch.tensor([1.0, 4.0], dtype=torch.float64)), 4.0)
     >>> 4.0 <= bound.item() < 4.0 + 1e-9

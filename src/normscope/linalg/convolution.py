@@ -23,7 +23,7 @@ from normscope.linalg.convolution_on_torus import torus_bound
 from normscope.linalg.dense import largest_matrix_norm
 from normscope.linalg.matrix_rounding import UNIT_ROUNDOFF, to_unit_scale
 
-#: The most groups to look at one by one after the batch over all of them.
+#: The most groups to refine one by one after the batch over all of them.
 REFINED_GROUPS = 64
 
 

@@ -38,15 +38,15 @@ ALWAYS_DENSE_UP_TO = 1024
 DENSE_UP_TO = 3200
 #: Multiplications up to which the banded Gram matrix is factorised where the torus is too loose (about a second).
 BANDED_UP_TO = 3e10
-#: The torus bound of a kernel on n positions is about this over n squared too large; it decides the order of work.
+#: The torus bound of a kernel on n positions is too large by about this over n squared; it decides the order of work.
 TYPICAL_TORUS_EXCESS = 1.2
 #: Multiplications up to which cylinders are factorised (about three seconds).
 CYLINDER_UP_TO = 7e10
-#: Typical excess of the torus beyond which hardly any frequency of a cylinder passes closed.
+#: Typical excess of the torus beyond which hardly any frequency of a cylinder passes when closed to a torus.
 LOOSE_TORUS = 1e-2
-#: How far above an estimate from below a certificate is sought.
+#: How far above an estimate from below to look for a certificate.
 ABOVE_ESTIMATE = 1e-4
-#: The width that is enough of a cylinder where the tolerance is out of its reach.
+#: The width that is enough for a cylinder that cannot reach the tolerance.
 CYLINDER_WIDTH = 5e-3
 #: The width to which small maps are certified by inertia; beyond it a probabilistic bound is sought, which reaches it.
 PROBABLE_WIDTH = 9e-3

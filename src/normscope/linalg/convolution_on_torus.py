@@ -326,8 +326,8 @@ class Embedding:
     def outside(self, window: Window, origins: np.ndarray) -> np.ndarray:
         r"""Return the inner products of Fourier modes outside a window.
 
-        :math:`\frac1m \sum_{p \notin W} e^{i (\theta_g - \theta_f) p}` for the frequencies f of the torus, one a row,
-        and the given g, one a column.
+        :math:`\frac1m \sum_{p \notin W} e^{i (\theta_g - \theta_f) p}` for the frequencies f of the torus, one per row,
+        and the given g, one per column.
         """
         inside = np.ones((len(self.numerators), len(origins)), dtype=np.complex128)
         for axis, (size, members) in enumerate(zip(self.torus.sizes, window, strict=True)):

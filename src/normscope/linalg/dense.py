@@ -73,7 +73,7 @@ def streamed_norm(matrix: Tensor, *, numbers: int = BLOCK_NUMBERS, seed: int = 0
 
     With the rows in blocks :math:`A_b` and ``m`` the longer side, :math:`A^T A = \sum_b A_b^T A_b`, every entry a sum
     of ``m`` products: the computed sum errs by at most :math:`\gamma_m \|A\|_F^2` in norm, however it is ordered. The
-    rest is as in :func:`matrix_norm`; so many ``numbers`` are converted to float64 at once.
+    rest is as in :func:`matrix_norm`; at most ``numbers`` entries are converted to float64 at once.
 
     >>> bounds = streamed_norm(torch.tensor([[3.0, 0.0], [4.0, 5.0]]), numbers=2)
     >>> bounds.lower <= math.sqrt(45) <= bounds.upper, bounds.width < 1e-8
@@ -239,13 +239,13 @@ STEPS = 3
 
 @statement("rump2006", "Corollary 2.4", holds="float64, no underflow, factorisation by inner products")
 def certified_eigenpair(gram: Tensor) -> tuple[float, Tensor]:
-    r"""Return a certified bound on the largest eigenvalue of a symmetric matrix, and a unit vector that nearly has it.
+    r"""Return a certified bound on the largest eigenvalue of a symmetric matrix, and a unit vector nearly attaining it.
 
     With :math:`\tau` just above the largest of the eigenvalues, computed without vectors, the Cholesky factor of
     :math:`\tau I - G` proves :math:`\lambda_{\max} \le \tau + c` (:func:`.cholesky_margin`), and inverse iteration
     :math:`x \leftarrow (\tau I - G)^{-1} x / \|\cdot\|` with the same factor finds the vector: less than half the work
-    of all eigenvectors. Where eigenvalues lie closer together than :math:`\tau` to them, the vector is a mixture of
-    theirs, whose quotient is as large.
+    of all eigenvectors. Where leading eigenvalues lie closer to each other than to :math:`\tau`, the vector is a
+    mixture of their eigenvectors, whose Rayleigh quotient is as large.
 
     Args:
         gram: the positive semidefinite matrix, float64. Only its lower triangle is read.

@@ -96,7 +96,7 @@ class EigenvalueTracker:
         self.products, self.done = 0, False
 
     def advance(self, apply: Apply, products: int) -> None:
-        """Make products until convergence, at most a given number.
+        """Compute products until convergence, at most a given number.
 
         Args:
             apply: multiplies a vector by the operator; the same operator in every call.

@@ -21,10 +21,10 @@ from normscope.linalg.matrix_rounding import UNIT_ROUNDOFF, gamma
 
 #: The most complex numbers the symbols may hold, and the most the directions may (each a quarter of a GiB).
 MOST_NUMBERS = 2**24
-#: Modes tried for every direction that is needed, and in addition, at first and then: those just below the level must
-#: be kept out of the directions.
+#: Modes tried for every direction that is needed, and in addition, on the first and the second attempt: those just
+#: below the level must be kept out of the directions.
 TRIALS = ((2, 40), (4, 128))
-#: Eigenvectors sought per frequency, at first and then.
+#: Eigenvectors sought per frequency, on the first and the second attempt.
 BREADTHS = (8, 24)
 #: Eigenvalues below this part of the squared level are damped when eigenvectors are sought.
 DAMPED_UP_TO = 0.88
@@ -32,7 +32,7 @@ DAMPED_UP_TO = 0.88
 ROUNDS, DEGREE = 2, 10
 #: Squared length, relative to the longest, below which a combination of modes is rounding.
 SAME_DIRECTION = 1e-5
-#: How far, relative to the level, it may be moved into a gap between singular values.
+#: How far, relatively, the level may be moved into a gap between singular values.
 GAP_WITHIN = 2e-4
 
 
@@ -64,7 +64,7 @@ def inertia_bound(embedding: Embedding, level: float, *, seed: int = 0) -> float
 
     Args:
         embedding: the torus and its windows.
-        level: the norm that is to be proved not to be exceeded, positive.
+        level: the positive number that the norm is to be proved not to exceed.
         seed: of the random vectors from which eigenvectors are sought.
 
     Returns:
@@ -82,7 +82,7 @@ def inertia_bound(embedding: Embedding, level: float, *, seed: int = 0) -> float
     numbers = len(embedding.numerators) * math.prod(embedding.form.taps.shape[-2:])
     if not 0.0 < level < math.inf or numbers > MOST_NUMBERS:
         return math.inf
-    # The search is in single precision: a power of two, exact, brings every kernel to the size it is made for.
+    # The search is in single precision: an exact power of two brings every kernel to a suitable size.
     exponent = math.frexp(level)[1]
     if not -900 < exponent < 900:
         return math.inf

@@ -21,7 +21,7 @@ APPLY_ERROR = 1e-12
 BASIS_NUMBERS = 2**28
 #: Dimensions up to which a run always reorthogonalises.
 SMALL_SPACE = 4096
-#: Steps between two looks at the Ritz values.
+#: Steps between two checks of the Ritz values.
 LOOK_EVERY = 4
 
 
@@ -60,8 +60,8 @@ def krylov_certificate(
     .. math:: \sum_{j=0}^{k} \pi_j(\lambda_1)^2 \le \frac{2 (N-1)}{\pi \delta^2}.
 
     The left side increases beyond the largest Ritz value; ``u`` is where it meets the right side. The a-priori
-    theorem assumes the worst spectrum; this knows the one met, and is far better when the largest eigenvalues
-    are apart.
+    theorem assumes the worst spectrum; this bound uses the actual one, and is far better when the largest eigenvalues
+    are well separated.
 
     Args:
         diagonal: the ``k`` diagonal Lanczos coefficients.
@@ -120,7 +120,7 @@ class KrylovBounds:
     """Bounds on a norm from a Lanczos run."""
 
     lower: float  #: an attained value of the norm, rounding accounted for
-    probable: float  #: an upper bound that holds with probability at least ``1 - delta`` (``inf`` if not asked for)
+    probable: float  #: an upper bound that holds with probability at least ``1 - delta`` (``inf`` if not requested)
     delta: float  #: that probability of failure
     ritz: float  #: the square root of the largest Ritz value
     steps: int  #: the number of Lanczos steps made
@@ -151,7 +151,7 @@ def lanczos_norm(
         map: the linear map, float64 for a rigorous result.
         tolerance: with ``delta``: stop when ``probable / lower - 1`` is at most this. Without: stop when the largest
             Ritz value has an error estimated below this (relative).
-        delta: the allowed probability of failure of the upper bound; ``None`` asks for the lower bound alone.
+        delta: the allowed probability of failure of the upper bound; ``None`` for the lower bound alone.
         max_steps: the most Lanczos steps to make.
         seed: the seed of the start vector.
         apply_error: the relative rounding error of one application, subtracted from the attained value.
@@ -191,14 +191,14 @@ class _Recurrence:
         dimension = map.domain_dimension
         limit = min(max_steps, dimension, max(8, BASIS_NUMBERS // max(dimension, 1) - 1))
         self.map = map
-        #: the vectors, one a row; one more than steps made, unless the space is exhausted
+        #: the vectors, one per row; one more than steps made, unless the space is exhausted
         self.basis = torch.empty(limit + 1, dimension, dtype=map.dtype, device=map.device)
         self.basis[0] = (start / torch.linalg.vector_norm(start)).to(map.device, map.dtype)
         self.diagonal, self.coupling = np.zeros(limit), np.zeros(limit)  # the coefficients a and b
         # In a small space orthogonality is cheap, and a run must be able to exhaust it.
         self.reorthogonalise = reorthogonalise or dimension <= SMALL_SPACE
         self.steps, self.exhausted = 0, False  # exhausted: the space became invariant, up to rounding
-        #: of a power of two taken out of the map, so that fourth powers of its norm stay within the float range
+        #: exponent of a power of two taken out of the map, so that fourth powers of its norm stay in the float range
         self.exponent = 0
 
     @property

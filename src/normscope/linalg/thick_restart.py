@@ -11,9 +11,9 @@ from normscope.core.errors import InputError
 from normscope.linalg.accumulated import dot, dots, length, orthogonalized
 
 Apply = Callable[[Tensor], Tensor]
-#: Bytes that the stored basis may take by default.
+#: Bytes that the stored basis may use by default.
 BASIS_BYTES = 2**30
-#: Vectors of a basis beside two for each eigenvalue: the fewest with which restarts make progress, and all that help.
+#: Basis vectors besides two per eigenvalue: the fewest with which restarts make progress, and the most that help.
 FEWEST, USEFUL = 4, 60
 #: A residual of this many units in the last place of the largest eigenvalue is not improved further.
 FLOOR = 2.0
@@ -31,13 +31,13 @@ class Eigenpairs:
     #: above the residual)
     errors: np.ndarray
     converged: np.ndarray  #: whether each residual is small enough
-    vectors: Tensor  #: unit vectors :math:`x_i`, one a row
+    vectors: Tensor  #: unit vectors :math:`x_i`, one per row
     products: int  #: products with ``A`` that were made
     stopped: bool = False  #: whether the user stopped the work
-    #: the last orthonormal basis of the Krylov space, one vector a row, if it was asked for
+    #: the last orthonormal basis of the Krylov space, one vector per row, if it was requested
     basis: Tensor | None = None
     matrix: np.ndarray | None = None  #: ``A`` on that basis
-    coupling: float = 0.0  #: length of what ``A`` takes the last vector of the basis to outside the basis
+    coupling: float = 0.0  #: length of the part of ``A`` times the last basis vector that lies outside the basis
 
 
 def eigenpairs(
@@ -56,8 +56,8 @@ def eigenpairs(
     r"""Return the largest and smallest eigenvalues of a symmetric operator, with vectors, residuals and errors.
 
     Every new vector is made orthogonal to all before it twice, with inner products in float64. When the basis is full,
-    the Ritz vectors nearest to both ends are kept with the last residual vector, and the recurrence goes on. A pair has
-    converged when its residual is at most ``tolerance`` times its value, or as small as rounding lets it become.
+    the Ritz vectors nearest to both ends are kept with the last residual vector, and the recurrence continues. A pair
+    has converged when its residual is at most ``tolerance`` times its value, or as small as rounding lets it become.
 
     Args:
         apply: multiplies a vector by the operator.
@@ -137,7 +137,7 @@ class Lanczos:
         return True
 
     def step(self) -> None:
-        """Make one product, and one more vector of the basis; restart first if the basis is full."""
+        """Compute one product and one more basis vector; restart first if the basis is full."""
         if self.filled == len(self.matrix):
             self._restart()
         k, basis = self.filled, self.basis
@@ -154,8 +154,8 @@ class Lanczos:
             if self.filled < len(self.matrix):
                 self.matrix[k, k + 1] = self.matrix[k + 1, k] = self.coupling
             return
-        # The space is invariant: an eigenvalue may have more vectors outside it. Go on with a random direction that it
-        # does not hold, until one adds nothing to the wanted values.
+        # The space is invariant: an eigenvalue may have more vectors outside it. Continue with random directions
+        # outside the space until one adds nothing to the wanted values.
         self.coupling = 0.0
         values = self.ritz()[0]
         same = len(values) == len(self.before) == self.largest + self.smallest

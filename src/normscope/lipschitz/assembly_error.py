@@ -41,12 +41,12 @@ class Forming:
 
     @property
     def squares_fit(self) -> bool:
-        """Return whether their squares do, as in a Gram matrix."""
+        """Return whether the squares of these numbers do too, as a Gram matrix needs."""
         return self.log_extreme < LARGEST_LOG_OF_SQUARED
 
     @property
     def log_total(self) -> float:
-        """Return the logarithm of a bound on the whole error, the relative part taken of the mass."""
+        """Return the logarithm of a bound on the whole error, with the relative part applied to the mass."""
         if not self.fits:
             return math.inf
         return log_sum((self.log_error, self.log_mass + math.log(self.relative)), math.inf)
@@ -89,7 +89,7 @@ def forming_error(source: Expr, target: Expr, *, adjoint: bool = False) -> Formi
         adjoint: the adjoint was applied as well, or instead.
 
     Returns:
-        The error, infinite where an operation is too large to look at its coefficients.
+        The error; infinite where an operation is too large for its coefficients to be inspected.
 
     >>> from normscope.operators.expression import LinearOp, atom_expr, linear
     >>> x = atom_expr(None, (3,))
@@ -139,7 +139,7 @@ _gains: WeakKeyDictionary[LinearOp, dict[tuple[int, ...], tuple[float, int]]] = 
 
 
 def absolute(op: LinearOp, expr: Expr) -> tuple[float, int]:
-    """Return the log of the norm of an operation with absolute coefficients, and its roundings either way.
+    """Return the log of the norm of an operation with absolute coefficients, and how often it rounds either way.
 
     Computed once: an operation is part of many segments.
     """
@@ -179,9 +179,9 @@ def _generic(source: Expr, expr: Expr) -> float:
 
 
 def _schur_test(weight: torch.Tensor) -> float:
-    """Return the log of Schur's bound of the norm of matrices of absolute values, logarithms first: nothing overflows.
+    """Return the log of Schur's bound on the norm of matrices of absolute values; adding logarithms avoids overflow.
 
-    A millionth of a per mille covers the rounding of the sums.
+    The added 1e-9 covers the rounding of the sums.
     """
     if weight.numel() == 0:
         return -math.inf
@@ -193,7 +193,7 @@ def _schur_test(weight: torch.Tensor) -> float:
 
 
 def _diagonal(scale: torch.Tensor) -> tuple[float, int]:
-    """Return the same for factors; they may be rounded results themselves, unless they are powers of two."""
+    """Return the same for diagonal factors, which may be rounded results themselves unless they are powers of two."""
     factors = scale.detach().to(torch.float64).abs()
     mantissas = torch.frexp(factors)[0]
     exact = bool(((mantissas == 0.5) | (mantissas == 0.0)).all())

@@ -1,10 +1,10 @@
 r"""Jacobian norms of many inputs at once, and a climb from the best of them.
 
-In a batch whose samples do not meet, the gradient of the sum over samples of output k holds row k of every sample's
+In a batch whose samples do not interact, the gradient of the sum over samples of output k holds row k of every sample's
 Jacobian: as many gradients as there are outputs give all Jacobians, and
 :math:`\|J\|^2 = \lambda_{\max}(J J^T)` on the side of the outputs. The climb tries random steps of all scales from
-several points, half of them along the last step that succeeded, and keeps what is larger. The better half of the points
-goes on from stage to stage, with twice as many steps each.
+several points, half of them along the last step that succeeded, and keeps what is larger. After each stage only the
+better half of the points is kept, with twice as many steps each.
 """
 
 from collections.abc import Callable, Iterable
@@ -26,7 +26,7 @@ STARTS, TRIES, ROUNDS = 8, 32, 200
 HALVED_AFTER = (0.2, 0.4, 0.6)
 #: Rounds without a rise by this much, relative, after which the climb ends.
 IDLE, RISE = 60, 1e-4
-#: Multiplications all rounds together may take, and those of the look at the data.
+#: Most multiplications for all rounds together, and for the first pass over the data.
 CLIMB_WORK, LOOK_WORK = 8e10, 6e10
 
 Norms = Callable[[Tensor], Tensor]
@@ -159,7 +159,7 @@ def rounds_for(cost: float, outputs: int, *, overhead: float = 0.0) -> int:
 
 
 def limit_for(cost: float, outputs: int) -> int:
-    """Return at how many data points the Jacobian of a network of a given cost may be looked at.
+    """Return at how many data points the Jacobian of a network of a given cost may be computed.
 
     >>> limit_for(2e5, 10) > 10_000
     True

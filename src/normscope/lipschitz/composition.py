@@ -24,9 +24,9 @@ BRANCHES = 8
 
 @dataclass(frozen=True)
 class Domain:
-    """The set of inputs a bound speaks about."""
+    """The set of inputs for which a bound holds."""
 
-    name: str = "all inputs"  #: how it is called in results
+    name: str = "all inputs"  #: its name in results
     #: least spread before each normalizer, by graph node; normalizers not named have floor zero
     floors: Mapping[str, Tensor | float] = field(default_factory=dict)
     ranges: tuple[Range, ...] = ()  #: range of each input block; empty if they are unbounded
@@ -39,7 +39,7 @@ class Composition:
 
     Args:
         program: the network.
-        domain: the inputs spoken about.
+        domain: the inputs for which the bounds hold.
         norms: shared cache of segment norms.
         chains: certificates of whole parts of the network, which replace products of norms where they are smaller.
         distributed: measure what follows a sum together with each of its branches too, which takes more matrices.
@@ -116,7 +116,7 @@ class Composition:
         return self._images[atom.id]
 
     def _narrowed(self, expr: Expr, inside: Range) -> Range:
-        """Return a range, met with what the domain says of the tensor."""
+        """Return a range, intersected with the one that the domain gives for the tensor."""
         given = self.domain.factors.get(self.program.nodes.get(expr.id, ""))
         return inside if given is None else inside.meet(given).tightened(expr.shape)
 
@@ -217,7 +217,7 @@ class Composition:
         """Return the range of an expression on the domain."""
         if expr.id not in self._ranges:
             order = reached([expr], known=self._ranges)
-            # Row by row is exact and costs a matrix: once for what is asked, and for each branch of a junction below.
+            # Row by row is exact but needs a matrix: for the requested tensor, and for each branch of a junction below.
             ends = {expr.id} | {i.id for e in order if len(e.atoms) > 1 for i in e.inputs}
             self._bases.update({e.id: base for e in order if (base := self._base(e)) is not None})
             ends |= {self._bases[e.id].id for e in order if e.id in self._bases}
@@ -350,7 +350,7 @@ def _orthogonal_parts(expr: Expr) -> list[Expr]:
 
 
 def _side_by_side(*group: Expr) -> Expr:
-    """Return expressions of any shapes as one vector, or the one there is as it is."""
+    """Return expressions of any shapes as one vector; a single one is returned as it is."""
     if len(group) == 1:
         return group[0]
 

@@ -1,4 +1,4 @@
-"""How much work one forward pass of a network is, to choose how hard to try."""
+"""How much work one forward pass of a network takes, to choose how hard to try."""
 
 import math
 

@@ -25,14 +25,14 @@ from normscope.operators.linear_map import LinearMap
 from normscope.operators.program import Program
 
 Function = Callable[[Tensor], Tensor]
-#: A Jacobian's value is doubted where no quotient of differences comes as near.
+#: A Jacobian's value is doubted unless some quotient of differences reaches this share of it.
 DOUBT = 0.9
 #: Distance of the two points of a pair relative to the norm of the first, and step size of ascent relative to a
 #: typical entry.
 RADIUS, RATE = 1e-3, 3e-2
 #: Numbers that the gradients of one value may take where several rows of a Jacobian are computed at once.
 AT_ONCE = 2**22
-#: Factors that round a product otherwise than one does.
+#: Factors of a direction with which its product is rounded differently.
 _FACTORS = (0.7, 3.0)
 
 
@@ -48,7 +48,7 @@ def kept_outputs(graph: Graph, program: Program) -> list[int]:
 
 
 def rows_at_once(graph: Graph, batch: int) -> int:
-    """Return how many rows of a Jacobian to compute at once, for which the widest value of a graph decides."""
+    """Return how many rows of a Jacobian to compute at once, by the size of the widest value of a graph."""
     return max(1, AT_ONCE // max(1, graph.widest * batch))
 
 
@@ -101,9 +101,9 @@ class EndToEnd:
         return [p.reshape(s) for p, s in zip(parts, self.shapes, strict=True)]
 
     def watch(self, x: Tensor, look: Callable[[Node, Any, Mapping[str, Any]], Any]) -> Tensor:
-        """Run the network from its blocks, show each node with its value and those before, and return the outputs.
+        """Run the network from its blocks and return the outputs; ``look`` gets each node, its value and those before.
 
-        Where the look returns something, that takes the place of the value.
+        Where ``look`` returns something, it replaces the value.
         """
         blocks = self.blocks(x)
 
@@ -154,7 +154,7 @@ def jacobian_map(function: Function, x: Tensor) -> LinearMap:
 
     @functools.cache
     def transposed() -> tuple[Tensor, Tensor | None]:
-        """Return some u and ``J^T u``, differentiable; many uses of the map need the one product only."""
+        """Return some u and ``J^T u``, differentiable; many uses of the map need only one of the two products."""
         seed = torch.zeros_like(y, requires_grad=True)
         if not y.requires_grad:
             return seed, None
@@ -205,7 +205,7 @@ def jacobian_norm(
 
 
 def _largest_of_few(mapping: LinearMap) -> tuple[float, Tensor]:
-    """Return the same of a map with few outputs from its rows: fewer products than an iteration takes.
+    """Return the same for a map with few outputs from its rows: fewer products than an iteration takes.
 
     Their products are taken at unit scale, where no square leaves the float range.
     """
@@ -221,7 +221,7 @@ def _largest_of_few(mapping: LinearMap) -> tuple[float, Tensor]:
 
 
 def euclidean(x: Tensor) -> float:
-    """Return the l2 norm, entries taken at unit scale: their squares may leave the float range where it does not.
+    """Return the l2 norm, computed at unit scale: squares of entries may leave the float range where it does not.
 
     >>> euclidean(torch.tensor([3e-200, 4e-200], dtype=torch.float64))
     5e-200
@@ -248,9 +248,9 @@ def attained_in_parts(
 ) -> tuple[float, ...]:
     """Return ``||J_i v||`` for each part of the output, less what rounding in float64 may have added to it.
 
-    How much that is, the same product shows when it is rounded otherwise: at the direction times a factor, and at the
-    point moved in its last bits. Where paths cancel, or a mean is much larger than the spread around it, it is much
-    more than the rounding of the result.
+    The same product, rounded differently, shows how much that is: with the direction times a factor, and with the last
+    bits of the point changed. Where paths cancel, or a mean is much larger than the spread around it, it is much more
+    than the rounding of the result.
 
     Args:
         function: the parts of its output lie side by side in one vector.
@@ -288,8 +288,8 @@ def _differences(
 ) -> list[list[float]]:
     """Return ``||f_i(x + h v) - f_i(x - h v)|| / 2h`` of each part, for steps that show more than rounding.
 
-    What torch calls a gradient need not be one: values written over each other have gradients too, and a function
-    may bring its own. Quotients of differences need no gradient.
+    What torch calls a gradient need not be one: values overwritten in place have gradients too, and a function may
+    define its own. Quotients of differences need no gradient.
     """
     size = euclidean(x) or 1.0
     found = []
@@ -305,11 +305,11 @@ def _differences(
 
 
 def _without_noise(image: Tensor, again: Sequence[Tensor], elsewhere: Sequence[Tensor]) -> float:
-    """Return the norm of an image less its noise, which the same image rounded otherwise shows."""
+    """Return the norm of an image less its noise, seen in the same image rounded differently."""
     noise = max(euclidean(other - image) for other in again)
     values = [euclidean(image), *(euclidean(other) for other in elsewhere)]
     spread = max(values) - min(values)
-    if spread <= 1e-3 * max(values):  # otherwise the point lies beside an edge, not in the noise
+    if spread <= 1e-3 * max(values):  # otherwise the point lies next to a kink, and the spread is not noise
         noise = max(noise, spread)
     return max(0.0, min(values) * (1 - 1e-9) - 4.0 * noise)
 
@@ -327,7 +327,7 @@ def attained_by_pair(
 ) -> float:
     """Return the quotient of a pair, less what rounding in float64 may have added to the difference.
 
-    Both values are computed again with the last bits of their points changed; what that changes divides by ``||d||``.
+    Both values are computed again with the last bits of their points changed; the change is divided by ``||d||``.
 
     Args:
         function: the network.

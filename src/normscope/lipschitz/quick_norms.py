@@ -1,4 +1,4 @@
-"""Quick norms: certified, layer by layer, where a check asks for the size of a product and not for its digits."""
+"""Quick norms: certified, layer by layer, where a check needs the size of a product and not its digits."""
 
 import math
 from collections import Counter
@@ -34,7 +34,7 @@ class FiniteNorms(SegmentNorms):
 
 
 class Roughly(Composition):
-    """The composition without matrices: ranges row by row are asked for only where nothing else bounds a row.
+    """The composition without matrices: ranges row by row are computed only where nothing else bounds a row.
 
     Bounds are looser, and finite where those of :class:`~normscope.lipschitz.composition.Composition` are.
     """
@@ -148,7 +148,7 @@ def _length(tensor: Tensor) -> float:
 
 
 class RoughNorms(QuickNorms):
-    """Quick norms with ``||W||_F / sqrt(rank) <= ||W||`` in the place of each norm of a weight: the least it may be.
+    """Quick norms with ``||W||_F / sqrt(rank) <= ||W||`` in place of each norm of a weight: the least it can be.
 
     Their products lie below those of :class:`QuickNorms`, and take no time.
     """

@@ -90,7 +90,7 @@ def copied(expr: Expr, inside: Range, norm: float) -> Range:
 
 
 def _fills_zeros(op: LinearOp, inner: tuple[int, ...]) -> bool:
-    """Return whether some output entry is no copy: ones are copied to ones."""
+    """Return whether some output entry is not a copy: ones are copied to ones."""
     if op.kind == "isometry":
         return False
     return op.kind == "embedding" or bool((op.apply(torch.ones(inner, dtype=torch.float64)) == 0).any())
@@ -111,7 +111,7 @@ def _copied_row(expr: Expr, inside: Range) -> float:
         return INF
     last = len(inner) - 1
     if op.axes(last) == len(shape) - 1:
-        return inside.row  # the last axis runs beside the last axis
+        return inside.row  # the last axis stays the last one
     # Within rows: all other axes stay where they are, and no entry is taken twice.
     stays = len(shape) == len(inner) and all(op.axes(a) == a for a in range(last)) and op.axes(last) is None
     return inside.row if stays and op.kind in ("isometry", "contraction", "embedding") else INF
@@ -145,16 +145,16 @@ def convolved(op: LinearOp, inside: Range) -> Range:
     return Range(-reach * inside.sup, reach * inside.sup)
 
 
-#: Entries of a weight that are looked at together in float64: few enough to stay in the cache.
+#: Entries of a weight that are processed together in float64: few enough to stay in the cache.
 PART = 2**17
-#: What :func:`longest_rows` gave for an operation.
+#: Results of :func:`longest_rows` by operation.
 _longest: WeakKeyDictionary[LinearOp, tuple[float, float]] = WeakKeyDictionary()
 
 
 def longest_rows(op: LinearOp) -> tuple[float, float]:
     """Return the largest l1 norm and the largest l2 norm of a row of a matrix product's weight.
 
-    Computed once: every domain asks for them.
+    Computed once, because every domain needs them.
     """
     if op not in _longest:
         weight = op.data["weight"].detach()
@@ -230,7 +230,7 @@ def _gains(source: Expr, expr: Expr, matrices: TokenMatrices) -> tuple[float, fl
 
 
 def row_by_own(source: Expr, expr: Expr, row: float) -> Range:
-    """Return the range of a map that treats every row of its source by itself, each otherwise.
+    """Return the range of a map that acts on every row of its source separately, on each one differently.
 
     A row of the result is ``B x`` with x a row of the source, and ``||B||^2`` is at most the largest absolute row sum
     of ``B^T B`` or ``B B^T``: one for a rotation.

@@ -22,7 +22,7 @@ from normscope.operators.nonlinear import Range
 from normscope.operators.program import Program
 from normscope.operators.survey import group_floor
 
-#: Of the inputs looked at all at once, how many are measured again one by one.
+#: How many of the inputs measured in batches are measured again one by one.
 BEST_LOOKED_AT = 2
 #: Why nothing was attained where no derivative is a number other than zero.
 BEYOND = "every derivative that was measured is zero or not finite in float64"
@@ -75,7 +75,7 @@ def search(
         seed: of the start vectors.
         progress: called with a line of text.
         norms: Jacobian norms of many inputs at once, where that is cheap.
-        look: batches of inputs to look at with it first, such as all of the data.
+        look: batches of inputs to measure with it first, such as all of the data.
     """
     if not program.outputs or not inputs:
         return Search(None, None, None)
@@ -84,7 +84,7 @@ def search(
     large = is_large(program)
     looked = _looked_at(norms, look, report)
     first = [] if looked is None else [[point.unsqueeze(0)] for point in looked[0][:BEST_LOOKED_AT]]
-    if large and first and points is None:  # all of the data was looked at: the best of it, and one that is inside
+    if large and first and points is None:  # all of the data was measured: the best of it, and one that is inside
         inputs = [first[0], inputs[0]]
     else:
         inputs = [*first, *inputs[: number_of_points(program, points)]]
@@ -110,7 +110,7 @@ def search(
     network = network if dtype == torch.float64 else EndToEnd(captured, program, found[0][3], torch.float64)
     precise = network.at(found[0][3])
     _, x, direction, _ = found[0]
-    if not large:  # the first look was a short one
+    if not large:  # the first measurement was a short one
         direction = jacobian_norm(precise, x, steps=40, seed=seed)[1]
     jacobian = everywhere = attained_at(precise, x, direction)
     on_floor: float | None = jacobian
@@ -142,7 +142,7 @@ def search(
 def _looked_at(
     norms: Norms | None, look: Iterable[Tensor], report: Callable[[str], None]
 ) -> tuple[Tensor, Tensor] | None:
-    """Return the best of the inputs looked at and their norms, or ``None`` if there are none."""
+    """Return the best of some batches of inputs and their norms, or ``None`` if there are none."""
     if norms is None:
         return None
     report("Jacobians at the data points")
@@ -153,7 +153,7 @@ def _looked_at(
 
 
 def number_of_points(program: Program, points: int | None) -> int:
-    """Return at how many inputs the Jacobian is measured: as many as asked for, or by the cost of the network."""
+    """Return at how many inputs the Jacobian is measured: as requested, or by the cost of the network."""
     return points if points is not None else 2 if is_large(program) else 12
 
 
@@ -210,16 +210,16 @@ def in_domain(function: EndToEnd, x: Tensor, domain: Domain) -> bool:
 
 #: Distance of the pair, relative to the norm of the input; and rounds of the power iteration.
 DISTANCE, POWER_ROUNDS = 1e-3, 2
-#: The same for a network that takes long, and what rounding to float32 may change, relative to the outputs.
+#: The same for a slow network, and what rounding to float32 may change, relative to the outputs.
 HEAVY, FAR, NOISE = 1e9, 1e-2, 1e-5
 
 
 def glance(captured: Captured, program: Program, inputs: Sequence[Tensor], seed: int = 0) -> Search:
     """Return what a pair near one input attains.
 
-    The direction comes of a power iteration: ``v = J^T u`` is a gradient in float32, ``u = J v`` a difference of two
-    outputs in float64. Ten passes or so, and no more than the network itself is asked for. Of a network that takes
-    long, one round with outputs in float32, farther apart and less what rounding may have added.
+    The direction comes from a power iteration: ``v = J^T u`` is a gradient in float32, ``u = J v`` a difference of two
+    outputs in float64. It takes about ten passes of the network and nothing else. A slow network gets one round with
+    outputs in float32, at a larger distance, less what rounding may have added.
     """
     if not program.outputs:
         return Search(None, None, None)
@@ -307,14 +307,14 @@ class Rescaled(EndToEnd):
 
     @property
     def log_scale(self) -> float:
-        """Logarithm of the factor by which the network's Jacobian is larger than ours."""
+        """Logarithm of the factor by which the network's Jacobian is larger than that of the rescaled one."""
         return -math.log(2.0) * (sum(self._of_values.values()) + sum(self._of_gradients.values()))
 
     def fix(self, x: Tensor) -> bool:
         """Choose the factors at a point; from then on the function is one fixed network.
 
         Returns:
-            Whether all its values at the point are numbers: if not, its derivative there means nothing.
+            Whether all its values at the point are finite: if not, its derivative there means nothing.
         """
         self._of_values, self._of_gradients = {}, {}
         start = x.detach().requires_grad_(True)
@@ -355,7 +355,7 @@ class Rescaled(EndToEnd):
         return result if finite else torch.full_like(result, math.nan)
 
     def _scale_gradient(self, name: str, value: Tensor, choose: bool) -> None:
-        """Scale the gradient that passes a tensor; every path passes it, so the Jacobian is scaled alike."""
+        """Scale the gradient at a tensor; every path passes through it, so the whole Jacobian is scaled."""
 
         def scaled(gradient: Tensor) -> Tensor:
             if choose:

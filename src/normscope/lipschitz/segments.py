@@ -34,7 +34,7 @@ LARGEST_KEPT = 2**12
 #: Largest side of a block of a map that acts index by index, and most entries of all blocks.
 LARGEST_BLOCK, LARGEST_BLOCKS = 512, 2**27
 LOG_2 = math.log(2.0)
-#: Logarithm of a norm that is one but for what rounding may have done, in float32 too.
+#: Largest logarithm of a norm that counts as one up to rounding, in float32 too.
 NEARLY_ONE = 1e-6
 #: Isometric kinds: they leave every norm as it is.
 UNIT = ("isometry", "embedding")
@@ -47,7 +47,7 @@ class Effort:
     tolerance: float = 5e-3  #: relative width aimed at for the norm of a convolution or a segment
     delta: float = 1e-9  #: failure probability of each probabilistic bound
     seed: int = 0  #: of the random start vectors
-    lanczos: bool = True  #: also bound long segments with probability
+    lanczos: bool = True  #: also bound long segments probabilistically
 
 
 class SegmentNorms:
@@ -159,7 +159,7 @@ class SegmentNorms:
         return self._whole(chain[0], chain[-1], product)
 
     def _whole(self, source: Expr, target: Expr, fallback: NormBounds) -> NormBounds:
-        """Measure a segment as one matrix-free operator: by its Gram matrix if it is small, with probability if not."""
+        """Measure a segment as one matrix-free operator: by its Gram matrix if it is small, else probabilistically."""
         function = evaluate(source, target)
         mapping = LinearMap.from_function(function, source.shape, target.shape, dtype=torch.float64)
         if _small([source, target]):
@@ -300,10 +300,10 @@ class SegmentNorms:
 
 
 def _stripped(chain: list[Expr]) -> tuple[list[Expr], int]:
-    """Return a chain without what changes no norm, and the exponent of the power of two that was taken out.
+    """Return a chain without steps that change no norm, and the exponent of the power of two that was taken out.
 
-    At the end that is what copies entries, at the beginning what is onto as well; equal factors that are powers of two
-    (the weight of a new normalizer) are taken out exactly.
+    At the end these are steps that copy entries; at the beginning they must be onto as well. Equal factors that are
+    powers of two (the weight of a new normalizer) are taken out exactly.
     """
     exponent = 0
     for last, kinds in ((True, UNIT), (False, ("isometry",))):
@@ -414,7 +414,7 @@ def _small(chain: list[Expr]) -> bool:
 
 
 def _product_of(parts: list[NormBounds]) -> NormBounds:
-    """Return the product of the norms of consecutive parts; nothing below is attained by it."""
+    """Return the product of the norms of consecutive parts, which gives no lower bound."""
     if any(p.log_upper == -math.inf for p in parts):
         return NormBounds.exact(0.0, method="zero")
     upper = exact_sum((p.log_upper for p in parts), math.inf)

@@ -1,4 +1,4 @@
-"""Theorem 9 and its corollaries as printed: flat products over layers and normalizers."""
+"""Theorem 9 of than2025 and its corollaries, as printed: products over layers and normalizers."""
 
 from collections.abc import Iterable
 

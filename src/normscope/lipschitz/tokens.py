@@ -60,7 +60,7 @@ class Projected:
     """A selection S, an orthogonal projection P and factors D: ``D P S``, not multiplied out.
 
     A weight behind it is multiplied from its own side, ``((W D) P) S``: to centre 1,024 entries is a sum for each row
-    of the weight, where the dense matrix of ``D P S`` would ask for a product of two matrices.
+    of the weight, where the dense matrix of ``D P S`` would need a product of two matrices.
     """
 
     selection: Selection  #: S
@@ -144,7 +144,7 @@ class TokenMatrices:
         return _dense(found[target.id])
 
     def _missing(self, source: Expr, target: Expr, axis: TrackedAxis, found: dict[int, Known]) -> list[Expr]:
-        """Return the expressions still to be computed, in order; what is kept of those below goes into ``found``."""
+        """Return the expressions still to be computed, in order; kept matrices of those below go into ``found``."""
         missing: dict[int, Expr] = {}
         stack = [target]
         while stack:
@@ -229,8 +229,8 @@ def _multiplied(weight: Tensor, matrix: Known) -> Tensor:
 def _moved(op: LinearOp, expr: Expr, before: TrackedAxis, after: TrackedAxis) -> tuple[Tensor, Tensor] | None:
     """Return which row of a token each row is after an operation that moves entries, and its sign (zero: none).
 
-    Entries are numbered and the operation is looked at: what it gives must be plus or minus a number within the
-    first token, or zero, and the same must hold for random entries. Otherwise it does more than that: ``None``.
+    The operation is applied to numbered entries: each result must be plus or minus the number of an entry of the first
+    token, or zero, and the same must hold for random entries. Otherwise it does more than move entries: ``None``.
     """
     shape = expr.inputs[0].shape
     size = expr.inputs[0].numel // before[0]
@@ -270,10 +270,10 @@ def _column_by_column(expr: Expr, known: Sequence[Operand], n: int, place: Track
 
 
 def token_matrices(source: Expr, target: Expr, most: int = LARGEST_STACK) -> tuple[Tensor, int] | None:
-    """Return the matrices by which a map treats the rows of its source, each row by its own, and their stride behind.
+    """Return the matrix that a map applies to each row of its source, and the stride of rows in the result.
 
     A row is a slice along the last axis. The matrices have the shape (rows, output entries per row, width), so that
-    rotary positions, which turn every row otherwise, are followed too; ``None`` where rows are mixed, or they are too
+    rotary positions, which turn every row differently, are followed too; ``None`` where rows are mixed, or they are too
     many to be worth it.
     """
     width = source.shape[-1] if source.shape else 0

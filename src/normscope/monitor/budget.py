@@ -17,8 +17,8 @@ class Budget:
     r"""A share of the wall time since the start.
 
     A probe of expected cost ``c`` is allowed when ``spent + 1.5 c <= 0.9 share (now - start)``, so what was spent stays
-    within the share unless a probe costs half as much again as the last one and a tenth of all that was spent; then the
-    next ones are delayed.
+    within the share unless a probe costs half as much again as the last one plus a tenth of all that was spent; then
+    the next ones are delayed.
 
     Args:
         share: the part of the time that may be spent, in (0, 1]; infinity for no limit.

@@ -72,7 +72,7 @@ class ChartLines:
     title: str  #: its heading
     scale: str  #: ``log`` or ``linear``, as it is first drawn
     log10: bool  #: whether its numbers are decimal logarithms
-    #: by the metric's name what is said about it: label, kind, words, statement, domain
+    #: the description of each line, by the metric's name: label, kind, words, statement, domain
     lines: dict[str, dict[str, str]] = field(default_factory=dict)
 
     def to_dict(self) -> dict[str, Any]:

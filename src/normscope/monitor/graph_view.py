@@ -124,7 +124,7 @@ class GraphView(View):
         return self._program
 
     def refresh(self) -> str:
-        """Forget the weights, which have changed, and capture a model again that has become another one.
+        """Forget the weights, which have changed, and capture the model again if it has become a different one.
 
         Its parameters and buffers are compared, and its outputs on the first samples of the probe: a graph is valid
         only for the branches and settings at the time it was captured.

@@ -1,4 +1,4 @@
-"""A model read from its modules, for want of a graph: layers and normalizers of torch's own classes only."""
+"""A model read from its modules if there is no graph: layers and normalizers of torch's own classes only."""
 
 import contextlib
 from collections.abc import Callable, Iterator
@@ -164,9 +164,9 @@ def _site(name: str, kind: str, module: nn.Module, shape: tuple[int, ...]) -> Si
 def weight_of(module: nn.Module) -> Tensor | None:
     """Return the weight of a module as it is in evaluation, detached, or ``None`` if it has none.
 
-    Reading a parametrized weight runs its parametrization, which may write: in training mode spectral normalization
-    makes a step of its power iteration. What it moves is put back. A weight computed by a hook is that of the last
-    forward pass until the hook is called.
+    Reading a parametrized weight runs its parametrization, which may change buffers: in training mode spectral
+    normalization makes a step of its power iteration. Such changes are undone. A weight computed by a hook is that of
+    the last forward pass until the hook is called.
 
     >>> layer = nn.utils.parametrizations.spectral_norm(nn.Linear(3, 2))
     >>> before = layer.parametrizations.weight[0]._u.clone()

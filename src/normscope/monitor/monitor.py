@@ -375,7 +375,7 @@ class Monitor:
                 tolerate=partial(self._failures.tolerate, step=self._step),
             )
             if moment.changed:
-                self.latest = {}  # they are of another model
+                self.latest = {}  # they belong to another model
                 with contextlib.suppress(Exception):  # a folder that cannot be written is reported with the points
                     self._sinks.note(f"the model has changed since the last probe: {moment.changed}", self._step)
             for quantity in tuple(self.quantities):

@@ -15,7 +15,7 @@ def unwrapped(model: nn.Module) -> nn.Module:
     Running it triggers neither compilation nor communication; its parameters are the ones being trained.
 
     Raises:
-        InputError: if it is no module, or its parameters are sharded over processes, so that no process holds them.
+        InputError: if it is not a module, or its parameters are sharded over processes, so that no process holds them.
 
     >>> inner = nn.Linear(2, 2)
     >>> unwrapped(nn.DataParallel(inner)) is inner

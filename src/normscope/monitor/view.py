@@ -83,7 +83,7 @@ class View(ABC):
 
     @abstractmethod
     def refresh(self) -> str:
-        """Forget the weights, which have changed. Return how the model itself differs, or an empty text."""
+        """Forget the weights, which have changed. Return how the model itself differs, or an empty string."""
 
     @abstractmethod
     def parameters(self) -> dict[str, Tensor]:
@@ -212,7 +212,7 @@ def tensor_layout(model: nn.Module) -> TensorLayout:
 
 
 def layout_difference(was: TensorLayout, now: TensorLayout) -> str:
-    """Describe how two layouts differ; return an empty text if they do not.
+    """Describe how two layouts differ; return an empty string if they do not.
 
     >>> layout_difference(tensor_layout(nn.Linear(2, 1)), tensor_layout(nn.Linear(3, 1, bias=False)))
     'it no longer has bias; weight differs'

@@ -1,4 +1,4 @@
-"""Spectral norms of weights in training: Lanczos, started from the vector of the last time."""
+"""Spectral norms of weights in training: Lanczos, started from the previous vector."""
 
 import torch
 from torch import Tensor
@@ -22,8 +22,8 @@ def followed_norm(
     r"""Return an attained value of the norm of a map, and the vector that attains it.
 
     A few Lanczos steps in float32 find the vector ``v``; its stretch :math:`\|A v\|/\|v\|` is taken in float64 and
-    lowered by its rounding, so the value is never above the norm. The vector of the last time, if there is one, is
-    mixed with a random one. There are at most :data:`COLD` steps without it and :data:`WARM` with it.
+    lowered by its rounding, so the value is never above the norm. The previous vector, if there is one, is mixed
+    with a random one. There are at most :data:`COLD` steps without it and :data:`WARM` with it.
 
     >>> from normscope.operators.linear_map import LinearMap
     >>> A = torch.tensor([[3.0, 0.0], [0.0, 1.0]])
@@ -50,7 +50,7 @@ class WarmNorms:
     """Norms of maps that change little from one time to the next.
 
     Args:
-        remember: start each norm from the vector of the last time; otherwise from the same random vector each time, so
+        remember: start each norm from its previous vector; otherwise from the same random vector each time, so
             that a norm depends on its map alone: a run that is stopped and resumed measures the same.
 
     >>> from normscope.operators.linear_map import LinearMap

@@ -60,7 +60,7 @@ def function(
         fixed = slope(name, given)
     except KeyError:
         return call.opaque(f"no rule for the entrywise function {name}", shape=x.shape)
-    except InputError as error:  # PyTorch takes parameters for which there is no constant
+    except InputError as error:  # PyTorch accepts parameters for which there is no constant
         return call.opaque(str(error), shape=x.shape)
     if math.isinf(fixed) and name in ("hardshrink", "threshold", "softplus"):
         return call.opaque(f"{name} jumps", known=True, shape=x.shape)

@@ -152,7 +152,7 @@ class Square(Nonlinear):
 
 
 class Quotient(Nonlinear):
-    """``f / g`` where ``|g| >= m > 0``: ``||d(f/g)|| <= ||df||/m + sup|f| ||dg||/m^2``, of one sign of g.
+    """``f / g`` where ``|g| >= m > 0``: ``||d(f/g)|| <= ||df||/m + sup|f| ||dg||/m^2``, for g of one sign.
 
     ``f/g - f'/g' = (f - f')/g + f' (g' - g)/(g g')``: no convexity is needed.
     """

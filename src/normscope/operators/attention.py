@@ -94,7 +94,7 @@ def attention_constants(
 
 @statement("normscope", "ATT-1", holds="rows of v within R of a fixed centre")
 def score_constant(value_row: float) -> float:
-    """Return the constant of softmax attention with respect to what is added to its scores.
+    """Return the constant of softmax attention with respect to terms added to its scores.
 
     ``||dO|| <= sqrt(16/27) R ||dB||`` in ``O = softmax(S + B) V``: ``dO_i = sum_j P_ij (v_j - o_i) dB_ij``, with
     ``||v_j - o_i|| <= 2 R (1 - P_ij)`` and ``p^2 (1 - p)^2 <= 4/27 p``.
@@ -106,7 +106,7 @@ def score_constant(value_row: float) -> float:
 
 
 class Attention(Nonlinear):
-    """``softmax(s Q K^T + mask) V`` on the ranges of q, k and v; the mask is fixed, or numbers that move.
+    """``softmax(s Q K^T + mask) V`` on the ranges of q, k and v; the mask is fixed or depends on the input.
 
     Attributes:
         hides: some query may see no key; its output is zero.
@@ -168,11 +168,11 @@ def attention(call: Call) -> Any:
         return call.opaque("attention over nothing")
     scale = call.arguments.get("scale")
     scale = 1.0 / math.sqrt(q.shape[-1]) * (1 + 1e-15) if scale is None else float(scale)
-    if len(q.shape) > 2:  # grouped queries: fewer heads of keys; one of either is broadcast as any batch axis is
+    if len(q.shape) > 2:  # grouped queries: fewer heads of keys; a single head is broadcast like any batch axis
         k, v = (repeats_heads(call, t, q.shape[-3]) if 1 < t.shape[-3] < q.shape[-3] else t for t in (k, v))
     batch = torch.broadcast_shapes(*(t.shape[:-2] for t in (q, k, v)))
     q, k, v = (broadcast(t, (*batch, *t.shape[-2:]), call) for t in (q, k, v))
-    # A causal mask always shows the first key; one that is given may show none.
+    # A causal mask always shows the first key; a given mask may show none.
     added = broadcast(mask, (*batch, q.shape[-2], k.shape[-2]), call) if moving else None
     shown = None if moving else mask
     if bool(call.get("is_causal", False)):

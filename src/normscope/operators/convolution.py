@@ -1,6 +1,6 @@
 """Convolutions and their transposes, as they really act: stride, padding, dilation, groups.
 
-Of many images at once there is one product of matrices for each place of the kernel, on shifted copies.
+For many images at once, one matrix product is computed for each place of the kernel, on shifted copies.
 """
 
 from __future__ import annotations
@@ -98,7 +98,7 @@ def apply_convolution(data: dict[str, Any]) -> Any:
 BLOCK = 2**16
 #: Fewer images than this are left to torch.
 FEWEST = 8
-#: How much larger than the result the work may be, in places outside of the images.
+#: How much larger than the result the computed grid may be, because of places outside the images.
 WASTE = 2.0
 
 
@@ -107,8 +107,8 @@ class _Axis:
     """How one axis is laid out.
 
     A result y reads ``s y + d i - p`` for the place i of the kernel: position ``y + shift`` of the phase
-    ``(d i - p) mod s``. Down the images there are as many zeros behind a phase as are read; along their rows there
-    are none, and of each phase there is one copy for each shift, without the columns that it reads of the next row.
+    ``(d i - p) mod s``. Along the first axis, each phase is followed by as many zeros as are read; along rows there
+    are none: each phase has one copy per shift, with zeros in the columns that the shift would read from another row.
     """
 
     size: int
@@ -127,7 +127,7 @@ class _Axis:
 
 
 def stack_layout(data: dict[str, Any], count: int, size: Sequence[int]) -> tuple[_Axis, _Axis] | None:
-    """Return how so many images of a size are laid out for products of matrices, or nothing where torch is as good."""
+    """Return how ``count`` images of a size are laid out for matrix products, or ``None`` where torch is as good."""
     weight, settings = data["weight"], (data["stride"], data["padding"], data["dilation"])
     if weight.ndim != 4 or data["groups"] != 1 or data["transposed"] or count < FEWEST:
         return None
@@ -138,7 +138,7 @@ def stack_layout(data: dict[str, Any], count: int, size: Sequence[int]) -> tuple
 
 
 def stack_roundings(data: dict[str, Any], count: int, size: Sequence[int]) -> int:
-    """Return how often :func:`convolved_stack` rounds an entry of the results of so many images of a size."""
+    """Return how often :func:`convolved_stack` rounds an entry of the results for ``count`` images of a size."""
     channels, places = data["weight"].shape[1], math.prod(data["weight"].shape[2:])
     if stack_layout(data, count, size) is not None:
         return channels + places

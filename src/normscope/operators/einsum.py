@@ -30,7 +30,7 @@ def einsum(call: Call) -> Expr:
 
 
 def labels(equation: str, ranks: list[int]) -> tuple[list[str], str] | None:
-    """Return the labels of each operand and of the result, dots written out, or ``None`` where one label repeats.
+    """Return the labels of each operand and of the result, dots expanded, or ``None`` if a label repeats.
 
     >>> labels("...ij, jk", [3, 2])
     (['Aij', 'jk'], 'Aik')
@@ -68,7 +68,7 @@ def _one(call: Call, operands: list[Any], inputs: list[str], out: str) -> Expr:
 
 
 def _two(call: Call, operands: list[Any], inputs: list[str], out: str) -> Any:
-    """Return a sum of two operands as one matrix product; what one of them alone sums is summed first."""
+    """Return a sum of two operands as one matrix product; labels that only one of them sums over are summed first."""
     size: dict[str, int] = {}
     for term, operand in zip(inputs, operands, strict=True):
         for c, n in zip(term, operand.shape, strict=True):
@@ -97,7 +97,7 @@ def _two(call: Call, operands: list[Any], inputs: list[str], out: str) -> Any:
 
 
 def _alone(call: Call, x: Any, own: str, elsewhere: str) -> tuple[Any, str]:
-    """Sum an operand over the labels nobody else has."""
+    """Sum an operand over the labels that occur nowhere else."""
     dims = [i for i, c in enumerate(own) if c not in elsewhere]
     if not dims:
         return x, own

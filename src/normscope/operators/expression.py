@@ -1,7 +1,7 @@
-"""Affine expressions over atoms: how every tensor of a network is kept while its graph is walked.
+"""Affine expressions over atoms: how every tensor of a network is represented while its graph is traversed.
 
 An *atom* is the network input or the output of a nonlinear operation. Every other tensor is an affine map of atoms,
-held as a small directed graph of linear operations, so that ``conv -> batch norm -> pool -> linear`` is one operator.
+stored as a small directed graph of linear operations, so that ``conv -> batch norm -> pool -> linear`` is one operator.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from torch import Tensor
 
 _counter = itertools.count()
 
-#: Linear operations by what is known of them; the certified norm of each kind is taken in ``lipschitz.segments``.
+#: Linear operations by what is known about them; the certified norm of each is computed in ``lipschitz.segments``.
 #: isometry     a permutation of entries: norm one
 #: embedding    entries are copied to distinct places among zeros: norm one
 #: contraction  norm at most one, e.g. an orthogonal projection
@@ -43,7 +43,7 @@ class LinearOp:
     apply: Callable[..., Tensor]  #: the linear part, on tensors of any floating dtype
     bias: Tensor | None = None  #: the constant part, broadcastable to the output, or ``None``
     data: dict[str, Any] = field(default_factory=dict)  #: what the kind needs
-    #: for a given input axis the output axis that runs beside it, or ``None`` where the operation mixes along it;
+    #: for a given input axis the corresponding output axis, or ``None`` where the operation mixes along it;
     #: ``None`` altogether if nothing is known. Reshapes leave this out and set ``data["reshape"]``
     axes: AxisMap | None = None
     owner: str = ""  #: module path, for reports
@@ -70,7 +70,7 @@ class AtomSet(Set[int]):
 
     @classmethod
     def union(cls, sets: Iterable[AtomSet]) -> AtomSet:
-        """Return the union of sets: the one itself, if all others are empty."""
+        """Return the union of sets; if only one is not empty, that set itself."""
         filled = [s for s in sets if s._bits]
         if len(filled) <= 1:
             return filled[0] if filled else cls()
@@ -166,7 +166,7 @@ def reached(
 
     Args:
         start: the expressions.
-        below: what one is followed to; its inputs by default.
+        below: returns the expressions to follow from one; its inputs by default.
         known: ids of those that are left out, with what lies below them.
     """
     seen: dict[int, Expr] = {}

@@ -23,7 +23,7 @@ _JOINTLY = (
     "mean", "neg", "real", "imag", "conj", "_conj", "resolve_conj", "_conj_physical", "conj_physical", "to", "_to_copy",
     "fft_fftshift", "fft_ifftshift", "complex", "add", "sub", "cat", "stack", "slice_scatter", "select_scatter",
 )  # fmt: skip
-#: What leaves numbers as they are, whatever torch takes for its derivative.
+#: Operations that leave numbers as they are, whatever derivative torch uses.
 _SAME = ("clone", "contiguous", "alias", "detach", "copy", "lift_fresh_copy")
 _TRANSFORMS = ("fft_fft", "fft_ifft", "fft_rfft", "fft_irfft", "fft_hfft", "fft_ihfft")
 
@@ -34,7 +34,7 @@ def fourier_norm(name: str, points: int, normalization: str | None) -> float:
 
     .. math:: \|F\| = s \sqrt N, \qquad \|F_{half \to real}\| \le \sqrt 2\, s \sqrt N
 
-    with s = 1/N, 1 or 1/sqrt(N) as the transform is normalized. A spectrum given by half of its coefficients counts
+    with s = 1/N, 1 or 1/sqrt(N) depending on the normalization. A spectrum given by half of its coefficients counts
     each of them twice.
 
     Args:
@@ -54,7 +54,7 @@ def fourier_norm(name: str, points: int, normalization: str | None) -> float:
 
 
 def paired_linear(call: Call, read: Sequence[Any]) -> Expr | None:
-    """Return the expression of an operation that reads or gives complex numbers, or ``None`` if there is no rule."""
+    """Return the expression of an operation that reads or returns complex numbers, or ``None`` if there is no rule."""
     name = call.name
     found = expressions(list(call.arguments.values()))
     parts = list({e.id: e for e in found}.values())
@@ -153,10 +153,10 @@ def paired(call: Call, read: Sequence[Any]) -> Expr | None:
 
     .. math:: c z = |c| R(arg c) (Re z, Im z)
 
-    with ``R`` a rotation of the plane: how rotary position embeddings are often written.
+    with ``R`` a rotation of the plane; rotary position embeddings are often written this way.
 
     Returns:
-        The expression, of the shape of the result with an axis of two behind, or ``None`` if there is no rule.
+        The expression, of the shape of the result with a last axis of two, or ``None`` if there is no rule.
     """
     name = call.name
     tainted = call.tainted()
@@ -176,7 +176,7 @@ def _product(call: Call, z: Expr, factor: Tensor, shape: tuple[int, ...]) -> Exp
     """Return pairs rotated by the angles of constants, then scaled by their moduli."""
     if z.shape[-1:] != (2,) or not bool(torch.isfinite(torch.view_as_real(factor)).all()):
         return None
-    modulus = factor.abs() * (1 + 2.0**-50)  # so that rounding leaves what turns at most one
+    modulus = factor.abs() * (1 + 2.0**-50)  # so that the norm of the rotation is at most one despite rounding
     unit = torch.where(factor == 0, torch.zeros_like(factor), factor / modulus).expand(shape[:-1])
     scale = modulus.expand(shape[:-1]).unsqueeze(-1).expand(shape)
 

@@ -129,7 +129,7 @@ def _fixed_part(part: Any) -> Any:
 
 
 def _twice(call: Call) -> bool:
-    """Return whether values are written over each other: which one stays is not defined, and torch's adjoint errs."""
+    """Return whether values are written over each other: which one stays is undefined, and torch's adjoint is wrong."""
     zeros = torch.zeros(call.shape, dtype=torch.float64)
     op = call.name
     if op == "scatter":

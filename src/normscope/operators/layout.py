@@ -37,7 +37,7 @@ def reshaped(call: Call, x: Any, shape: Sequence[int]) -> Any:
 )  # fmt: skip
 def same(call: Call) -> Any:
     """Leave the tensor as it is (dropout: in evaluation)."""
-    training = call.get("train", False) in (True, None)  # a native dropout without the argument drops
+    training = call.get("train", False) in (True, None)  # a native dropout without the argument is active
     active = "dropout" in call.node.op and training and float(call.get("p", 0.5)) > 0
     if active or "bernoulli" in call.node.op:
         return call.opaque("random in this mode: its constant depends on the draw")
@@ -70,7 +70,7 @@ def permuted(call: Call, x: Any, order: Sequence[int]) -> Any:
 @rule("permute", "permute_copy", "transpose", "swapaxes", "swapdims", "transpose_copy", "t", "numpy_T", "mT", "mH",
       "matrix_H", "adjoint", "t_copy", "movedim", "moveaxis")  # fmt: skip
 def permute(call: Call) -> Expr:
-    """Permute axes: in which order is read off a tensor whose axes all have different lengths."""
+    """Permute axes; the order is read off a tensor whose axes all have different lengths."""
     numbered = torch.empty([axis + 2 for axis in range(len(call.first.shape))], device="meta")
     return permuted(call, call.first, [length - 2 for length in call.bound()(numbered).shape])
 
@@ -151,7 +151,7 @@ def scaled(call: Call, x: Expr, scale: Tensor, bias: Tensor | None = None) -> Ex
 
 
 def of_norm(call: Call, apply: Callable[..., Tensor], x: Expr, norm: float, shape: Sequence[int]) -> Expr:
-    """Return a linear map of which a bound on the norm is known: a contraction, then a factor."""
+    """Return a linear map with a known bound on its norm: a contraction, then a factor."""
     shape = tuple(shape)
     inner = call.linear("contraction", lambda z: apply(z) / norm, [x], shape=shape)
     return scaled(call.shaped(shape), inner, torch.tensor(norm, dtype=torch.float64))

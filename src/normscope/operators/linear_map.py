@@ -144,7 +144,7 @@ class LinearMap:
         >>> LinearMap.from_matrix(torch.eye(2)).scaled(3.0).apply(torch.tensor([1.0, 2.0])).tolist()
         [3.0, 6.0]
         """
-        # the vector first: what A makes of it may leave the float range
+        # the vector first: its image under A may leave the float range
         functions = {name: getattr(self, name) for name in ("apply", "adjoint", "apply_rows", "adjoint_rows")}
         known = {name: lambda x, f=f: f(x * factor) for name, f in functions.items() if f is not None}
         return replace(self, **known)  # type: ignore[arg-type]
@@ -189,7 +189,7 @@ def batched(single: Function, batch: Function | None, X: Tensor) -> Tensor:
 
 
 def pulled(out: Tensor, targets: Sequence[Tensor], seeds: Tensor) -> list[Tensor]:
-    """Return ``J^T u`` of each target for several u, one a row: at once, or one by one where an operation forbids it.
+    """Return ``J^T u`` of each target for several u, one per row: at once, or one by one where an operation forbids it.
 
     >>> x = torch.ones(2, requires_grad=True)
     >>> pulled(3 * x, [x], torch.eye(2))

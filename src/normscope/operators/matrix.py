@@ -1,4 +1,4 @@
-"""Products of matrices and other bilinear maps: by a constant linear, of two input-dependent tensors with ranges."""
+"""Products of matrices and other bilinear maps: linear if one factor is constant, else bounded by the ranges."""
 
 import functools
 import math
@@ -22,7 +22,7 @@ def matrix(call: Call, x: Expr, weight: Tensor, axis: int = -1, bias: Tensor | N
     """Return ``weight`` acting on one axis of x.
 
     Args:
-        call: where it happens.
+        call: the call it belongs to.
         x: the input, shape (..., k) or, for ``axis=-2``, (..., k, p).
         weight: shape (m, k), or (..., m, k) with batch axes equal to the leading axes of x (each its own matrix).
         axis: -1 or -2.

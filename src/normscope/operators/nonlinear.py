@@ -77,7 +77,7 @@ def _root_sum_square(logs: Iterable[float]) -> float:
 
 
 def _times(a: float, b: float) -> float:
-    """Multiply by a factor ``exp(b)`` in the log domain, rounded up; no bound times zero is zero.
+    """Multiply by a factor ``exp(b)`` in the log domain, rounded up; "no bound" times zero is zero.
 
     A zero constant is exact (nothing depends on the input), so it wins over an infinite factor. The logarithm of a
     factor errs by a few units of one and of its own last place.
@@ -143,7 +143,7 @@ def outward(low: float, high: float) -> tuple[float, float]:
 
 
 class Context(Protocol):
-    """What a nonlinear rule may ask of the analysis: bounds on its inputs, on the domain at hand."""
+    """What a nonlinear rule may request from the analysis: bounds on its inputs, on the current domain."""
 
     blocks: int
 

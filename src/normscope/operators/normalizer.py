@@ -68,12 +68,12 @@ class Normalizer:
     formula: str  #: what it computes, in one line
     constants: ConstantsOf  #: its constants at a site
     ops: tuple[str, ...] = ()  #: the operations of torch that are this normalizer
-    modules: tuple[type[nn.Module], ...] = ()  #: the module classes of torch that are
+    modules: tuple[type[nn.Module], ...] = ()  #: the module classes of torch that are this normalizer
     #: given such a module and the shape of its input, how it divides
     module_spread: Callable[[Any, tuple[int, ...]], Spread] | None = None
     #: the changes of the weights before it to which it is invariant; of the weight itself, for one of weights
     symmetry: Symmetry | None = None
-    adaptive: str = ""  #: the kind it is if its scale and shift depend on the input; empty for the same
+    adaptive: str = ""  #: its kind if its scale and shift depend on the input; empty if that is the same
     across_batch: bool = False  #: in training its statistics are those of the batch, so that samples interact
     keeps_mean_square: bool = False  #: its running statistic is a mean square, not a mean and a variance
     estimated: bool = True  #: its running statistics are estimated in training, not set from the data beforehand
@@ -83,7 +83,7 @@ class Normalizer:
     takes_any_axes: bool = False  #: it claims divisions over any axes; more specific normalizers come first
     #: finds it written out in another way
     written_out: Callable[[NormalizerCandidate], WrittenOut | None] | None = None
-    #: makes it of a tensor over a root of its own quadratic form, if it is this normalizer
+    #: builds it from a tensor over a root of its own quadratic form, if that is this normalizer
     fits: Callable[[NormalizerCandidate, RootQuotient, Expr], WrittenOut | None] | None = None
     #: whether a node made of parameters is this normalizer of weights
     of_weight: Callable[[Node, Surroundings], bool] | None = None
@@ -121,7 +121,7 @@ def acts_on_weights(site: Site) -> bool:
 
 
 def row_of_weights(row: Any) -> bool:
-    """Return whether a row of a result is such a normalizer, from its kind and the statement of its constant."""
+    """Return whether a row of a result is a normalizer of weights, by its kind and the statement of its constant."""
     return normalizers()[row.kind].of_weights or str(row.proved.statement).startswith("acts on a learned array")
 
 

@@ -88,7 +88,8 @@ class MaxPool(Stretch):
 
     Attributes:
         overlap: r.
-        taps: for each place in a window, where in the flat input each window has it; one outside is one inside again.
+        taps: for each place in a window, the index in the flat input that each window reads there; for a place outside
+            the input, an index that the window reads elsewhere.
     """
 
     def __init__(self, x: Expr, overlap: int, taps: list[Tensor] | None = None) -> None:
@@ -137,7 +138,7 @@ def max_pool(call: Call) -> Any:
 
 
 def _places(size: int, out: int, kernel: int, stride: int, padding: int, dilation: int) -> Tensor:
-    """Return for each tap and window of an axis the place it reads, one inside the window where that is outside."""
+    """Return for each tap and window of an axis the place it reads; if outside, another place of the window inside."""
     places = torch.arange(out) * stride - padding + torch.arange(kernel)[:, None] * dilation
     inside = (places >= 0) & (places < size)
     first = places.gather(0, inside.int().argmax(0, keepdim=True))
@@ -186,7 +187,7 @@ class PowerPool(Stretch):
 
 
 def _reads(node: Node | None, *names: str) -> Node | None:
-    """Return the node, if its operation has one of some names."""
+    """Return the node if its operation has one of these names, or ``None``."""
     return node if node is not None and name_of(node) in names else None
 
 
@@ -197,7 +198,7 @@ def _argument(graph: Graph, node: Node | None, place: int = 0) -> Node | None:
 
 
 def power_pool(graph: Graph, call: Call, exprs: dict[str, Any]) -> Expr | None:
-    """Return the pooling a node ends: ``(sign(a) relu(|a|) k)^(1/p)`` with ``a = mean(x^p)``, or ``None``."""
+    """Return the pooling that ends at a node: ``(sign(a) relu(|a|) k)^(1/p)`` with ``a = mean(x^p)``, or ``None``."""
     root = call.arguments.get("exponent")
     scaled = _reads(_argument(graph, call.node), "mul")
     signed = _reads(_argument(graph, scaled), "mul")

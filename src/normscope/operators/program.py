@@ -26,7 +26,7 @@ from normscope.operators.site import Site, site_of
 from normscope.operators.spread_division import rescaled
 from normscope.operators.written_out import NormalizerCandidate, Surroundings
 
-#: Products that take most of the time. Of what depends on the input only the shape is asked for, not the last digits.
+#: Products that take most of the time. If they depend on the input, only their shape matters, not the last digits.
 _PRODUCTS = (
     "linear", "conv1d", "conv2d", "conv3d", "convolution", "matmul", "mm", "bmm", "addmm", "baddbmm",
     "scaled_dot_product_attention",
@@ -52,7 +52,7 @@ class Program:
     atoms: list[Expr] = field(default_factory=list)  #: every atom, in order
     sites: list[Site] = field(default_factory=list)  #: the normalizers
     layers: list[Expr] = field(default_factory=list)  #: linear operations with parameters, in order
-    fixed: list[str] = field(default_factory=list)  #: integer inputs that are held fixed (masks, positions)
+    fixed: list[str] = field(default_factory=list)  #: integer inputs that are kept fixed (masks, positions)
     #: for each normalizer of activations, the expressions before and after it
     ends: dict[str, tuple[Expr, Expr | None]] = field(default_factory=dict)
     #: for each parameter or buffer, the nodes that read it in a way a rule understands
@@ -92,7 +92,7 @@ class ProgramBuilder:
         self.forms = Forms()
         self.current = ""  # the node whose expression is being made
         self.found: set[str] = set()  # nodes at which normalizers end
-        self.noted: set[int] = set()  # ids of expressions already looked at
+        self.noted: set[int] = set()  # ids of expressions already recorded
         self.program = Program()
         self.around = Surroundings(
             graph,
@@ -177,7 +177,7 @@ class ProgramBuilder:
         result = self._apply(node, value)
         moved = [self.values.get(name) for name in inputs if name in self.moving]
         if moved and (not expressions(result) or any(isinstance(v, Tensor) and not v.numel() for v in moved)):
-            result = self._size(node, value)  # of nothing at all a rule would say that it cannot grow
+            result = self._size(node, value)  # of an empty tensor a rule would conclude that it cannot grow
         unknown = isinstance(result, Expr) and isinstance(result.atom, Opaque) and not result.numel
         if unknown or self._moves(node):
             self.moving.add(node.name)
@@ -192,7 +192,7 @@ class ProgramBuilder:
             try:
                 given = as_floating({name: values[name] for name in dtypes}, torch.float64)
                 return rounded(node, execute(node, given, torch.float64))
-            except (RuntimeError, NotImplementedError):  # an operation that knows its own precision only
+            except (RuntimeError, NotImplementedError):  # an operation that supports only its own precision
                 pass
         return execute(node, {name: as_floating(values[name], getattr(torch, dtypes[name], None)) for name in dtypes})
 
@@ -244,7 +244,7 @@ class ProgramBuilder:
         inner = (value, *(self.values.get(n) for n in node.inputs()))
         if rule is not shape_only and any(isinstance(v, Tensor) and v.is_complex() for v in inner):
             turned = paired(call, self._read(node))
-            return turned or self._opaque(call)  # all other rules speak of real numbers
+            return turned or self._opaque(call)  # all other rules are for real numbers
         if rule is None:
             return self._opaque(call)
         pooled = power_pool(self.graph, call, self.exprs) if name_of(node) == "pow" else None
@@ -282,7 +282,7 @@ class ProgramBuilder:
         return real and not isinstance(found.atom, Opaque)
 
     def _opaque(self, call: Call) -> Any:
-        """Return an unknown operation as opaque, one atom for each tensor it gives."""
+        """Return an unknown operation as opaque, one atom for each tensor it returns."""
         reason = f"no rule for {call.node.op}: register one with normscope.register_rule({call.node.op!r}, rule)"
         if call.node.op.startswith("normscope."):
             reason = "what was done with this value outside torch, or with its memory, is unknown"
@@ -323,7 +323,7 @@ class ProgramBuilder:
         return None if found.result is None else found.result()
 
     def constant_at(self, name: str) -> Any:
-        """Return the value of a node, reached already or not, that does not depend on a floating input, or ``None``."""
+        """Return the value of a node that does not depend on a floating input, even if not reached yet, or ``None``."""
         if name in self.exprs or name == self.current:
             return None
         if self.values.get(name) is not None:

@@ -160,7 +160,7 @@ def _gain(below: Tensor, above: Tensor) -> Tensor:
 
 
 def fitted_form(radicand: Node, source: str, axes: tuple[int, ...], around: Surroundings) -> QuadraticForm | None:
-    """Return the quadratic form of groups of a tensor that a number under a root is, or ``None``."""
+    """Return the quadratic form of groups of a tensor that equals a number under a root, or ``None``."""
     shape = around.shape(source)
     if not axes or max(axes) >= len(shape):
         return None
@@ -173,7 +173,7 @@ def fitted_form(radicand: Node, source: str, axes: tuple[int, ...], around: Surr
 
 
 def _is_algebraic(node: Node, source: str, around: Surroundings, clamped: Node | None = None) -> bool:
-    """Return whether a node is made of a source by algebra alone, but for one clamped node: a fit holds everywhere."""
+    """Return whether a node is made of a source by algebra alone, except one clamped node: a fit holds everywhere."""
     start = around.recogniser.through(Ref(source), repeating=False)
     between = around.between(source, node)
     stack, seen = [node.name], {source}
@@ -206,7 +206,7 @@ class QuadraticForm:
     squares: float  #: a, the factor of the sum of squares
     total: float  #: b, the factor of the square of the sum
     eps: Tensor  #: the stabilizer of each group
-    least: float = 0.0  #: a number that the form is kept above
+    least: float = 0.0  #: a lower limit at which the form is clamped
 
     @property
     def size(self) -> int:
@@ -230,7 +230,7 @@ class QuadraticForm:
 
     @classmethod
     def fitted(cls, below: PartOfGraph, shape: tuple[int, ...], axes: tuple[int, ...]) -> QuadraticForm | None:
-        """Return the form that a function of x is, or ``None``."""
+        """Return the form that equals a function of x, or ``None``."""
         form = cls(shape, axes, 0.0, 0.0, torch.zeros(()))
         eps = below(torch.zeros(shape, dtype=torch.float64))
         if eps is None or not bool((eps.isfinite() & (eps >= 0)).all()):
@@ -294,7 +294,7 @@ class RootOfForm(Nonlinear):
     r""":math:`\sqrt{a \sum x_i^2 + b (\sum x_i)^2 + \varepsilon}` of every group of n entries.
 
     The root of a nonnegative form is a seminorm, and :math:`t \mapsto \sqrt{t^2 + \varepsilon}` has slopes of at most
-    one, so the constant is :math:`\sqrt{\max(a, a + b n)}`, whatever the input, though squares have none.
+    one, so the constant is :math:`\sqrt{\max(a, a + b n)}`, whatever the input, although the squares have none.
 
     Attributes:
         root: the rule of the square root, as a function of what stands under it.
@@ -311,7 +311,7 @@ class RootOfForm(Nonlinear):
         return context.lipschitz(self.x).times(self.factor).minimum(self.root.constant(context))
 
     def image(self, context: Context) -> Range:
-        """Return the root of the stabilizer to that plus the length of the input."""
+        """Return the range from the root of the stabilizer to that root plus the length of the input."""
         length = product(context.range(self.x).norm, self.factor)
         low, high = outward(self.least, length + self.most)
         norm = outward(0.0, length + self.most * math.sqrt(self.groups))[1]
@@ -319,7 +319,7 @@ class RootOfForm(Nonlinear):
 
 
 def root_of_form(call: Call, root: Any, around: Surroundings) -> Any:
-    """Return a square root as the length or deviation that it is, or as it was if it is neither."""
+    """Return a square root as a length or deviation if it is one, otherwise unchanged."""
     node = call.node
     if not is_root(node) or name_of(node) == "rsqrt" or (name_of(node) == "pow" and node.args[1] != 0.5):
         return root

@@ -76,7 +76,8 @@ def _division(candidate: NormalizerCandidate, match: Match) -> WrittenOut | None
 def divides_by_spread(spread: Spread, part: PartOfGraph, gain: Tensor | float = 1.0) -> bool:
     """Return whether a part of a graph normalizes by a spread, stabilizer included, from its values at random points.
 
-    The points have entries about one, about the size at which the stabilizer takes over, and far from zero mean.
+    The points have entries of about one, of about the size at which the stabilizer dominates, and with a mean far from
+    zero.
     """
     eps = math.sqrt(spread.eps) if spread.where == "inside" else spread.eps
     small = eps / math.sqrt(spread.factor) or 1.0
@@ -96,7 +97,7 @@ def _written(
 
 
 def kind_of_division(match: Match, spread: Spread) -> str:
-    """Return the kind that a division by a spread is, the special ones before those that take any axes."""
+    """Return the kind of a division by a spread; specific kinds come before those that take any axes."""
     claims = [n for n in normalizers().values() if n.claims is not None and n.claims(match, spread)]
     return min(claims, key=lambda n: (n.takes_any_axes, n.kind)).kind
 
@@ -109,10 +110,10 @@ def weight_normalizer(node: Node, around: Surroundings) -> str | None:
     return None
 
 
-#: Operations one of which gives the divisor, and how many operations there may be.
+#: Operations of which one must compute the divisor, and the most operations there may be.
 _DIVISORS = ("std", "std_mean", "var", "var_mean", "sqrt", "rsqrt", "linalg_vector_norm", "norm", "pow")
 _MOST_OPERATIONS = 40
-#: Entries of a weight that is checked on numbers, and how large these are: no stabilizer counts.
+#: The most entries of a weight that is checked on numbers, and the size of these, at which no stabilizer matters.
 _LARGEST, _FAR = 2**22, 1e6
 
 
@@ -125,7 +126,7 @@ def divides_filters(node: Node, around: Surroundings, *, centered: bool) -> bool
     that no stabilizer matters.
 
     Returns:
-        True if it is so on three random weights of different sizes and means, with the same gains :math:`g_i`.
+        True if this holds on three random weights of different sizes and means, with the same gains :math:`g_i`.
     """
     source = _parameter_behind(node, around)
     if source is None:

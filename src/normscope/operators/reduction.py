@@ -75,7 +75,7 @@ class Contraction(Stretch):
 
 @rule("amax", "amin", "max", "min", "median", "nanmedian", "kthvalue", "sort", "msort", "topk", "aminmax")
 def extreme(call: Call) -> Any:
-    """Take the largest, smallest or k-th entry along axes, or sort: 1-Lipschitz; where it stood is discontinuous."""
+    """Take the largest, smallest or k-th entry along axes, or sort: 1-Lipschitz; the position is discontinuous."""
     if call.get("sorted") is False:
         return call.opaque("sorting without a fixed order has no rule")
     if "aminmax" in call.node.op:
@@ -135,7 +135,7 @@ def deviation(call: Call) -> Any:
       "greater", "greater_equal", "less", "less_equal", "not_equal", "isfinite", "isclose", "fix", "logical_xor",
       "signbit", "mode", "is_nonzero", "unique_consecutive", "nonzero_numpy", "argwhere")  # fmt: skip
 def steps(call: Call) -> Any:
-    """Mark as discontinuous what is not Lipschitz: steps and choices."""
+    """Mark steps and choices, which are not Lipschitz, as discontinuous."""
     return call.opaque(f"{call.name} is discontinuous", known=True)
 
 
@@ -159,7 +159,7 @@ def distances(call: Call) -> Expr:
 
 @rule("pairwise_distance")
 def paired_distances(call: Call) -> Expr:
-    """Distances ``||x_i - y_i + eps||_p`` of rows that stand beside each other."""
+    """Distances ``||x_i - y_i + eps||_p`` of corresponding rows."""
     return _norms(call, call["x1"], call["x2"], float(call.get("eps", 1e-6)))
 
 

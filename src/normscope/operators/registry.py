@@ -20,7 +20,7 @@ from normscope.operators.nonlinear import Nonlinear, Opaque
 
 @dataclass(frozen=True)
 class Call:
-    """One operation of the graph at the moment its rule is asked."""
+    """One operation of the graph at the moment its rule is called."""
 
     node: Node  #: the graph node
     #: every argument by its schema name; tensors that depend on the network input are :class:`Expr`, all others are
@@ -67,7 +67,7 @@ class Call:
         return self.tainted() == [next(iter(self.arguments))]
 
     def bound(self, *names: str) -> Callable[..., Tensor]:
-        """Return the operation as a function of arguments, the first that depends on the input if none is named."""
+        """Return the operation as a function of named arguments, by default of the first that depends on the input."""
         function, names = resolve(self.node.op), names or (self.tainted()[0],)
         rest = {k: literals(v) for k, v in self.arguments.items() if k not in (*names, *_OF_GRADIENTS)}
 
@@ -98,12 +98,12 @@ class Call:
         return atom_expr(rule, self.shape if shape is None else shape)
 
     def opaque(self, reason: str, *, known: bool = False, shape: tuple[int, ...] | None = None) -> Any:
-        """Return the results as opaque: listed, and infinite for every bound that passes them.
+        """Return the results as opaque: they are listed, and every bound through them is infinite.
 
         Args:
             reason: why.
             known: the operation is understood and has no finite constant, rather than unknown.
-            shape: make one tensor of this shape, rather than all that the operation gives.
+            shape: make one tensor of this shape, rather than all that the operation returns.
         """
         if shape is None:
             return self.with_rest(self.opaque(reason, known=known, shape=self.shape), reason, known=known)
@@ -120,7 +120,7 @@ class Call:
         ]
 
 
-#: Arguments that change what torch calls a gradient and not what is computed: with them it is no adjoint.
+#: Arguments that change torch's gradient but not the result: with them the gradient is not the adjoint.
 _OF_GRADIENTS = ("padding_idx", "scale_grad_by_freq", "sparse", "sparse_grad")
 
 

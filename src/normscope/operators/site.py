@@ -15,7 +15,7 @@ from normscope.operators.spread_division import Division, Spread
 class Site:
     """A normalizer found in a graph."""
 
-    node: str  #: the graph node that gives its result
+    node: str  #: the graph node of its result
     source: str  #: the graph node it normalizes
     owner: str  #: module path
     kind: str  #: ``batch_norm``, ``layer_norm``, ..., ``weight_norm``, ``spectral_norm``, ``weight_standardization``
@@ -26,7 +26,7 @@ class Site:
     eps: float = 0.0  #: the stabilizer
     shape: tuple[int, ...] = ()  #: shape of what it normalizes
     written_out: bool = False  #: recognized from elementary operations
-    end: str = ""  #: for one written out, the graph node that gives its result with scale and shift
+    end: str = ""  #: for one written out, the graph node of its result with scale and shift
     of_array: bool = False  #: it normalizes a learned array that is not the weight of a layer
     details: Mapping[str, float] = field(default_factory=dict)  #: further numbers specific to its kind
 

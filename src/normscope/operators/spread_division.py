@@ -1,6 +1,6 @@
 """Normalizers of activations: each is centring, division by a spread, then an affine map.
 
-Only the division is nonlinear. It closes an atom; centring and the affine map stay linear and are measured together
+Only the division is nonlinear. It becomes an atom; centring and the affine map stay linear and are measured together
 with their neighbours.
 """
 
@@ -194,12 +194,12 @@ def rescaled(call: Call, x: Expr, gamma: Any, beta: Any, *, per_channel: bool) -
 
 
 def normalized(call: Call, x: Expr, spread: Spread, kind: str, gamma: Any = None, beta: Any = None) -> Any:
-    """Return :func:`normalizer`, followed by statistics nobody may rely on if the operation gives them."""
+    """Return :func:`normalizer`, followed by its statistics as opaque if the operation returns them."""
     return with_statistics(call, normalizer(call, x, spread, kind, gamma, beta))
 
 
 def with_statistics(call: Call, result: Expr) -> Any:
-    """Return a result, followed by statistics nobody may rely on if the operation gives them."""
+    """Return a result, followed by its statistics as opaque if the operation returns them."""
     return call.with_rest(result, "statistics of a normalizer used outside it", known=False)
 
 

@@ -95,13 +95,13 @@ class Survey:
     before_normalizers: dict[str, InputStatistics] = field(default_factory=dict)  #: by graph node of the normalizer
     before_activations: dict[str, InputStatistics] = field(default_factory=dict)  #: by graph node of the activation
     inputs: list[Range] = field(default_factory=list)  #: range of each block of the network input
-    #: range, a little widened, of every tensor whose size a rule asks for, by graph node
+    #: range, a little widened, of every tensor whose size a rule needs, by graph node
     factors: dict[str, Range] = field(default_factory=dict)
 
     def floors(self) -> dict[str, Tensor]:
         """Return the least spread before each normalizer that uses the statistics of its input.
 
-        Less what the order of a sum may change, so that the inputs seen lie inside however they are batched.
+        They are lowered by what the order of summation may change, so that the inputs seen lie inside in any batching.
         """
         found = {name: seen.floor for name, seen in self.before_normalizers.items()}
         return {name: floor * (1 - 1e-12) for name, floor in found.items() if floor is not None}
@@ -229,7 +229,7 @@ def group_spreads(x: Tensor, spread: Spread, scale: float) -> Tensor:
     """Return the spread of each group of a batch, ``scale`` times as many samples as the groups are given for."""
     view = list(spread.view)
     if x.ndim == len(view) and sum(a != b for a, b in zip(x.shape, view, strict=True)) <= 1:
-        view = list(x.shape)  # the view is the tensor itself, wherever its batch axis stands
+        view = list(x.shape)  # the view is the tensor itself, wherever its batch axis is
     else:
         view[0] = x.shape[0] if 0 in spread.axes else max(1, round(view[0] * scale))
     return replace(spread, view=tuple(view)).of(x.detach().to(torch.float64))
@@ -254,14 +254,14 @@ def activation_inputs(captured: Captured, program: Program) -> dict[str, str]:
     return found
 
 
-#: Rules that ask for the size of what they act on.
+#: Rules that need the size of what they act on.
 _SIZED = (Pointwise, Product, Quotient, Square, Attention, Bilinear, MatrixProduct)
 #: By how much, relatively, ranges inside the network are widened, so that the data lies in their interior.
 _ROOM = 1e-3
 
 
 def sized_tensors(program: Program) -> set[str]:
-    """Return the graph nodes of tensors whose size a rule asks for: factors, scores, arguments of steep functions."""
+    """Return the graph nodes of tensors whose size a rule needs: factors, scores, arguments of steep functions."""
     found: set[str] = set()
     for atom in program.atoms:
         rule = atom.atom

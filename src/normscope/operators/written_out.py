@@ -55,13 +55,13 @@ def agrees(
 
 @dataclass(frozen=True, eq=False)
 class Surroundings:
-    """What is known about a graph when the walk reaches a node."""
+    """What is known about a graph when its traversal reaches a node."""
 
     graph: Graph  #: the graph
     recogniser: Recogniser  #: looks for patterns in it
     users: dict[str, list[str]]  #: the nodes that read each node
     expression: Callable[[str], Expr | None]  #: the expression of a node that depends on the network input, or ``None``
-    constant: Callable[[str], Any]  #: the value of a node that does not depend on it, or ``None``
+    constant: Callable[[str], Any]  #: the value of a node that does not depend on the input, or ``None``
     parameter: Callable[[str], str]  #: the parameter that a constant is made of, or an empty text
     is_site: Callable[[str], bool]  #: whether a normalizer was found to end at a node
 
@@ -107,7 +107,7 @@ class Surroundings:
     def run(self, node: Node, source: str) -> PartOfGraph:
         """Return a node as a function of another, in float64.
 
-        Where it depends on more than that and constants, or by steps, its values are ``None``.
+        Where it depends on more than that and constants, or depends on it by steps, its values are ``None``.
         """
         constants, same, order = self._cone(node, source)
 
@@ -127,7 +127,7 @@ class Surroundings:
 
     def _cone(self, node: Node, source: str) -> tuple[dict[str, Any], list[str], list[Node]]:
         """Return the constants a node depends on, the nodes that equal the source, and those to compute in between."""
-        # Of a source that is a constant itself, all that is made of it would be one.
+        # If the source is itself a constant, everything computed from it would be one too.
         moving = self.between(source, node) if self.expression(source) is None else {node.name}
         start = self.recogniser.through(Ref(source), repeating=False)
         constants: dict[str, Any] = {}

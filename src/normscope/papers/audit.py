@@ -111,7 +111,7 @@ def audit(
         One entry per claim. A check that raises is an entry with its error.
 
     Raises:
-        InputError: if there is no such paper or claim; the message names what is near.
+        InputError: if there is no such paper or claim; the message lists similar names.
 
     >>> found = audit(only=["001-L1"])
     >>> found["001-L1"].verdict

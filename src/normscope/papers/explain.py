@@ -58,7 +58,7 @@ class Explanation:
 class Topic:
     """Something that can be explained."""
 
-    names: tuple[str, ...]  #: what it answers to, its own name first; upper and lower case are the same
+    names: tuple[str, ...]  #: its names, its own first; upper and lower case are the same
     describe: Callable[[], Explanation]  #: explains it; called only when it was asked for
     paper: str = ""  #: key of the paper it belongs to, if any
 
@@ -124,7 +124,7 @@ def explain(text: str) -> Answer:
         Every topic of that name, all of one paper.
 
     Raises:
-        InputError: if nothing has the name, or things of several papers have; the message names what is near. Also if
+        InputError: if nothing has the name, or topics of several papers do; the message lists similar names. Also if
             the name is not a string.
 
     >>> [part.name for part in explain("001-L1").parts]

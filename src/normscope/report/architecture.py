@@ -16,7 +16,7 @@ SHOWN = 120
 
 @dataclass(frozen=True)
 class NormalizerMark:
-    """The normalizers at one place of a block, of all its equal copies."""
+    """The normalizers at one place of a block, in all its equal copies."""
 
     kind: str  #: what they are
     count: int  #: how many
@@ -32,8 +32,8 @@ class ModuleBranch:
     type: str  #: class name
     repeat: int  #: how many equal modules it stands for
     parameters: int  #: of all of them
-    ops: int  #: number of operations of one of them, children's left out
-    marks: tuple[NormalizerMark, ...]  #: normalizers that it is itself
+    ops: int  #: number of operations of one of them, without those of its children
+    marks: tuple[NormalizerMark, ...]  #: normalizers that the module itself computes
     inside: int  #: number of normalizers in it and below
     children: tuple[ModuleBranch, ...]  #: modules inside one of them
     hidden: int = 0  #: children that are not shown

@@ -22,7 +22,7 @@ _BENCH = ("problem", "draws", "violations", "p-value", "mean bound", "mean risk"
 _STYLES = {"certificate": "global", "estimate": "lower", "scale only": "printed"}
 _LEFT = ("bound", "", "status", "of", "statement")
 _COLOURS = {"certificate": BLUE, "estimate": ORANGE, "scale only": PURPLE}
-#: Raw margins over one number for all samples: over its median each is the same line.
+#: Raw margins divided by one number for all samples: each gives the same line once divided by its median.
 _MULTIPLES = ("certified distance", "over spectral complexity")
 #: Layers whose margins are drawn.
 _LAYERS = 4

@@ -101,7 +101,7 @@ def _line(style: str, label: str, curve: Curve) -> ChartLine:
 def overlay_chart(results: Mapping[str, Result], name: str) -> Chart | None:
     """Return the certified and attained curves of several results in one chart.
 
-    Networks whose places are called alike share them; the places of others are counted from the input.
+    Networks whose places have the same names share them; the places of others are counted from the input.
     """
     longest = max((r.depth for r in results.values()), key=lambda d: len(d.names))
     alike = all(set(r.depth.names) <= set(longest.names) for r in results.values())

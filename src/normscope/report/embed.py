@@ -41,7 +41,7 @@ def packed(content: Any) -> tuple[str, str]:
     text = script_json(content)
     if len(text) <= COMPRESS:
         return text, ""
-    data = text.encode(errors="backslashreplace")  # bytes of a file name that are no text: an escape of JSON too
+    data = text.encode(errors="backslashreplace")  # bytes of a file name that are not text become escapes of JSON
     return base64.b64encode(gzip.compress(data, 9, mtime=0)).decode(), _PACKED
 
 

@@ -53,7 +53,7 @@ if TYPE_CHECKING:
     from normscope.analysis.checkpoint import CheckpointResult
     from normscope.analysis.stored_results import PanelResult
 
-#: What the doctor said: about the one result, or about each by name; ``None`` if no checks were run.
+#: The doctor's findings: on the one result, or on each by name; ``None`` if no checks were run.
 Findings = Sequence[Finding] | Mapping[str, Sequence[Finding]] | None
 #: Sources of the page that are put into it.
 STYLES = ("vendor/uPlot.min.css", "page/page.css")
@@ -80,7 +80,7 @@ def report_html(
     """Return a report as the text of one HTML file.
 
     Args:
-        results: one result, or several by name, which are shown side by side; none where there is something else.
+        results: one result, or several by name, which are shown side by side; none if there are panels or sections.
         findings: findings of the one result, or of each by its name; ``None`` if no checks were run.
         facts: for several results more rows of their table, each a name and one cell per result.
         sections: more parts of the page, e.g. of a comparison.
@@ -342,7 +342,7 @@ def layer_rows(result: Result) -> list[LayerTableRow]:
 
 
 def _layer_row(place: int, x: LayerResult) -> LayerTableRow:
-    """Return the row of a linear layer; the paper's factor of a layer is its norm."""
+    """Return the row of a linear layer; in the paper, the factor of a layer is its norm."""
     shape = "×".join(map(str, x.shape))
     note = f"certificate: {x.method}" if x.method else ""
     return LayerTableRow(place, x.name, "layer", x.kind, shape, note, x.upper, x.attained, x.folded)

@@ -26,7 +26,7 @@ def render_live(state: Mapping[str, Any], data: Mapping[str, Any] | None = None,
 
     Args:
         state: everything but the lines of its charts, from :meth:`normscope.monitor.live.feed.LiveFeed.state`.
-        data: the lines by the key of their chart, for a page that is not fed; ``None`` for one that asks for them.
+        data: the lines by the key of their chart, for a static page; ``None`` for a live one, which requests them.
         title: of the page; by default the names of the runs.
 
     >>> "No points yet" in render_live({"runs": [], "groups": [], "position": "", "shape": ""})
@@ -69,7 +69,7 @@ def _title(names: list[str]) -> str:
 
 
 def policy_of(*, live: bool) -> str:
-    """Return the content security policy of the page: its own script and style, and where it is fed its own server.
+    """Return the content security policy of the page: its own script and style and, if it is live, its own server.
 
     >>> "connect-src 'self'" in policy_of(live=True), "connect-src" in policy_of(live=False)
     (True, False)

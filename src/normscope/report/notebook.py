@@ -49,7 +49,7 @@ FOLD = 20
 
 
 def _table(table: Table) -> str:
-    """Return a table that scrolls by itself where it is too wide."""
+    """Return a table that scrolls on its own if it is too wide."""
     sides = [' class="w"' if column in table.left else "" for column in table.columns]
     head = "".join(f"<th{side}>{html.escape(c)}</th>" for side, c in zip(sides, table.columns, strict=True))
     rows = "".join(

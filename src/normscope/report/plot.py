@@ -28,7 +28,7 @@ COLOURS = {
     "variance-mean": BLUE,
     "variance-min": GREEN,
 }
-#: Most places that are named; of more, some evenly apart.
+#: Most places that are labelled; if there are more, only evenly spaced ones are.
 _NAMES = 40
 
 

@@ -137,7 +137,7 @@ def _draw_chart(chart: StudyChart, ax: Axes) -> None:
 
 
 def draw_figure(figure: str, runs: Mapping[str, Run]) -> Figure:
-    """Draw a figure of the paper from runs, three panels a row at most, each network from a new row on.
+    """Draw a figure of the paper from runs, at most three panels per row, each network on a new row.
 
     Args:
         figure: ``fig1`` (norms, their product, accuracy), ``fig2`` (variances, their product) or ``fig3`` (both).

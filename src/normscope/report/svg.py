@@ -13,7 +13,7 @@ LEFT, RIGHT, TOP, BOTTOM = 84, 12, 12, 112
 NAMES, LETTERS = 32, 16
 #: Most points of a line; a longer one is thinned.
 POINTS = 400
-#: Most lines across, and decades below which each has several.
+#: Most grid lines, and the range in decades below which each decade has several.
 TICKS, DECADES = 8, 3.0
 #: Height above a chart that stands alone, and the colours and dashes of its lines, by style.
 HEAD = 48
@@ -27,7 +27,7 @@ STYLE = "text{font:13px sans-serif;fill:#222}.grid{stroke:#ddd}.line{fill:none;s
 def static_svg(chart: Chart, *, alone: bool = False) -> str:
     """Return a chart as an SVG element styled by CSS classes.
 
-    One that stands alone is a document: it has styles, and its title and the names of its lines above it.
+    A standalone chart is a complete document, with styles, and with its title and the names of its lines above it.
 
     >>> one = ChartLine("global", "certified", "certified", "", (0.0, 2.0))
     >>> text = static_svg(Chart("c", "a title", ("input", "output"), (one,)))

@@ -37,8 +37,8 @@ class Section:
     table: Table | None = None  #: the table, if there is one
     after: tuple[str, ...] = ()  #: text after it
     chart: Chart | None = None  #: the same as a picture, on pages
-    #: prose before everything else; plain text wraps it. A word, two or more spaces and a text keep the text beside the
-    #: word.
+    #: prose before everything else; plain text wraps it. After a word and two or more spaces, all
+    #: lines of the text stay beside the word.
     sentences: tuple[str, ...] = ()
 
 

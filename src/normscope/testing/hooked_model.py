@@ -1,4 +1,4 @@
-"""A copy of a user's model in float64 that records what passes each of its modules, as a function of its input.
+"""A copy of a user's model in float64 that records what passes through each of its modules, as a function of its input.
 
 Bounds come from a graph; this is the other side of the comparison, so it uses none of it: the user's own ``forward``
 runs, and hooks record the first tensor that goes into each module and the first that comes out.
@@ -35,17 +35,17 @@ FLOAT64_NOISE, FLOAT32_NOISE = 1e-13, 1e-6
 
 
 class _Float64Mode(TorchFunctionMode):
-    """Compute in float64 what asks for float32, and put given tensors in the place of looked-up embeddings.
+    """Compute in float64 what requests float32, and replace looked-up embeddings by given tensors.
 
     Args:
         tokens: the integer inputs of the model.
-        blocks: what the embeddings of these tokens give, in order of use.
+        blocks: tensors that replace the embeddings of these tokens, in order of use.
     """
 
     def __init__(self, tokens: Sequence[Tensor] = (), blocks: Sequence[Tensor] = ()) -> None:
         super().__init__()
         self.tokens, self.blocks, self.narrow = tokens, list(blocks), False
-        self.embedded: list[Tensor] = []  # what embeddings of the tokens gave where nothing was put in their place
+        self.embedded: list[Tensor] = []  # embeddings of the tokens that were not replaced
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         """Run one function of torch."""
@@ -92,12 +92,12 @@ class HookedModel:
     """A copy of a model in float64, as a function of the points at which it is attacked.
 
     A point is the floating inputs of one sample, or for token models the outputs of the embeddings, flattened side by
-    side. Everything else the model takes is held as it is in the inputs given.
+    side. Everything else the model takes stays fixed as in the given inputs.
 
     Args:
         model: the user's; it is copied, never run.
         inputs: one sample (or one stacked batch): a call of the model.
-        blocks: shapes of the tensors a point holds, and whether each is an ``input`` or an ``embedding output``.
+        blocks: shapes of the tensors in a point, and whether each is an ``input`` or an ``embedding output``.
         batch_statistics: let BatchNorm use the statistics of its batch.
 
     Raises:
@@ -130,7 +130,7 @@ class HookedModel:
         self.shapes = [tuple(b["shape"]) for b in blocks]
         self.starts_at_embeddings = any(b["kind"] != "input" for b in blocks)
         self.modules = dict(self.model.named_modules())
-        if self.starts_at_embeddings:  # what else the analysis lets move (embedded positions, further inputs) is held
+        if self.starts_at_embeddings:  # what else the analysis varies (embedded positions, further inputs) is fixed
             known = set(self.shapes)
             self.shapes = [shape for t in self._embedded(self.inputs) if (shape := tuple(t.shape)) in known]
         self.stacked = any(s and s[0] != 1 for s in self.shapes)
@@ -139,7 +139,7 @@ class HookedModel:
         self.noise = FLOAT64_NOISE
 
     def point(self, inputs: ModelInputs | None = None) -> Tensor:
-        """Return the point of some inputs; by default of those given at first."""
+        """Return the point of some inputs; by default of those given to the constructor."""
         inputs = self.inputs if inputs is None else inputs
         if not self.starts_at_embeddings:
             found = [t.detach().double() for t in inputs.tensors() if t.is_floating_point()]
@@ -151,7 +151,7 @@ class HookedModel:
         return torch.cat([t.flatten() for t in found])
 
     def _embedded(self, inputs: ModelInputs) -> list[Tensor]:
-        """Return what the embeddings of the tokens give, in order of use."""
+        """Return the embeddings of the tokens, in order of use."""
         wide = _Float64Mode([t for t in inputs.tensors() if not t.is_floating_point()])
         with self._running(), wide, torch.no_grad():
             self.model(*inputs.args, **{**self.inputs.kwargs, **inputs.kwargs})
@@ -177,9 +177,9 @@ class HookedModel:
         *,
         watched: Iterable[str] | None = None,
     ) -> ModuleTrace:
-        """Run the model at points, one per row, and record what every module is given and gives.
+        """Run the model at points, one per row, and record the input and output of every module.
 
-        Where one point is a stacked batch there is one row. ``shifts`` are added to what calls of modules give,
+        If one point is a stacked batch, there is one row. ``shifts`` are added to the outputs of module calls,
         ``weights`` replace parameters, and only the modules in ``watched`` are recorded; by default all are.
         """
         n = len(x)
@@ -220,7 +220,7 @@ class HookedModel:
         return value.expand(n, *value.shape[1:])
 
     def mixed_calls(self, x: Tensor) -> set[Place]:
-        """Return the places at which points run together do not give, row by row, what each gives alone."""
+        """Return the places at which points run together give other rows than each point alone."""
         if self.stacked or len(x) < 2:
             return {None}
         with torch.no_grad():
@@ -308,7 +308,7 @@ def floats(value: Any) -> Iterator[Tensor]:
 
 
 def _in_float64(value: Any) -> Any:
-    """Return a floating tensor in float64, on its own; anything else as it is."""
+    """Return a tensor detached, floating ones in float64; return anything else as it is."""
     if isinstance(value, Tensor):
         return value.detach().double() if value.is_floating_point() else value.detach().clone()
     return value

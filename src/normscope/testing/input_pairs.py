@@ -34,7 +34,7 @@ class InputPair:
 
 
 def _at_leaf(function: Flat, points: Tensor) -> tuple[Tensor, Tensor]:
-    """Return a function at points, and the points as the leaf that its values can be differentiated in."""
+    """Return a function at points, and the points as the leaf to differentiate its values by."""
     x = points.detach().clone().requires_grad_(True)
     with torch.enable_grad():
         return function(x), x
@@ -197,7 +197,7 @@ def attack(
 ) -> InputPair:
     """Return the pair with the largest quotient around some points.
 
-    Each row of a result depends on that row of the points only; ``inside`` tells which points lie in the domain.
+    Each row of a result depends on that row of the points only; ``inside`` returns which points lie in the domain.
 
     >>> points = torch.randn(4, 3, dtype=torch.float64)
     >>> found = attack(lambda x: torch.tanh(5 * x), points * 1e-6, noise=1e-13, generator=torch.Generator())

@@ -98,7 +98,7 @@ def _outside(composition: Composition, expr: Expr, values: Tensor) -> Iterator[s
 
 
 def _largest_below(walk: ProgramBuilder, name: str, tensors: Sequence[dict[str, Tensor]]) -> float:
-    """Return the largest norm of what a node reads: rounding may have left so much of it, relatively."""
+    """Return the largest norm of what a node reads: rounding errors may be relative to that."""
     read = [t[n] for n in walk.graph[name].inputs() for t in tensors if n in t]
     return max((float(v.norm()) for v in read if v.numel()), default=0.0)
 

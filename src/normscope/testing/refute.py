@@ -41,16 +41,16 @@ def refute(
 ) -> Refutation:
     """Try to refute every certified number in the results of a model, by running the model itself.
 
-    The model is analyzed, and a copy of it in float64 is run with hooks on its modules, so that nothing of the graph
-    behind the bounds is used: layers against their singular values, normalizers against pairs of inputs at every scale
+    The model is analyzed, and a copy of it in float64 is run with hooks on its modules, so that the graph behind the
+    bounds is not used: layers against their singular values, normalizers against pairs of inputs at every scale
     and at the edge of their domain, totals and depth curves against pairs found by differentiation and ascent, balls
-    around the data against Jacobians inside them, and certified decisions against inputs decided otherwise.
+    around the data against Jacobians inside them, and certified decisions against inputs that are decided differently.
 
     Args:
         model: any PyTorch module; it is not changed.
         data: a tensor, tuple, dict or loader of inputs; its first samples are used.
         result: what ``analyze`` gave for this model and the same samples; by default it is computed.
-        name: how the model is called.
+        name: name of the model.
         seed: random seed.
         effort: how long to search: 2 takes about twice as long as 1.
         weights: also attack what :func:`normscope.weight_lipschitz` says.

@@ -12,7 +12,7 @@ from normscope.core.rounding import up
 class Activation:
     r"""Constants of a function :math:`\phi` of one variable."""
 
-    name: str  #: as people call it
+    name: str  #: its usual name
     slope: float  #: ``a``, an upper bound of :math:`\sup |\phi'|`
     curvature: float  #: ``b``, an upper bound of :math:`\sup |\phi''|`; infinite where the slope jumps
     at_zero: float  #: :math:`|\phi(0)|`

@@ -148,7 +148,7 @@ def certify_step(
         targets: of the shape of the predictions, or class numbers, which become rows with a single one.
         step_size: of the plain step that is judged; ``None`` for the largest one that can be certified.
         measured: use the norms of the activations at the data (a bound for these data); otherwise those that hold for
-            every input as long as these.
+            every input no longer than these.
 
     Raises:
         InputError: if the model is not one the theory covers, or the targets do not fit.

@@ -43,7 +43,7 @@ class HiddenLayer:
 
     @property
     def units(self) -> int:
-        """How many numbers the layer puts out."""
+        """How many outputs the layer has."""
         return len(self.directions) * self.positions
 
     @property

@@ -34,7 +34,7 @@ class Guarantee:
     """One bound of the theory."""
 
     name: str  #: the quantity
-    bound: Value  #: for every input as long as the longest of the data
+    bound: Value  #: for every input no longer than the longest of the data
     #: with the activations measured on the data, for these data; ``None`` where that changes nothing
     tight: Value | None
     measured: Value | None  #: the quantity itself, measured on the data
@@ -69,7 +69,7 @@ class Guarantees(Stored, Shown):
 
 
 def shown(value: Value | None) -> str:
-    """Format a value for people."""
+    """Format a value for display."""
     if value is None:
         return "-"
     return "no bound" if value.log == math.inf else f"{number_text(value.log10)} ({value.kind.value})"

@@ -104,7 +104,7 @@ def entry(name: str) -> ZooEntry:
 
 
 def build(name: str, *, seed: int = 0, arguments: Mapping[str, Any] | None = None, **kwargs: Any) -> nn.Module:
-    """Return a network of the zoo with random weights that depend on ``seed`` alone; the global generators stay put.
+    """Return a network of the zoo with random weights that depend on ``seed`` alone; global generators are unchanged.
 
     Args:
         name: a key of :data:`ZOO`.

@@ -105,7 +105,7 @@ def load_model(
         ModelNotFoundError: if the specification names nothing.
         FactoryError: if building it fails.
         WeightsError: if the weights cannot be read safely, do not fit, are complex, or have no values.
-        InputError: if a path cannot be looked at, or the seed has more than 64 bits.
+        InputError: if a path cannot be accessed, or the seed has more than 64 bits.
         MissingDependencyError: if a library is needed.
         NonFiniteError: if a weight is NaN or infinite.
 

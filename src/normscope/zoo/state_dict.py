@@ -67,10 +67,10 @@ def _bare(key: str) -> str:
 
 
 def mismatch(model: nn.Module, tensors: Mapping[str, torch.Tensor]) -> str:
-    """Return what keeps ``tensors`` from fitting the model, or an empty text.
+    """Return what keeps ``tensors`` from fitting the model, or an empty string.
 
-    Counters of batches are not required: nothing is computed from them in evaluation. Nor is a tensor the model shares
-    with one that is there (tied weights).
+    Counters of batches are not required: nothing is computed from them in evaluation. Nor is a tensor that shares
+    its memory with one that is present (tied weights).
 
     >>> mismatch(nn.Linear(2, 1), {"weight": torch.ones(1, 3), "scale": torch.ones(1)})
     'missing: bias; unexpected: scale; wrongly shaped: weight (model 1x2, file 1x3)'

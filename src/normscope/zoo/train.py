@@ -101,21 +101,21 @@ def train(
     """Train a classifier in place with Adam and cross-entropy; the same ``seed`` and ``epochs`` give the same weights.
 
     With ``seconds`` the weights depend on the machine's speed. The order of examples depends on ``seed`` alone; a last
-    batch smaller than ``batch`` is left out of its epoch. The global generators are as before, the model in eval mode.
+    batch smaller than ``batch`` is left out of its epoch. Global generators are unchanged, the model is in eval mode.
 
     Args:
         model: maps images to logits.
         images: all training inputs (N, ...).
         labels: their classes (N,).
         seconds: stop after this time; or
-        epochs: stop after as many passes over the data.
+        epochs: stop after this many passes over the data.
         lr: step size.
         batch: examples of a step.
         weight_decay: added to the gradient as ``weight_decay * w``.
         seed: of the order and of anything random in the model.
         progress: called after each epoch with its number and mean loss.
         after_step: called after each update with its number and the loss before it.
-        state: a file kept up to date after each epoch; a run whose file is there goes on from it, as if never stopped.
+        state: a file updated after each epoch; if it exists, the run continues from it as if never stopped.
 
     Raises:
         InputError: for data or settings that make no sense, or a state of other settings.

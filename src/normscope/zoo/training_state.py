@@ -54,7 +54,7 @@ def restore_state(
     order: torch.Generator,
     settings: dict[str, Any],
 ) -> Progress:
-    """Put a run back to where its file was written, the global generator included."""
+    """Restore a run to the state in its file, the global generator included."""
     state = safe_load(Path(file), KIND)
     if not isinstance(state, dict) or state.get("version") != VERSION:
         raise InputError(f"{file} is not the state of a training run (version {VERSION}).")

@@ -29,12 +29,12 @@ from normscope.zoo.randomness import seeded
 class Home:
     """Where a user's code lives: while it is open its neighbours can be imported, afterwards nothing is left of it.
 
-    It may be opened again: the neighbours imported before are then there as they were, none is run twice.
+    It may be opened again: the neighbours imported before are then available unchanged, and none is run twice.
 
     Args:
         folder: what the code imports from.
         location: the absolute path of a file, or the dotted name of a module. While the home is open it is all that
-            ``sys.argv`` holds: the options of another program are none of its business.
+            ``sys.argv`` holds, so that the code does not see the options of another program.
         is_file: whether it is a file. Modules imported from its folder are then dropped from ``sys.modules`` when the
             home is closed, so that the next model may have neighbours of the same names.
     """
@@ -97,7 +97,7 @@ def home_of(kind: str, location: str) -> Home:
 def undisturbed(home: Home, seed: int) -> Iterator[None]:
     """Let code run at its home inside the block, and undo what it does to the interpreter.
 
-    Restored are ``sys.path``, ``sys.argv``, the working directory, the filters of warnings, numpy's way with errors,
+    Restored are ``sys.path``, ``sys.argv``, the working directory, the filters of warnings, numpy's handling of errors,
     torch's global settings and the random generators.
     """
     folder, settings = Path.cwd(), flags()
@@ -127,8 +127,8 @@ def explained(error: BaseException, what: str, file: str | None) -> FactoryError
     Args:
         error: what their code raised.
         what: the action that failed, e.g. ``"importing net.py"``.
-        file: their file, whose last line on the exception's way is shown; None for wherever it was raised, empty for
-            no line at all.
+        file: their file, whose last line in the traceback is shown; None for the line that raised, empty for no line
+            at all.
 
     >>> str(explained(ValueError("no"), "Calling f", None))
     'Calling f failed with ValueError: no. Run it in Python alone to debug it.'
@@ -180,7 +180,7 @@ def callables_of(module: ModuleType) -> list[str]:
 
 def import_file(file: Path) -> ModuleType:
     """Run a Python file as a module of its own; the module stays in ``sys.modules`` for its classes."""
-    # Two files may have one name: the path makes the module's name unique. Neither need be text.
+    # Two files may have one name: the path makes the module's name unique. Neither need be valid text.
     digest = hashlib.sha256(os.fsencode(file)).hexdigest()[:8]
     stem = re.sub(r"\W", "_", file.stem)
     name = f"normscope_user_{stem}_{digest}"
@@ -220,7 +220,7 @@ def find_factory(module: ModuleType, attribute: str, where: str) -> Any:
         found = attrgetter(attribute)(module)
     except AttributeError:
         raise ModelNotFoundError(f"{where} has no {attribute!r}. Callables there: {choices}.") from None
-    except Exception as error:  # a module may answer for its names itself
+    except Exception as error:  # a module may define ``__getattr__``
         raise explained(error, f"Looking up {attribute} in {where}", None) from error
     if not callable(found):
         raise ModelNotFoundError(
@@ -248,7 +248,7 @@ def call_factory(factory: Callable[..., Any], name: str, arguments: Mapping[str,
             "Give its arguments defaults, or write a function without arguments that calls it."
         ) from None
     except ValueError:
-        pass  # no signature to check beforehand: the call itself will tell
+        pass  # no signature to check beforehand: the call itself raises
     try:
         model = factory(**arguments)
     except (Exception, SystemExit) as error:

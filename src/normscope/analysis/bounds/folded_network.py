@@ -185,7 +185,7 @@ def error_at_worst(
 ) -> float:
     """Return the error at the worst change found of the folded weights, no entry by more than a level.
 
-    A few steps along the sign of the gradient of the cross-entropy, from zero: what is found is attained, and the worst
+    A few steps along the sign of the gradient of the cross-entropy, from zero: the one found is attained, but the worst
     may be worse.
     """
     some, right = inputs[: DRAWS * EACH // 4], labels[: DRAWS * EACH // 4]

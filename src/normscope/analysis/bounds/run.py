@@ -82,7 +82,7 @@ def bounds(
         start: with ``posterior``, a network of the same architecture that has not seen the data, if the layers of the
             model cannot draw their parameters anew.
         only: names of rows, if not all are wanted.
-        folder: keeps what is finished there, so that the same call goes on where it stopped.
+        folder: where finished parts are saved, so that the same call resumes where it stopped.
         name: of the model.
         seed: random seed.
         progress: called with a line of text at each step.

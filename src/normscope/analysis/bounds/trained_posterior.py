@@ -100,7 +100,7 @@ def trained_posterior(
 def redrawn(model: nn.Module, seed: int) -> nn.Module:
     """Return a copy of a network with every parameter reinitialized and running statistics reset.
 
-    Parameters are made NaN first: one that its module does not draw again shows, and is refused.
+    Parameters are made NaN first, so that one that its module does not draw again is found and refused.
     """
     try:
         net = copy.deepcopy(uncompiled(model)).requires_grad_(True)

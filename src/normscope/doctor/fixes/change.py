@@ -72,7 +72,7 @@ class Draft:
                 self.apply(change)
 
     def name_of(self, tensor: Tensor | None) -> str:
-        """Return the name of a tensor of the model, or an empty text if it is not one."""
+        """Return the name of a tensor of the model, or an empty string if it is not one."""
         if tensor is None:
             return ""
         place = tensor.data_ptr(), tensor.numel()

@@ -22,8 +22,8 @@ def unit_norms(draft: Draft) -> None:
 
     With running statistics, :math:`c (W x - \mu)/\sqrt{c^2 (v + \epsilon)}` is the same as before: the mean becomes
     :math:`c \mu` and the variance :math:`c^2 (v + \epsilon) - \epsilon`, if that is positive. With statistics of its
-    own input, eps would have to become :math:`c^2 \epsilon`; that is code, so the weight is rescaled only if eps is
-    zero or too small to matter on the data.
+    own input, eps would have to become :math:`c^2 \epsilon`; that is a change of the code, so the weight is rescaled
+    only if eps is zero or too small to matter on the data.
     """
     subject = draft.subject
     folded = {change.place for change in draft.changes if change.kind == "fold"}

@@ -29,7 +29,7 @@ PROBES = 3
 class Drift:
     """How far the statistics of data are from running statistics."""
 
-    channels: tuple[int, ...]  #: the channels that are too far
+    channels: tuple[int, ...]  #: the channels that are too far off
     of: int  #: how many there are
     shift: float  #: largest shift of a mean, in running standard deviations
     factor: float  #: largest factor of a variance, up or down
@@ -49,9 +49,9 @@ def drift(
 
     ``|m - mu| / sqrt(v + eps)`` and ``|log((s^2 + eps)/(v + eps))|``, against limits widened by four standard errors of
     a sample of this size (``1/sqrt(n)`` and ``sqrt(2/n)``; the places of one sample are not counted as independent).
-    Where few channels are off, only those count that are off by a factor of :data:`ALONE`. With :data:`FEWEST` samples
-    or more and statistics that have settled, the errors are those measured from sample to sample, and if all variances
-    are off in one direction down to a third of that: then more than half of the channels must be off in one way.
+    If only few channels are off, only those off by a factor of :data:`ALONE` count. With :data:`FEWEST` samples or more
+    and statistics that have settled, the errors are those measured from sample to sample, reduced to as little as a
+    third if all variances are off in one direction; then more than half of the channels must be off in the same way.
     Channels with a scale of zero are ignored.
 
     >>> import torch
@@ -74,7 +74,7 @@ def drift(
         for sharp in (aside & used, (log > limit) & used, (log < -limit) & used):
             far = far | sharp if int(sharp.sum()) > MOST * int(used.sum()) else far
     if int(far.sum()) < MANY * int(used.sum()):
-        spread = seen.variance.cpu() > 0  # a single channel that the data leaves constant is no matter of statistics
+        spread = seen.variance.cpu() > 0  # one channel that is constant on the data says nothing about statistics
         far = ((shift > math.sqrt(ALONE) + more) | ((log.abs() > math.log(ALONE) + wider) & spread)) & used
     which = tuple(far.nonzero().flatten().tolist())
     largest = float(log[far].abs().max().exp()) if which else 1.0

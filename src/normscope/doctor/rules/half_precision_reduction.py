@@ -10,13 +10,13 @@ from normscope.graph.ir import Graph
 from normscope.graph.recognise import name_of
 from normscope.operators.site import Site
 
-#: Reductions of squares that are numbers of their own before; torch's norm and variance are computed in float32.
+#: Reductions whose squares are computed before, in half precision; torch's norm and variance work in float32.
 _REDUCTIONS = ("mean", "sum")
 _HALF = ("float16", "bfloat16")
 
 
 def _reduced(graph: Graph, site: Site, reductions: Container[str]) -> list[str]:
-    """Return the precisions of some reductions inside a written-out normalizer; none if the graph does not hold it."""
+    """Return the precisions of some reductions inside a written-out normalizer; none if the graph lacks it."""
     if not {site.node, site.source} <= {n.name for n in graph}:
         return []
     inside = (graph[name] for name in sorted(between(graph, [site.source], site.node)))
@@ -30,7 +30,7 @@ def widened(graph: Graph, site: Site) -> bool:
 
 
 def planned_graph(subject: Subject) -> Graph | None:
-    """Return the graph in the precision that is planned, if it is another one and half."""
+    """Return the graph in the planned precision, or the captured one if no half precision is planned."""
     if subject.dtype not in (torch.float16, torch.bfloat16):
         return subject.graph
     if not any(s.written_out for s in subject.sites()) or subject.planned is None:

@@ -12,7 +12,7 @@ SIBLINGS, SHARE, FACTOR = 3, 0.6, 2.0
 
 
 def odd_ones(sites: list[Site]) -> Iterator[tuple[Site, float]]:
-    """Yield the sites whose eps differs from the most common one, and that one."""
+    """Yield the sites whose eps differs from the most common one, each with the latter."""
     eps = Counter(s.eps for s in sites)
     usual, times = eps.most_common(1)[0]
     if len(sites) < SIBLINGS or times < SHARE * len(sites) or times == len(sites):

@@ -51,7 +51,7 @@ def is_trained(bn: nn.Module) -> bool:
 
 
 def check(rule: Rule, subject: Subject) -> Findings:
-    """Yield every layer whose statistics are new, as a whole or one of the two, although the layer is not."""
+    """Yield every layer whose statistics, both or one of them, are new although the layer is not."""
     modules = list(tracked(subject.model))
     new = [are_new(mean, variance) for *_, mean, variance in modules]
     used = [i for i, (_, bn, *_) in enumerate(modules) if not new[i] and _count(bn) > 0]
@@ -134,7 +134,7 @@ def _half_new(mean: Tensor, variance: Tensor) -> str:
 
 
 def _data_differs(subject: Subject, path: str) -> bool:
-    """Return whether the data, if there is any, has another mean or variance than a new layer."""
+    """Return whether the data, if there is any, has a mean or variance other than those of a new layer."""
     for site in subject.sites():
         seen = subject.batch_statistics.get(site.node) if place_of(site) == path else None
         if seen is not None:

@@ -4,11 +4,11 @@ from normscope.doctor.rule import Certainty, Findings, Rule, Severity, Subject, 
 
 
 def check(rule: Rule, subject: Subject) -> Findings:
-    """Yield a finding for each normalizer whose groups are too small to say anything."""
+    """Yield a finding for each normalizer whose groups are too small."""
     for site in subject.sites():
         spread = site.spread
         if spread is None or 0 in spread.axes or spread.size > 2 or (spread.size == 2 and not spread.centered):
-            continue  # the groups of a batch are another rule's matter
+            continue  # groups that span the batch are left to another rule
         if spread.size == 2:
             size, severity = "2 entries", Severity.WARNING
             what = "each group becomes (1, -1) or (-1, 1): only the order of its two entries remains"

@@ -57,7 +57,7 @@ def _culprits(subject: Subject, x: Tensor, axis: int, over: list[Site]) -> list[
     """Return the normalizers that pass a change of the last step on to earlier ones, if nothing else does.
 
     One sample is run together with a copy that has another last step. If a normalizer changes earlier steps, its change
-    is undone, so that the next normalizer is judged by itself.
+    is undone, so that the next normalizer is judged on its own.
     """
     captured, steps = subject.captured, x.shape[axis]
     other = x[:1].clone()

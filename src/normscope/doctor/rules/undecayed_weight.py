@@ -6,7 +6,7 @@ from normscope.doctor.rules.decayed_normalizer import decay_of
 
 
 def invariant_weights(subject: Subject) -> dict[str, str]:
-    """Return the weights to whose scale the network is invariant in training, by name, and their modules.
+    """Return the weights whose scale does not change the network in training, by name, and their modules.
 
     A weight that is used in several places must be invariant in each.
     """

@@ -47,7 +47,7 @@ class Draw:
     losses: Array  #: of the model on the sample, between 0 and 1
     risk: float  #: expected loss of the model, known exactly
     fresh: Array  #: losses on samples that the model was not chosen with
-    cells: PartitionCells  #: a partition chosen before the sample; labels are pure or of no account in its cells
+    cells: PartitionCells  #: a partition chosen before the sample; each cell has one label, or labels do not matter
     after: PartitionCells  #: a partition that may have been chosen after it; the same as ``cells`` where none was
     dimension: float = float("inf")  #: VC dimension of the models that could have been chosen; infinite if all could
     #: length of the model's code, fixed before the sample; infinite if there is none
@@ -101,7 +101,7 @@ def partition_after(rng: np.random.Generator) -> Draw:
 
 
 def random_labels(rng: np.random.Generator) -> Draw:
-    """Coins for labels, and the best of 2^10 tables over the grid: every model has risk one half."""
+    """Coin flips as labels, and the best of 2^10 tables over the grid: every model has risk one half."""
     x, y = rng.random(SAMPLES), rng.integers(0, 2, SAMPLES)
     place = _place(x)
     ones = np.bincount(place, weights=y, minlength=GRID)
@@ -192,7 +192,7 @@ def thresholds(rng: np.random.Generator) -> Draw:
 
 
 def disc(rng: np.random.Generator) -> Draw:
-    """Points of a disc, labels by the side of a line with noise, and the line through the sample means: an angle."""
+    """Points of a disc, noisy labels by the side of a line, and the line through the means; the risk is an angle."""
     noise = 0.1
     size, angle = np.sqrt(rng.random(SAMPLES)), 2 * math.pi * rng.random(SAMPLES)
     x = np.stack([size * np.cos(angle), size * np.sin(angle)], 1)

@@ -1,6 +1,6 @@
 """Test whether a generalization bound fails more often than it claims, on many draws of every problem.
 
-Bounds known by name are ours, some as printed in papers, and two that are false.
+The bounds known by name are those of this package, some as printed in papers, and two that are false.
 """
 
 import math
@@ -178,7 +178,7 @@ class Trial:
     problem: str  #: its name
     draws: int  #: number of draws; 0 if the bound does not apply to such a model
     violations: int  #: draws in which the bound was below the true risk
-    p_value: float  #: probability of so many violations or more if each happened with probability delta
+    p_value: float  #: probability of at least this many violations if each happened with probability delta
     bound: float  #: its mean
     risk: float  #: the mean of the true risk
     broken: bool  #: whether the p-value is too small for a valid bound

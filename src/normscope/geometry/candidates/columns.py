@@ -1,7 +1,7 @@
 r"""Column shifts ``W -> W + v (1/gamma)^T`` of a weight after a LayerNorm, whose normalized values sum to zero.
 
 What reaches the outputs of ``W`` is the constant ``v sum(beta/gamma)``, which a bias compensates. A convolution has one
-such vector for each place of its kernel; where zeros are put around the image the place must not be seen to be outside.
+such vector for each place of its kernel; with zero padding the output must not reveal which places lie outside.
 Where no bias compensates the shift of the LayerNorm, the columns of all weights that read it do.
 """
 

@@ -59,7 +59,7 @@ class BiasShifts(StraightFamily, SplitFamily):
     #: what each coefficient adds to it: indices of single entries, or a matrix with one row per coefficient
     basis: Tensor
     beside: bool = False  #: whether the other summand of a sum may compensate
-    closed: frozenset[str] = frozenset()  #: parameters that must not
+    closed: frozenset[str] = frozenset()  #: parameters that must not compensate
     path: GainPath | None = None  #: gains by which what is added is divided
     read: frozenset[str] = frozenset()  #: parameters that the change passes before it is compensated
 
@@ -85,7 +85,7 @@ class BiasShifts(StraightFamily, SplitFamily):
         Args:
             coefficients: one for each row of the basis.
             point: where; the function's own parameters by default.
-            until: give up as soon as the outputs are known to move by more, and nothing behind can take that up.
+            until: give up as soon as the outputs are known to move by more, and nothing behind can compensate.
 
         Raises:
             _MovesError: if it gave up.
@@ -143,7 +143,7 @@ class BiasShifts(StraightFamily, SplitFamily):
         Args:
             here: the parameters.
             direction: of the source; those of the biases are added.
-            changed: is given the nodes that change.
+            changed: receives the nodes that change.
             known: values of nodes where nothing changes.
             until: give up as soon as the outputs are known to move by more.
             ends: end the run when nothing changes any more.
@@ -213,7 +213,7 @@ class BiasShifts(StraightFamily, SplitFamily):
     def _moves(self, node: Node, tangent: Tensor, until: float) -> bool:
         """Return whether a change that goes through one node alone moves the outputs by more than a number.
 
-        A change that varies between samples and along every other axis is no constant that a bias behind can take up.
+        A change that varies between samples and along every other axis is no constant that a later bias can compensate.
         """
         back = self.function.backwards
         batch = self.function.inputs[0].shape[:1]

@@ -18,15 +18,15 @@ from normscope.lipschitz.chains.scaled_chain import ScaledChain, scaled_chain
 from normscope.lipschitz.chains.search import reduced, search
 from normscope.lipschitz.chains.torus_region import TorusRegion, torus_region
 
-#: Work done in a second, in multiplications, for choosing a number of steps; a clock only ends what takes far longer.
+#: Multiplications per second assumed when choosing a number of steps; a clock only stops what takes far longer.
 SPEED = 1.5e10
 #: Most evaluations of a search, and how much longer than planned it may take.
 MOST_STEPS, PATIENCE = 400, 3.0
-#: Work done in a second in single precision with complex numbers.
+#: The same in single precision with complex numbers.
 SINGLE_SPEED = 6e10
 #: Seconds that a step on a torus takes for each unit, however small it is.
 EACH_UNIT = 2e-3
-#: Steps from which on all frequencies are searched together in the end.
+#: Number of steps from which all frequencies are also searched together at the end.
 LEAST_STEPS = 20
 #: Frequencies that the first multipliers on a torus are taken from.
 FIRST_FREQUENCIES = 4
@@ -43,7 +43,7 @@ def certify(
     seconds: float,
     progress: Callable[[str], None] = lambda text: None,
 ) -> list[float] | None:
-    r"""Return what is proved of a region: logarithms of :math:`c_i` with :math:`|dT|^2 \le \sum_i c_i^2 |ds_i|^2`.
+    r"""Return what is proved about a region: logarithms of :math:`c_i` with :math:`|dT|^2 \le \sum_i c_i^2 |ds_i|^2`.
 
     Args:
         region: the part of the network, with sources :math:`s_i`.
@@ -76,8 +76,9 @@ def certify_torus(
 ) -> list[float] | None:
     """Return logarithms of proved constants of a region on a torus, one per source.
 
-    Multipliers are searched for at the few frequencies that decide, in small regions then at all together, and proved
-    at all. Where the proof alone would take much longer than the search may, nothing is returned.
+    Multipliers are searched for at the few frequencies that matter, in small regions then at all frequencies together,
+    and proved at all of them. Where the proof alone would take much longer than the search is allowed to, nothing is
+    returned.
     """
     frequencies = torus.frequencies()
     chosen = frequencies[:: max(1, len(frequencies) // FIRST_FREQUENCIES)]
@@ -135,7 +136,7 @@ def _proved_on_torus(
 
 
 def _constants(rest: Eliminated | None, balance: Tensor) -> list[float] | None:
-    """Return the constants that remain, one per source, if nothing is rounded; ``None`` if they are no numbers."""
+    """Return the constants that remain, one per source, if nothing is rounded; ``None`` if they are not finite."""
     squares = None if rest is None else rest.squares(balance)
     if squares is None or not bool(squares.isfinite().all()) or not float(squares.max()) > 0.0:
         return None

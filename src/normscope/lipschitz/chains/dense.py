@@ -113,7 +113,7 @@ def _roundings(e: Expr, *, alone: bool) -> int:
     if e.op.kind in ("sum", "concat"):
         return len(e.inputs)
     count = absolute(e.op, e)[1]
-    # The only operation that mixes sees single entries, forward as backward: its sums hold one term that is not zero.
+    # If only one operation mixes, it sees unit vectors, forward and backward: its sums have one nonzero term.
     return min(count, 2) if alone and e.op.kind in ("matrix", "convolution") else count
 
 

@@ -22,7 +22,7 @@ from normscope.lipschitz.chains.chain_form import ActivationUnit, ChainForm
 
 #: The blocks of a matrix on and below its diagonal, by the numbers of row and column.
 BlockMatrix = dict[tuple[int, int], Tensor]
-#: Half of how far twice the multipliers must lie above the form.
+#: Least multipliers relative to the largest eigenvalue of the form: more than a half, so that twice them exceed it.
 ROOM = 0.505
 
 
@@ -51,7 +51,7 @@ class Eliminated:
         return torch.linalg.eigvalsh(units[:, None] * self.sources * units)[:, -1].double()
 
     def gradient(self, vectors: Tensor, weights: Tensor) -> list[Tensor]:
-        r"""Return the derivatives of :math:`\sum w |\cdot|^2` over unit vectors of the sources, by the multipliers.
+        r"""Return the derivatives of :math:`\sum w |\cdot|^2` over unit vectors of the sources in the multipliers.
 
         Args:
             vectors: ``(blocks, sources, count)``.
@@ -62,11 +62,11 @@ class Eliminated:
         return [2 * torch.einsum("fnc,fc->n", found[place], weights) for place in range(len(self.form.units))]
 
     def behind(self, place: int, block: int, values: dict[int, Tensor]) -> dict[int, Tensor]:
-        """Return the derivatives of what one unit's form is at a vector, by the multipliers of the units behind it.
+        """Return the derivatives of one unit's form at a vector with respect to the multipliers of the units behind it.
 
         Args:
             place: of the unit.
-            block: the block looked at.
+            block: the block to use.
             values: the vector ``(entries, 1)``, by the number of the unit.
         """
         values = {number: value[None] for number, value in values.items()}
@@ -117,7 +117,7 @@ def eliminate(form: ChainForm, multipliers: Sequence[Tensor] | Callable[[int, Te
 
 
 def eliminate_with_repair(form: ChainForm, multipliers: Sequence[Tensor]) -> Eliminated | None:
-    """Return what remains of a form with multipliers raised just as far as it needs them.
+    """Return what remains of a form with multipliers raised only as far as it requires.
 
     Args:
         form: the part of the network, also at frequencies at which the multipliers were not searched.

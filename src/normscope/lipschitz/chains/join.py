@@ -19,14 +19,14 @@ SECONDS = 4.0
 EACH_REGION, EACH_MATRIX = 1e8, 2e7
 #: How many times longer than the search of one region, and of all together, forming their matrices may take.
 LONGEST, LONGEST_OF_ALL = 6.0, 2.0
-#: Sides from which few patterns are tried for the floor.
+#: Matrix side above which fewer patterns are tried for the floor.
 WIDE = 160
 
 
 class Chains:
     """Certificates of the regions of one program, each found once and used on every domain.
 
-    The regions end at the outputs and at what operations read that are no entrywise functions of bounded slope.
+    The regions end at the outputs and at the inputs of operations other than entrywise functions of bounded slope.
 
     Args:
         program: the network.
@@ -66,7 +66,7 @@ class Chains:
     def certificates(self, target: Expr, context: Context) -> list[tuple[Region, list[float]]]:
         """Return the regions that end at a tensor and their certificates; the context weighs their sources.
 
-        There is one that begins at max-pools, and where it is small another one that runs through them.
+        One region begins at max-pools; a second one, where it is small, runs through them.
         """
         if target.id not in self._found:
             self._found[target.id] = found = []
@@ -78,9 +78,9 @@ class Chains:
         return self._found[target.id]
 
     def _regions(self, target: Expr) -> list[tuple[Region, float]]:
-        """Return the regions that end at a tensor, as far as there is time to look for them, and seconds for each.
+        """Return the regions that end at a tensor, if there is time to look for them, and the seconds for each.
 
-        One that runs through max-pools to an output has the time of all that begin and end at them.
+        A region that runs through max-pools to an output gets the time of all regions that begin and end at them.
         """
         if not self._affordable([len(target.atoms)]):
             return []
@@ -97,7 +97,7 @@ class Chains:
         return _seconds(reads) <= min(LONGEST * self.seconds, self._left)
 
     def _paid(self, region: Region) -> bool:
-        """Return whether there is time for the matrices of a region, and take it: by counting, not by a clock."""
+        """Return whether there is time for the matrices of a region, and deduct it: by counting, not by a clock."""
         atoms = {atom.id for atom in (*region.sources, *region.units)}
         readers = (region.target, *(unit.atom.inputs[0] for unit in region.units))
         reads = [len(atoms & reader.atoms) for reader in readers]
@@ -107,7 +107,7 @@ class Chains:
         return True
 
     def floor(self, target: Expr) -> float | None:
-        """Return the logarithm of what no bound over free activation patterns can go below, where that is cheap."""
+        """Return the log of a value that no bound over free activation patterns can go below, where that is cheap."""
         region = region_below(*without_maxima(target, self._atoms))
         if len(region.sources) != 1 or region.sources[0].atom.inputs or not region.units or not fits(region):
             return None

@@ -16,7 +16,7 @@ from normscope.operators.pooling import MaxPool
 
 
 class SectorFunction(Stretch):
-    """An entrywise function of which nothing counts but its slopes.
+    """An entrywise function of which only the slopes matter.
 
     Args:
         x: what it acts on.
@@ -33,7 +33,7 @@ class SectorFunction(Stretch):
 def without_maxima(target: Expr, atoms: Mapping[int, Expr]) -> tuple[Expr, dict[int, Expr]]:
     """Return a tensor with all maxima that a chain meets below it written as ReLUs, and the atoms with the new ones.
 
-    The tensor itself comes back where there are none.
+    The tensor itself is returned if there are none.
 
     Args:
         target: the tensor.
@@ -61,7 +61,7 @@ def is_maximum(expr: Expr) -> bool:
 
 
 def _followed(expr: Expr) -> Sequence[Expr]:
-    """Return what a chain runs on to from an expression."""
+    """Return the expressions to which a chain continues below an expression."""
     if expr.op is not None:
         return expr.inputs
     return expr.atom.inputs if expr.atom.inputs and (is_maximum(expr) or expr.atom.sector is not None) else ()

@@ -118,7 +118,7 @@ class _SemidefiniteProgram:
         return found
 
     def start(self, multipliers: Tensor) -> Tensor | None:
-        """Return squares, as small as doubling finds them, and multipliers with a definite matrix."""
+        """Return squares, the smallest found by doubling, and multipliers for which the matrix is definite."""
         for power in range(60):
             v = torch.cat([2.0**power / self.cost, multipliers])
             if not int(torch.linalg.cholesky_ex(self.matrix(v))[1]):

@@ -1,7 +1,7 @@
 r"""A lower limit of all bounds in which every activation chooses its slope independently.
 
 Such a bound is at least :math:`\max_D \|T (D_n W_n \cdots)\|` over all diagonal slopes D between a and b, whatever
-input has them. Ascent over these patterns attains a value of it: along the leading singular vectors of one pattern,
+input has them. Ascent over these patterns finds an attained value: along the leading singular vectors of one pattern,
 every entry takes the slope that adds most, unit by unit.
 """
 

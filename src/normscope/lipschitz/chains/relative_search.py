@@ -22,11 +22,11 @@ from normscope.lipschitz.chains.search import FoundMultipliers, smoothed
 FIRST_TURNS, TURNS = 40, 6
 #: Steps between two looks at all blocks; the first and the last step size.
 ROUND, LONGEST_STEP, SHORTEST_STEP = 20, 0.05, 0.001
-#: The power of the smoothed eigenvalue, and from which share of the work on the second one holds.
+#: Powers of the smoothed eigenvalue, and the share of the work after which the second one is used.
 POWERS, SECOND_FROM = (32.0, 256.0), 0.7
 #: Blocks searched because the constant is largest there, beside those where a unit needs its multipliers.
 WORST = 2
-#: What is taken from the logits of the shares when multipliers turn out too small.
+#: Amount subtracted from the logits of the shares when multipliers turn out too small.
 MORE_ROOM = 0.3
 
 
@@ -74,7 +74,7 @@ class RelativeObjective:
         return torch.cat([*shapes, logits - MORE_ROOM, balance])
 
     def __call__(self, x: Tensor) -> RelativeEvaluation | None:
-        """Return the constant, or ``None`` where an eigenvalue was taken for too small and nothing is bounded."""
+        """Return the constant, or ``None`` where an eigenvalue was underestimated and nothing is bounded."""
         *shapes, logits, balance = x.split(self._sizes)
         critical, gains = [], []
 
@@ -99,7 +99,7 @@ class RelativeObjective:
         return RelativeEvaluation(log, critical, rest, gains[::-1])
 
     def gradient(self, x: Tensor, at: RelativeEvaluation, power: float) -> Tensor | None:
-        """Return the gradient of the smoothed constant by the point.
+        """Return the gradient of the smoothed constant with respect to the point.
 
         The constant depends on the multipliers, and those of a unit on all behind it through the largest eigenvalue:
         its derivatives come from its eigenvector as those of the constant from the eigenvectors at the end.
@@ -148,15 +148,15 @@ def descend(
 ) -> list[FoundMultipliers]:
     """Return multipliers for all blocks of a form, the best first, found at the few blocks that decide.
 
-    After every round all blocks are looked at. The next one searches those in which some unit needs its multipliers, or
-    the constant is largest: elsewhere nothing binds.
+    After every round all blocks are evaluated. The next round searches those in which some unit needs its multipliers,
+    or the constant is largest: elsewhere nothing is binding.
 
     Args:
         form: the part of the network with all its blocks, in its own units.
-        multipliers: to begin with: of these only the shapes count.
+        multipliers: initial ones, of which only the shapes count.
         evaluations: how many single blocks may be evaluated.
         most_steps: most steps of the search.
-        out_of_time: asked before every step.
+        out_of_time: called before every step.
         progress: called with a line of text.
     """
     whole = RelativeObjective(form)

@@ -17,7 +17,7 @@ from normscope.lipschitz.chains.elimination import eliminate_unit, sources_matri
 
 #: The least factor of the metric, for forms that are negative.
 LEAST = 1e-9
-#: Half of how far twice the multipliers lie above the form: a form needs more than a half.
+#: Multipliers relative to the largest eigenvalue of the form; more than a half is needed.
 ABOVE = 0.75
 
 
@@ -28,7 +28,7 @@ class ScaledChain:
     form: ChainForm  #: the form with every entry measured in a power of two, so that nothing is rounded
     multipliers: list[Tensor]  #: multipliers of it, about one, for every unit
     square: float  #: the largest eigenvalue they leave, about one
-    log_units: list[float]  #: logarithms of the constants of each source that are one in the units of the form
+    log_units: list[float]  #: for each source, the logarithm of the constant that is one in the units of the form
     scales: list[Tensor]  #: logarithms of the units of every source and unit, entry by entry
 
     def measured(self, form: ChainForm) -> ChainForm:

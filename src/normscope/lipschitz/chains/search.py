@@ -18,7 +18,7 @@ from normscope.lipschitz.chains.elimination import Eliminated, eliminate
 POWERS = ((32.0, 0.7), (256.0, 0.3))
 #: Pairs of steps and gradients a quasi-Newton step remembers.
 MEMORY = 30
-#: A step that lowers the logarithm by less gains nothing; a stage ends after so many of them.
+#: A step that lowers the logarithm by less counts as idle; a stage ends after this many idle steps.
 NOTHING, IDLE = 2e-7, 8
 #: The largest change of a logarithm in one step.
 LONGEST = 2.0
@@ -75,7 +75,7 @@ class SmoothedConstant:
 
 
 def smoothed(rest: Eliminated, balance: Tensor, weights: Tensor, power: float) -> SmoothedConstant | None:
-    """Return the smoothed constant of what remains of a form, or ``None`` if that is no number."""
+    """Return the smoothed constant of what remains of a form, or ``None`` if it is not finite and positive."""
     units = rest.units(balance)
     real = units.dtype
     values, vectors = torch.linalg.eigh(units[:, None] * rest.sources * units)
@@ -103,13 +103,13 @@ def search(
     steps: int,
     out_of_time: Callable[[], bool] = lambda: False,
 ) -> FoundMultipliers | None:
-    """Return the best multipliers that a number of evaluations finds, or ``None`` if the first ones bound nothing.
+    """Return the best multipliers found in a number of evaluations, or ``None`` if the first ones bound nothing.
 
     Args:
         form: the part of the network, in its own units.
         multipliers: to begin with.
         steps: evaluations of the constant and its gradient.
-        out_of_time: asked before every evaluation.
+        out_of_time: called before every evaluation.
 
     >>> from normscope.lipschitz.chains.chain_form import chain
     >>> net = chain([torch.eye(2), torch.tensor([[1.0, -1.0]])])

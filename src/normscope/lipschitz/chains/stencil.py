@@ -59,7 +59,7 @@ def is_image(expr: Expr) -> bool:
 
 
 def stencils(expr: Expr) -> dict[int, Stencil] | None:
-    """Return a tensor as stencils of the atoms it depends on, by their ids, or ``None`` if it is none."""
+    """Return a tensor as stencils of the atoms it depends on, by their ids, or ``None`` if it is not of this kind."""
     found: dict[int, dict[int, Stencil]] = {}
     for e in reached([expr]):
         below = [found[i.id] for i in e.inputs if i.atoms]
@@ -153,7 +153,7 @@ def _ungrouped(weight: Tensor, groups: int) -> Tensor:
 def _chosen(op: LinearOp, source: Expr, e: Expr) -> tuple[Offset, Tensor] | None:
     """Return the stride and the matrix over channels of an operation that copies entries, or ``None``.
 
-    It is asked where each entry comes from; what it does to all others follows, entry by entry, and is compared.
+    The first entry of each channel shows where the channel comes from; the others follow from it and are all compared.
     """
     count = source.numel
     numbers = torch.arange(1, count + 1, dtype=torch.float64).reshape(source.shape)

@@ -83,7 +83,7 @@ class TorusRegion:
 
 @statement("normscope", "Torus chains", holds="stencils with zero padding, slopes around zero, a readout of the sum")
 def torus_region(region: Region) -> TorusRegion | None:
-    """Return a region as stencils on a torus, or ``None`` if it is none.
+    """Return a region as stencils on a torus, or ``None`` if it is not of this kind.
 
     All sources and units are images, activations have zero between their slopes, and the target applies one matrix to
     the sum over all places (as an average pool and a linear layer do).
@@ -117,7 +117,7 @@ def torus_region(region: Region) -> TorusRegion | None:
 def _cells(stencil: Stencil, size: int, end: int, phases: int) -> int:
     """Return how many cells keep every place of the window from reading across the seam.
 
-    Places before the window must come out behind it, and none read may lie beyond the torus.
+    Places before the window must wrap around to behind it, and no place that is read may lie beyond the torus.
     """
     offsets = [d for pair in stencil.taps for d in pair]
     reach = max(size - min(0, *offsets), stencil.stride[0] * (end - 1) + max(offsets) + 1)
@@ -125,7 +125,7 @@ def _cells(stencil: Stencil, size: int, end: int, phases: int) -> int:
 
 
 def _readout(region: Region) -> dict[int, tuple[Tensor, Tensor]] | None:
-    """Return what a target applies to the sum over all places of each atom, by its number, and the errors of it."""
+    """Return what a target applies to the sum over all places of each atom, by its number, and its errors."""
     found = {}
     for number, atom in enumerate((*region.sources, *region.units)):
         if atom.id not in region.target.atoms:

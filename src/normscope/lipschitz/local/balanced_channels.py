@@ -23,7 +23,7 @@ from normscope.operators.program import Program, build_program
 
 #: Operations that treat entries one by one and commute with positive factors.
 _ENTRYWISE = ("relu", "relu_", "leaky_relu", "leaky_relu_", "dropout", "clone", "contiguous", "detach", "alias")
-#: The same for channels, which stand along the axis behind the batch.
+#: The same for channels along the axis after the batch.
 _CHANNELWISE = (
     "max_pool1d", "max_pool2d", "max_pool3d", "avg_pool1d", "avg_pool2d", "avg_pool3d", "adaptive_avg_pool1d",
     "adaptive_avg_pool2d", "adaptive_avg_pool3d",
@@ -35,13 +35,13 @@ _CONVOLUTIONS = ("conv1d", "conv2d", "conv3d")
 SWEEPS = 40
 #: Powers of two beyond which a channel is left as it is.
 LARGEST_EXPONENT = 60
-#: Most numbers in weights that are copied to be balanced as they are.
+#: Most numbers in weights that are copied to be balanced without rounding the factors to powers of two.
 LARGEST = 2**25
 
 
 @statement("normscope", "LOCAL-13", holds="the network stays the same function; powers of two round nothing")
 def with_balanced_channels(captured: Captured) -> Captured:
-    r"""Return the same function with its channels balanced: what writes one is about as large as what reads it.
+    r"""Return the same function with balanced channels: the weights that write one are about as large as its readers.
 
     Between layers channels may be scaled by any :math:`D > 0`, as
     :math:`W_2 f(W_1 x + b) = (W_2 D^{-1}) f(D (W_1 x + b))` for :math:`f(d t) = d f(t)`; through residual sums, pools
@@ -64,7 +64,7 @@ def with_balanced_channels(captured: Captured) -> Captured:
 
 @dataclass(eq=False)
 class BalancedProgram(Program):
-    """A network with its channels balanced as they are, not by powers of two: its weights are rounded.
+    """A network whose channels are balanced by any factors, not only powers of two: its weights are rounded.
 
     No norm of it, and no margin for rounding, depends on how its channels were scaled. Its values are those of the
     original, whose weights were not rounded.
@@ -136,7 +136,7 @@ class _Layer:
         return [name for name in (self.weight, self.bias, self.mean) if name is not None]
 
     def factors(self, scales: Tensor) -> Iterator[tuple[str, Tensor]]:
-        """Yield each tensor's name and what it is multiplied by, from what each channel is."""
+        """Yield the name of each tensor and its factor, from the factors of the channels."""
         into, out = scales[self.reads].reciprocal(), scales[self.writes]
         yield self.weight, out * into if self.diagonal else out[:, None] * into
         if self.bias is not None:
@@ -167,7 +167,7 @@ class _Channels:
         self._same: list[int] = []
         self._fixed: set[int] = set()
         self._of: dict[str, list[int]] = {}
-        self._along: dict[str, int] = {}  # the axis of the channels, where it is not that behind the batch
+        self._along: dict[str, int] = {}  # the axis of the channels, where it is not the one after the batch
         self._uses = Counter(ref.name for node in graph for ref in references((node.args, node.kwargs)))
         self._holders = Counter(node.target for node in graph if node.target)
         for node in graph:
@@ -214,15 +214,15 @@ class _Channels:
                 scaled = square * torch.exp2(2 * found[layer.writes])[:, None] * torch.exp2(-2 * found[layer.reads])
                 into.index_add_(0, layer.writes, scaled.sum(1))
                 out.index_add_(0, layer.reads, scaled.sum(0))
-                turn[layer.writes] |= number % 2 == sweep % 2  # neighbours that moved at once would pass each other
+                turn[layer.writes] |= number % 2 == sweep % 2  # neighbours that moved together would overshoot
             moved = free & turn & (into > 0) & (out > 0)
             found[moved] += (out[moved] / into[moved]).log2() / 4
         return torch.where(found.abs() <= LARGEST_EXPONENT, found, 0.0)
 
     def _as_read(self, squares: Sequence[Tensor], free: Tensor) -> Tensor:
-        """Return the exponents that bring what reads each channel to a norm of one, the last one first.
+        """Return the exponents that bring the weights reading each channel to norm one, the last layer first.
 
-        They do not depend on how the channels came: what is balanced starts from here.
+        They do not depend on how the channels were scaled; balancing starts from them.
         """
         found, known = torch.zeros(len(free), dtype=torch.float64), set((~free).nonzero().flatten().tolist())
         for layer, square in zip(reversed(self.layers), reversed(squares), strict=True):
@@ -260,7 +260,7 @@ class _Channels:
         return found
 
     def _of_images(self, node: Node, first: str, name: str) -> list[int] | None:
-        """Return the channels behind an operation on those that stand along the axis behind the batch."""
+        """Return the channels after an operation on channels along the axis after the batch."""
         channels = self._of[first]
         if name in _CHANNELWISE or self._along_places(node, name):
             return channels

@@ -81,12 +81,12 @@ def on_balls(
         program: the network for inputs of this shape.
         steps: bounds of its linear operations, shared between points.
         point: the value of every block of the input.
-        radii: of the balls, the smallest first; zero asks for the Jacobian at the point, both sides of every kink
-            included. Beyond one without a constant there is none.
+        radii: of the balls, the smallest first; zero stands for the Jacobian at the point, both sides of every kink
+            included. If one radius has no constant, larger ones have none either.
         tries: most multipliers to try.
         work: most multiplications for one ball; what is left after the walk decides how many multipliers are tried.
-        sketched: whether tangents of deep piecewise linear networks may be sketched: quicker, and each constant holds
-            but for a probability that is given with it.
+        sketched: whether tangents of deep piecewise linear networks may be sketched: quicker, but each constant
+            fails with a probability that is given with it.
 
     Raises:
         InputError: if a radius is negative, infinite or not a number, or the point is not finite.
@@ -104,7 +104,7 @@ def on_balls(
 
 
 class _Methods:
-    """The methods for a constant around one point, given as to :func:`on_balls`; values there serve all radii."""
+    """The methods for a constant around one point, with the arguments of :func:`on_balls`; values serve all radii."""
 
     def __init__(
         self,
@@ -127,7 +127,7 @@ class _Methods:
                 if steps.probing:
                     self._probe()
         others = [a for a in program.atoms if not isinstance(a.atom, Input) and scalar_of(a.atom) is None]
-        self.whole = bool(others)  # operations that are no functions of single entries
+        self.whole = bool(others)  # operations other than functions of single entries
         self.multiplied = sum(_expanded_entries(a) for a in others) <= MOST_EXPANDED
 
     def best(self, radius: float) -> Ball:

@@ -2,7 +2,7 @@ r"""Tangents of deep networks with a bound on rounding: forward for the ranges, 
 
 Forward, the error of all tangents is multiplied by the norms of whole segments between nonlinear operations: coarse,
 but small beside the tangents, and ranges need no more. The rows of the few entries whose slope may change, and of the
-outputs, are computed again backwards. If :math:`c` are cotangents and Z the tangents as they should be, an operation A
+outputs, are computed again backwards. If :math:`c` are cotangents and Z the exact tangents, an operation A
 that leaves an error :math:`\delta` in :math:`A^T c` changes the rows by :math:`\delta^T Z`: the errors of all
 operations are weighed by tangents, whose norms are known, instead of by products of norms.
 """
@@ -161,7 +161,7 @@ class BoundedRoundingPropagation(PiecewiseLinearPropagation):
         return self._backwards(below, entries)
 
     def _ends(self, raw: Tensor, error: float) -> tuple[Tensor, Tensor]:
-        """Return the zonotope of entries as their own rows give it, which are more precise than the others."""
+        """Return the zonotope of entries from their own rows, which are more precise."""
         units, read = self.units, raw[:, self.inputs :]
         middle = read @ units.middle[: read.shape[1]]
         spread = raw[:, : self.inputs].norm(dim=1) + read.abs() @ units.weight[: read.shape[1]]
@@ -177,7 +177,7 @@ class BoundedRoundingPropagation(PiecewiseLinearPropagation):
     def _closed(self, x: TangentRows, sectors: Sectors, opened: OpenEntries, sizes: Tensor) -> TangentRows:
         width = sectors.tangent[1] - sectors.tangent[0]
         width[opened.entries] = 0.0
-        # Entries whose computed tangents vanish may change their slope too: what they do is an error.
+        # Entries whose computed tangents vanish may change their slope too: their effect is an error.
         left = self.left_out[self._now.id] = float(width.max()) if len(width) else 0.0
         self.slopes[self._now.id] = sectors.nominal
         self.opened[self._now.id] = (len(self.units), opened.entries)

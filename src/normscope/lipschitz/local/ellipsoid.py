@@ -119,8 +119,8 @@ class Ellipsoid:
     def reached(self, raw: Tensor) -> Tensor:
         r"""Return bounds of what the remainders alone add up to, :math:`a \cdot e` for rows a.
 
-        Centred they are rows :math:`a c M_x` over x, of which only products with :math:`M_x` count: the Gram matrix of
-        the latter has them.
+        Centred, they are rows :math:`a c M_x` over x, of which only products with :math:`M_x` are needed: the Gram
+        matrix of the latter has them.
         """
         weighted, rows = raw * self.centre, raw.clone()
         for i, j in self.blocks[1:]:
@@ -129,7 +129,7 @@ class Ellipsoid:
         through = self.radius[:, None] * (across + self._onward(self.t[:, None] * rows.T))
         solved = torch.linalg.solve_triangular(self.factor, through, upper=False)
         squares = (across * weighted.T).sum(0) + rows.square() @ self.t + solved.square().sum(0)
-        # Sums of products of both signs: what they lose is relative to the rows, not to the sums.
+        # Sums of products of both signs: their rounding is relative to the rows, not to the sums.
         lost = 2 * math.sqrt(gamma(self.inputs + 2 * len(self) + 16)) * self._size
         return _above(squares, self._centred_error(weighted, 0.0) * self._stretch()) + lost * weighted.norm(dim=1)
 
@@ -190,7 +190,7 @@ class Ellipsoid:
             radius: half of its width.
             error: Frobenius norm of the error of the raw rows.
             centred: their rows as :meth:`centred` returned them, if no other units were added since.
-            asked: rows over (x, e) whose ranges come next: for them a large first layer is taken into the input.
+            asked: rows over (x, e) whose ranges come next: for them a large first layer is absorbed into the input.
         """
         u, old = len(raw), len(self)
         if not u:
@@ -290,7 +290,7 @@ class Ellipsoid:
             w = self.t[:, None] * (rows[:, self.inputs :].T + self._back(back)) / scale
             q = self.radius[:, None] * ((across + self.gram @ back) / scale + self._onward(w))
             free, held = (v.square().sum(1) for v in (w, q))
-            floor = 1e-6 * (held.mean() + free.mean()) + 1e-300  # what neither does stays as it is
+            floor = 1e-6 * (held.mean() + free.mean()) + 1e-300  # units that do neither stay as they are
             move = ((held + floor) / (free + floor)).clamp(0.05, 20.0).sqrt()
             if not self.refactored(self.t * move):
                 break
@@ -311,7 +311,7 @@ def _shares(P: Tensor, least: Tensor) -> Tensor:
 
     Args:
         P: the form of what they read; its diagonal has the squares.
-        least: shares that units have however little they read: rounding is relative to those that read more.
+        least: lower limits of the shares, however little a unit reads: rounding is relative to units that read more.
     """
     root = P.diagonal().clamp_min(0).sqrt()
     share = torch.maximum(0.5 * root * root.sum() + 0.5 * P.abs().sum(1) + 1e-30, least)
@@ -356,7 +356,7 @@ class _SpectralNormBound:
 
     @property
     def norm(self) -> float:
-        """Return the Frobenius norm, or the root of the largest sums of rows and columns."""
+        """Return the Frobenius norm, or the root of the largest row sum times the largest column sum if smaller."""
         schur = math.sqrt(float(self.columns.max()) * self.largest_row) if len(self.columns) else 0.0
         return min(schur, self.frobenius) * (1 + 1e-12)
 

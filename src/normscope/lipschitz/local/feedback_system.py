@@ -164,7 +164,7 @@ def _behind_first_layer(feedback: FeedbackSystem, steps: int) -> GainBound:
     """Return a bound with a large first layer absorbed into the input, the best over several multipliers for it."""
     count, best = feedback.first, GainBound(math.inf)
     given = (feedback.B[:count], feedback.centre[:count], feedback.radius[:count])
-    # |y|^2 <= (1 + s) |A x|^2 + (1 + 1/s) |g w|^2 with the best s for one unit: so much its input matters.
+    # |y|^2 <= (1 + s) |A x|^2 + (1 + 1/s) |g w|^2 with the best s for one unit: this is how much its input matters.
     does = feedback.radius * feedback.G.norm(dim=0)
     weight = (does * (does + feedback.A.norm() / (feedback.B.norm(dim=1) + 1e-300))).sqrt()
     matter = torch.cat([does.new_ones(len(feedback.A)), weight[count:]])
@@ -297,7 +297,7 @@ def _holds(feedback: FeedbackSystem, T: Tensor, L: float) -> bool:
     """
     ww, wy, yy = map(torch.from_numpy, feedback.form.blocks(T.numpy()))
     c, n = len(yy), len(yy) + len(ww)
-    form = torch.zeros(n, n, dtype=T.dtype)  # the lower triangle alone is looked at
+    form = torch.zeros(n, n, dtype=T.dtype)  # only the lower triangle is used
     form[:c, :c], form[c:, :c], form[c:, c:] = yy, wy, ww.T
     form[:c, :c].diagonal().add_(L * L)
     scale = torch.cat([T.new_full((c,), L), T.sqrt()])

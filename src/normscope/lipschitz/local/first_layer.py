@@ -11,7 +11,7 @@ from normscope.core.statement import statement
 from normscope.linalg.cholesky import cholesky_margin
 from normscope.linalg.matrix_rounding import gamma
 
-#: Units from which on a first layer is taken into the input, if it has more of them than inputs.
+#: Number of units from which a first layer is absorbed into the input, if it has more units than inputs.
 MANY = 1_000
 #: Part of the definiteness of the form that is given up, so that rounding cannot matter.
 ROOM = 1e-6
@@ -89,11 +89,11 @@ class FirstLayer:
         return torch.cat([plain, raw[:, n:end] / self.multipliers.sqrt(), raw[:, end:]], 1)
 
     def error_of(self, raw: Tensor, found: Tensor, error: float) -> float:
-        """Return a bound on the error of what rows became.
+        """Return a bound on the error of transformed rows.
 
         Args:
             raw: the rows.
-            found: what they became.
+            found: the rows after :meth:`applied`.
             error: Frobenius norm of the error of the rows.
         """
         n, end = self.rows.shape[1], self.rows.shape[1] + self.units
@@ -115,13 +115,13 @@ class FirstLayer:
         q = self.rows @ torch.linalg.solve_triangular(self.factor.T, inputs[:n], upper=True)
         free = (inputs[n:] / self.multipliers.sqrt()[:, None]).square().sum(1)
         held = (self.radius[:, None] * q).square().sum(1)
-        free, held = free * self.multipliers, held * self.multipliers  # in the unit of each
+        free, held = free * self.multipliers, held * self.multipliers  # each in its own unit
         floor = 1e-6 * (free.mean() + held.mean()) + 1e-300
         return self.multipliers * ((free + floor) / (held + floor)).clamp(0.05, 20.0) ** 0.35
 
 
 def first_guess(rows: Tensor, radius: Tensor, raw: Tensor, centre: Tensor) -> Tensor:
-    r"""Return multipliers for a first layer that make small what some rows over (x, e) may become.
+    r"""Return multipliers for a first layer that keep some rows over (x, e) small after the transformation.
 
     With :math:`T = s d`, d from the sizes of what each unit reads and does, the rows along x grow by at most
     :math:`(1 - f)^{-1/2}`, those along v by :math:`(\lambda / f)^{1/2}` with :math:`f = s \lambda` the part of the form

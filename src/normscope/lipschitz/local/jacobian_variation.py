@@ -8,8 +8,8 @@ matrix of :math:`\sqrt{d_u}`, :math:`R_{kj}` the map from the output of atom j t
 .. math:: v_k = \|S_k R_{kx}\| + \sum_{j<k} \|S_k R_{kj} S_j\| v_j, \qquad
           L \le \|J(x_0)\| + \sum_k \|R_{yk} S_k\| v_k .
 
-What moves the input of an atom is a secant, not a tangent: there the Jacobian averaged over a segment counts, which
-varies by at most a part :math:`\kappa_j` (a half, where the variation is linear) of that.
+The input of an atom moves by a secant, not a tangent: there the Jacobian averaged over a segment matters, which varies
+by at most a fraction :math:`\kappa_j` of that (a half, where the variation is linear).
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ from normscope.operators.spread_division import Spread
 
 #: Bound on the relative rounding error of values and derivatives of these operations in float64.
 ROUNDING = 2.0**-46
-#: Parts of the largest term below which a norm is bounded by the Frobenius norm.
+#: Fraction of the largest term below which a norm is bounded by the Frobenius norm.
 COARSE = 0.002
 #: Sides of matrices whose norms are found by their eigenvalues; above, an estimate is proved with some slack.
 SMALL, SLACK = 128, 2e-3
@@ -110,9 +110,9 @@ class AtomInjections:
 
     rows: slice  #: the place of its tangents among the rows
     tangent: float  #: how fast its scaled input moves with the network input, v
-    moved: float  #: how much of an injection differences on the ball make at most, rounding of its value included
-    off: float  #: the part of that which rounding alone makes, at the centre
-    error: float  #: how much of an injection the rounding of its rows makes
+    moved: float  #: how much of an injection differences on the ball amount to at most, rounding of its value included
+    off: float  #: the part of that due to rounding alone, at the centre
+    error: float  #: how much of an injection is due to the rounding of its rows
 
 
 @dataclass(frozen=True)
@@ -306,7 +306,7 @@ def _unit_norms(parts: Tensor) -> Tensor:
 
 
 def _dominating(matrix: Tensor) -> Tensor | None:
-    """Return a square matrix R with ``R^T R >= A^T A``: what ``c^T A`` reaches, ``c^T R`` does with a c no longer."""
+    """Return a square matrix R with ``R^T R >= A^T A``: every ``c^T A`` is a ``b^T R`` with ``|b| <= |c|``."""
     gram = matrix.T @ matrix
     trace = float(gram.trace())
     gram.diagonal().add_((2 * gamma(len(matrix) + 2) + 4 * gamma(len(gram) + 8)) * trace)
@@ -342,7 +342,7 @@ class VariationAlgebra(TangentAlgebra):
     """Operations on tensors with tangents, with products, softmax and normalization as atoms of their own.
 
     Args:
-        walk: notes the atoms; without it values alone are computed.
+        walk: records the atoms; without it only values are computed.
     """
 
     def __init__(self, walk: JacobianVariation | None) -> None:
@@ -350,7 +350,7 @@ class VariationAlgebra(TangentAlgebra):
         self.walk = walk
 
     def scalar(self, x: TensorWithTangents, function: ScalarFunction) -> TensorWithTangents:
-        """Return a function of single entries; the rounding of its value is noted with the atom."""
+        """Return a function of single entries; the rounding of its value is recorded with the atom."""
         found = super().scalar(x, function)
         return found if self.walk is None else _known(found.at.value, found.rows)
 
@@ -392,7 +392,7 @@ class VariationAlgebra(TangentAlgebra):
         noise: float,
         defect: float,
     ) -> TensorWithTangents:
-        r"""Note a product, which varies by :math:`d = \sqrt{2 \rho_f \rho_g}` on a unit.
+        r"""Record a product, which varies by :math:`d = \sqrt{2 \rho_f \rho_g}` on a unit.
 
         Its operands move by :math:`\rho_f, \rho_g` there and are scaled by :math:`\sqrt{d \rho_g/\rho_f}` and
         :math:`\sqrt{d \rho_f/\rho_g}`.

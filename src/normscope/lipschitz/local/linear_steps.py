@@ -60,7 +60,7 @@ class Steps:
     def __init__(self, norms: SegmentNorms) -> None:
         self.norms = norms
         self._once: dict[tuple[str, int], Any] = {}
-        self.probing = False  # once norms were multiplied in vain
+        self.probing = False  # set once products of norms turn out too coarse
 
     def once(self, what: str, expr: Expr, make: Callable[[], T]) -> T:
         """Return a quantity that depends on an operation alone, computed on first use.
@@ -117,7 +117,7 @@ class Steps:
                 return OperationBounds(1.0, 1.0, len(expr.inputs) - 1)
             return OperationBounds(1.0, 1.0, 0) if expr.op.kind == "concat" else OperationBounds(math.inf, math.inf, 0)
         log_mass, roundings = absolute(expr.op, expr)
-        log_norm = log_mass  # all there is to say of a constant, which no atom reaches
+        log_norm = log_mass  # all that is known about a constant, which depends on no atom
         if expr.atoms:
             log_norm = min(log_mass, self.norms.norm(expr.inputs[0], expr).log_upper)
         norm, mass = _exp(log_norm), _exp(log_mass)

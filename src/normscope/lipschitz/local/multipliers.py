@@ -58,7 +58,7 @@ class QuadraticForm:
 
     @cached_property
     def _curved(self) -> Array | None:
-        """Return what the squares of q count, or ``None`` for sectors [0, s], where they cancel."""
+        """Return the weights of the squares of q, or ``None`` for sectors [0, s], where they cancel."""
         found = self.centre**2 - self.radius**2
         return found if found.any() else None
 
@@ -170,7 +170,7 @@ def search(form: QuadraticForm, first: Array, steps: int, *, refine: bool = Fals
         value, free, bound = tangent
         if value < level:
             level, best = value, T
-        free, bound = free * T, bound * T  # in the unit of each: its scale does not matter
+        free, bound = free * T, bound * T  # each in its own unit: its scale does not matter
         if step < fixed:
             floor = 1e-12 * (free.mean() + bound.mean()) + tiny
             log = log + 0.5 * damping * np.clip(np.log((free + floor) / (bound + floor)), -3, 3)

@@ -53,7 +53,7 @@ def apply_linear(
         steps: bounds of all operations.
         below: what it reads.
         sources: errors of the atoms so far, by id.
-        given: whether the factors of normalizers are what they are in float64; else their rounding counts.
+        given: whether the factors of normalizers are taken as in float64; otherwise their rounding counts.
     """
     op, step = expr.op, steps.of(expr)
     if op is None:
@@ -165,7 +165,7 @@ def precise_values(
         order: the expressions, each after those it reads.
         steps: bounds of the linear operations.
         point: the value of each block of the input.
-        given: whether the factors and shifts of normalizers are what they are in float64; else their rounding counts.
+        given: whether factors and shifts of normalizers are taken as in float64; otherwise their rounding counts.
     """
     flows: dict[int, DoubleDoubleValue] = {}
     sources: dict[int, float] = {}

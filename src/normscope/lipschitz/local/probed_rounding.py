@@ -1,8 +1,8 @@
 r"""Tangents of very deep networks: their rounding error is verified by random probes instead of bounded by norms.
 
 A bound of the rounding of float64 that multiplies the norms of all layers is useless in a deep network. Here Gaussian
-combinations :math:`g` of the generators go through the same linear maps in twice the precision. If Z are the rows as
-they should be and :math:`\tilde Z` as computed, :math:`(\tilde Z - Z)^T g` is then known, and by
+combinations :math:`g` of the generators go through the same linear maps in twice the precision. If Z are the exact rows
+and :math:`\tilde Z` the computed ones, :math:`(\tilde Z - Z)^T g` is then known, and by
 
 .. math:: P[\,|E^T g|^2 \le t \|E\|_F^2\,] \le \sqrt t\, e^{(1 - t)/2}
 
@@ -65,7 +65,7 @@ class ProbedPropagation(PiecewiseLinearPropagation):
 
     @property
     def delta(self) -> float:
-        """Return the probability with which something wrong may have passed."""
+        """Return a bound on the probability that a wrong result has passed the checks."""
         return failure_probability(self.checks)
 
     def _drawn(self, count: int) -> Tensor:
@@ -188,5 +188,5 @@ class _ProbeCheck:
     squares: tuple[Tensor, Tensor]  #: of the rows of each entry, along the input and all others
     sizes: Tensor  #: norms of the rows of each entry
     rounding: float  #: of the combinations, relative to the rows
-    error: float  #: of the combinations as they should be
+    error: float  #: of the exact combinations
     part: float  #: the error to be confirmed, relative to the rows

@@ -115,11 +115,11 @@ class TangentPropagation:
         self.inputs = self.along = sum(p.numel() for p in self.point)  # entries, and tangents along them
         self.units = OpenUnits()
         self.ellipsoid = Ellipsoid(self.inputs)
-        self._waiting: tuple[Any, ...] | None = None  # units for the ellipsoid, once asked
+        self._waiting: tuple[Any, ...] | None = None  # units to be added to the ellipsoid when it is needed
         self.rows_by_id: dict[int, TangentRows] = {}
         self._label = ""
         self._last: dict[int, int] = {}
-        self.evaluation_order: list[Expr] = []  # what tangents are made of, in order of evaluation
+        self.evaluation_order: list[Expr] = []  # expressions whose tangents are computed, in order of evaluation
         self.nominal: dict[int, ValueAtPoint] = nominal or {}
         atoms = [a.numel for a in program.atoms if not isinstance(a.atom, Input)]
         plain = all(isinstance(a.atom, Input) or scalar_of(a.atom) is not None for a in program.atoms)
@@ -388,7 +388,7 @@ class TangentPropagation:
 
 
 def _narrow(low: Tensor, high: Tensor, entries: Tensor, least: Tensor, most: Tensor) -> None:
-    """Meet the ranges of some entries with others, in place."""
+    """Intersect the ranges of some entries with others, in place."""
     low[entries], high[entries] = torch.maximum(low[entries], least), torch.minimum(high[entries], most)
 
 

@@ -199,7 +199,7 @@ def known_losses() -> tuple[str, ...]:
 
 
 def _call(rule: Callable[..., Value], given: dict[str, Any], strict: set[str] | None = None) -> Value:
-    """Call a rule with the keywords it takes; those that are none are left at its defaults."""
+    """Call a rule with the keywords it takes; those that are ``None`` are left at its defaults."""
     taken = inspect.signature(rule).parameters
     unknown = sorted((strict or set()) - set(taken))
     if unknown:

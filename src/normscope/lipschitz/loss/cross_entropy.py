@@ -47,7 +47,7 @@ def cross_entropy(
 
     With ``v = (1 - s) w_y e_y + (s/k) w`` and ``V = sum v`` the gradient is ``(V p - v)/tau``, ``p`` the softmax of
     ``h/tau``. It is affine in ``p``, so its norm is largest at a corner of the simplex, ``max_j ||V e_j - v||``, which
-    ``p`` approaches as ``h_j`` grows. For means of more than one sample, smoothed and with one class alone of least
+    ``p`` approaches as ``h_j`` grows. For means over several samples, with smoothing and only one class of least
     weight, the value is an upper bound of this. The mean is divided by the weights of the targets, as PyTorch does;
     for ``soft_targets`` by the number of samples. Where targets may be ``ignored``, a mean over one kept sample has the
     constant of one.
@@ -62,7 +62,7 @@ def cross_entropy(
         raise InputError(f"Expected a positive temperature, got {temperature}.")
     weights = per_output(weight, k, "weight") or (Fraction(1),)
     smoothed = _Smoothed.of(weights, k, smoothing)
-    # Convex functions of the weight are largest at its ends; the least one may be an exception by itself.
+    # Convex functions of the weight are largest at the ends of its range; the least weight may be an exception.
     ends = sorted(set(weights))
     own = {w: smoothed.square(w) for w in (*ends[:2], *[w for w in ends if w > 0][:1], ends[-1])}
     if reduction == "mean" and not soft_targets:
@@ -84,7 +84,7 @@ class _Smoothed:
     mean: Fraction  #: of the weights
     squares: Fraction  #: the sum of their squares
     least: Fraction  #: the least weight
-    rival: Fraction | None  #: the least but one if one class alone has the least; else ``None``
+    rival: Fraction | None  #: the second least if only one class has the least; else ``None``
 
     @classmethod
     def of(cls, weights: tuple[Fraction, ...], k: int, s: Fraction) -> _Smoothed:
@@ -98,7 +98,7 @@ class _Smoothed:
     def square(self, w: Fraction) -> Fraction:
         """Return ``max_j ||V e_j - v||^2`` for a target of weight ``w``.
 
-        The largest is at the least ``v_j``: that of a class of least weight, unless that is the target alone.
+        The largest is at the least ``v_j``: that of a class of least weight, unless the target is the only such class.
         """
         if w != self.least or self.rival is None:
             return self.family(w)
@@ -232,7 +232,7 @@ def nll(
 ) -> Value:
     """Return the constant of ``-w_y h_y``, linear in the log-probabilities ``h``: the largest weight, or one.
 
-    A softmax before it is not part of it: cross-entropy on logits is the two together. The mean is divided by the
+    A softmax before it is not included: cross-entropy on logits is both together. The mean is divided by the
     weights of the targets.
 
     >>> round(nll(10).value, 9), round(nll(10, batch=4).value, 9), round(nll(10, batch=4, ignored=True).value, 9)

@@ -176,7 +176,7 @@ def triplet_margin(outputs: int, *, batch: int = 1, reduction: str = "mean", p: 
     """Return the constant of ``max(0, d(a, x) - d(a, z) + margin)`` of anchor, positive and negative: ``sqrt(6)``.
 
     The gradient is ``(u - v, -u, v)`` with unit vectors ``u``, ``v``: at most ``4 + 1 + 1`` squared, attained by an
-    anchor between the others. The smaller of two distances to the negative, if asked for, changes only who pays.
+    anchor between the others. Using the smaller of two distances to the negative (``swap``) does not change it.
 
     >>> round(triplet_margin(3).value ** 2, 12)
     6.0

@@ -63,7 +63,7 @@ def _squares(factor: int, outputs: int, batch: int, reduction: str, radius: floa
     """Return the constant of ``(factor/2) ||h - y||^2``."""
     n = positive_count(outputs, "outputs")
     largest = Fraction(0) if radius is None else factor * nonnegative(radius, "the radius")
-    # On the ball the squares of a sample's slopes add up to the square of one that has them all.
+    # On the ball the squared slopes of a sample add up to at most the square of ``largest``, given to one entry here.
     slopes = (largest, *[Fraction(0)] * (n - 1)) if n > 1 else largest
     square = elementwise(slopes, n, batch, reduction)
     if radius is None:

@@ -43,7 +43,7 @@ class Factor:
         return Factor(None, torch.stack([f.squares for f in items if f.squares is not None]).sum(0))
 
     def centred(self) -> Factor:
-        """Return the map followed by centring over rows: what batch statistics directly after it leave over.
+        """Return the map followed by centring over rows: what batch statistics directly after it leave of it.
 
         The mean over rows of ``H dc^T`` is the mean row of H times ``dc^T``; of a bias nothing is left.
         """
@@ -202,7 +202,7 @@ def activation(node: Node, use: Use, values: Mapping[str, Any]) -> float | None:
 
 #: Most numbers of the stacked map of one use that are kept.
 LARGEST_STACK = 2**24
-#: How many times the change under other last bits counts as rounding.
+#: Factor of the change under different last bits that bounds the rounding.
 ROOM = 8.0
 
 

@@ -1,4 +1,4 @@
-"""Weights whose scale the network does not notice: no bound in them can be uniform over their size."""
+"""Weights whose scale does not affect the network: no bound in them can be uniform over their size."""
 
 from normscope.core.statement import statement
 from normscope.graph.ir import Graph, Node, Ref
@@ -19,7 +19,7 @@ HOMOGENEOUS = LINEAR | {"relu", "leaky_relu", "abs", "max_pool1d", "max_pool2d",
 
 @statement("normscope", "Proposition W-5", holds="eps = 0; with eps > 0 as long as the spread is large against it")
 def scale_free(graph: Graph, program: Program, use: Use, *, training: bool = False) -> Site | None:
-    """Return the normalizer that takes the scale of a weight away again, or ``None``.
+    """Return the normalizer that undoes the scale of a weight, or ``None``.
 
     If ``h(c W) = h(W)`` for all ``c > 0`` then ``dh/dW`` at ``cW`` is ``1/c`` times that at W: it has no bound that
     holds for all W, except through eps.
@@ -39,7 +39,7 @@ def scale_free(graph: Graph, program: Program, use: Use, *, training: bool = Fal
         site = sites.get(node.name)
         if site is not None and _all_inside(graph, users[node.name], site):
             symmetry = normalizers()[site.kind].symmetry
-            # The mean of each channel is taken out by itself, so that a bias before it is lost.
+            # The mean of each channel is removed separately, so that a bias before it has no effect.
             centred = symmetry is not None and symmetry.per == "neuron" and symmetry.shift and not bent
             return site if centred or not _has_bias(graph[use.node]) else None
         if len(users[node.name]) != 1:
@@ -51,7 +51,7 @@ def scale_free(graph: Graph, program: Program, use: Use, *, training: bool = Fal
 
 
 def _all_inside(graph: Graph, users: list[str], site: Site) -> bool:
-    """Return whether nobody but the normalizer reads its input."""
+    """Return whether only the normalizer reads its input."""
     if not site.written_out:
         return users == [site.node]
     return all(graph.position(name) <= graph.position(site.node) for name in users)

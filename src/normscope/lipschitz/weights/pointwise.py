@@ -35,7 +35,7 @@ LARGEST_ROWS = 2**25
 AFFORDABLE, JOINT_STEPS = 3e11, 10
 #: What cannot be distinguished from zero: this much of ``||dh/dy||``.
 UNRESOLVED = 1e-12
-#: Products with the Jacobian of one weight that Lanczos takes about, in backward passes.
+#: About how many products with the Jacobian of one weight Lanczos takes, in backward passes.
 PRODUCTS = 40
 #: Kinds of uses whose results are tensors of the graph.
 VISIBLE = {"matrix", "convolution", "diagonal"}
@@ -174,7 +174,7 @@ def _by_rows(network: Network, leaves: list[Tensor]) -> Norms:
 
 
 def _traced(network: Network, leaves: list[Tensor]) -> tuple[Tensor, list[Tensor], dict[str, Tensor]]:
-    """Return the output as a function of the weights and of shifts of what their uses give, and these."""
+    """Return the output as a function of the weights and of shifts of the results of their uses, and these two."""
     points = [t.detach().clone().requires_grad_(True) for t in leaves]
     names = sorted({name for item in network.visible if item is not None for name in item})
     shifts = {n: _zeros(network.shapes[n], leaves).requires_grad_(True) for n in names}
@@ -215,12 +215,12 @@ def _top(matrix: Tensor) -> tuple[float, float]:
 
 
 def _lowered(first: Norms, again: Norms) -> Norms:
-    """Return norms less what rounding may have added, as the same computation with other last bits shows it."""
+    """Return norms less what rounding may have added, seen in the same computation with different last bits."""
 
     def lower(a: float, b: float, scale: float) -> float:
         if not math.isfinite(a) or not math.isfinite(b):
             return 0.0
-        noise = abs(a - b) if abs(a - b) <= 1e-3 * max(a, b) else 0.0  # otherwise an edge lies between, not rounding
+        noise = abs(a - b) if abs(a - b) <= 1e-3 * max(a, b) else 0.0  # otherwise a kink lies between, not rounding
         return max(0.0, min(a, b) * (1 - 1e-10) - 4.0 * noise - UNRESOLVED * scale)
 
     pairs = list(zip(first.outputs, again.outputs, strict=True))

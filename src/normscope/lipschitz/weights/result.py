@@ -18,7 +18,7 @@ class WeightRow:
     shape: tuple[int, ...]  #: its shape
     uses: int  #: how many operations bring it together with what depends on the input
     operation: str  #: what those operations do with it: ``matrix``, ``convolution``, ``diagonal``, ...
-    effective: bool  #: the weight is meant as it acts, after its parametrization
+    effective: bool  #: whether it is the weight as it acts, after its parametrization
     #: ``||h, y||`` with y the result of its uses, by domain: ``global``, ``variance_floor``, each also as ``..._small``
     #: for small changes where that is less
     outputs: dict[str, Value]
@@ -34,7 +34,7 @@ class WeightRow:
     #: whether it is at least what is proved (true), below what is attained (false), or neither
     printed_is_bound: bool | None = None
     unnormalized: Value | None = None  #: ``prod_{j != i} ||W_j|| ||x||``, for a plain chain without normalizers
-    #: the normalizer that takes its scale away, so that no bound is uniform over its size
+    #: the normalizer that undoes its scale, so that no bound is uniform over its size
     scale_free: str | None = None
     notes: tuple[str, ...] = ()  #: what a reader must know
 

@@ -40,7 +40,7 @@ class Sensitivity:
     Args:
         program: the network.
         places: the tensors that are perturbed.
-        ranges: bounds of the same program on the domain spoken about, from which ranges are taken.
+        ranges: bounds of the same program on the domain, from which ranges are taken.
     """
 
     def __init__(self, program: Program, places: Sequence[Expr], ranges: Composition) -> None:
@@ -81,7 +81,7 @@ class Sensitivity:
         return any(lip.certified[i] > -INF for i in places)
 
     def uses_ranges_of(self, places: Sequence[int]) -> bool:
-        """Return whether the constants of some places rest on the range of a tensor that moves with them.
+        """Return whether the constants of some places depend on the range of a tensor that moves with them.
 
         If not, they hold for perturbations of any size, not only for small ones.
         """
@@ -106,7 +106,7 @@ class Sensitivity:
         return Lip.constant(-INF, self.blocks)
 
     def _of_atom(self, expr: Expr) -> Lip:
-        """Apply a nonlinear rule; what its operands do not notice, it does not notice either."""
+        """Apply a nonlinear rule; places that do not affect its operands do not affect it."""
         rule = expr.atom
         if isinstance(rule, Input) or not rule.inputs:
             return self._nothing()
@@ -181,7 +181,7 @@ class _ThroughAtoms(Composition):
 
 
 class MovedRanges(Composition):
-    """Ranges where some places may hold anything: what is true for perturbations of every size."""
+    """Ranges where some places may have any value, valid for perturbations of every size."""
 
     def __init__(self, fixed: Composition, sensitivity: Sensitivity, places: Sequence[int]) -> None:
         super().__init__(fixed.program, fixed.domain, fixed.norms)
@@ -194,7 +194,7 @@ class MovedRanges(Composition):
         return self._sensitivity.depends(expr, self._chosen)
 
     def range(self, expr: Expr) -> Range:
-        """Return the range of an expression; where it does not move, the one it has anyway."""
+        """Return the range of an expression; where it does not move, the fixed one."""
         return super().range(expr) if self._moves(expr) else self.fixed.range(expr)
 
     def image(self, atom: Expr) -> Range:

@@ -1,4 +1,4 @@
-"""Theorem 12 as printed, and what takes its place for a chain without normalizers."""
+"""Theorem 12 of than2025 as printed, and what takes its place for a chain without normalizers."""
 
 import math
 from collections.abc import Iterable

@@ -56,7 +56,7 @@ class Leaf:
     name: str  #: the parameter's name, unique
     nodes: tuple[str, ...]  #: graph nodes that stand for it (tied parameters have several)
     shape: tuple[int, ...]  #: its shape
-    #: it is computed from parameters (weight normalization, standardization), and meant as it acts
+    #: whether it is computed from parameters (weight normalization, standardization): the weight as it acts
     effective: bool = False
 
 
@@ -70,7 +70,7 @@ class Use:
     constant: str  #: the node of ``c(W)``
     copies: float  #: norm of ``W -> c(W)``, which copies entries: the root of how often the most used one is
     #: ``matrix``, ``convolution``, ``diagonal``, ``recurrent``, ``recurrent bias``, ``constant`` (through a constant
-    #: that ``copies`` holds the whole norm of) or ``unknown``
+    #: computed from it, ``copies`` being the whole norm) or ``unknown``
     kind: str
     place: Expr | None  #: the expression of ``y``, where a change of the weight is felt first
     source: Expr | None = None  #: the expression of ``h``, inside a recurrent operation

@@ -122,5 +122,5 @@ class _Logger:
         self._logger = logger
 
     def log(self, metrics: dict[str, float], step: int) -> None:
-        """Hand metrics on."""
+        """Pass metrics on to the logger."""
         self._logger.log_metrics(metrics, step=step)

@@ -1,1 +1,1 @@
-"""Watching runs: a page fed while training writes, served on this machine alone, and a still copy of it."""
+"""Watching runs: a page that is updated during training, served to this machine only, and a static copy of it."""

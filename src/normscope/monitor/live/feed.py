@@ -17,7 +17,7 @@ from normscope.monitor.live.thinning import limit_for, thinned
 from normscope.monitor.live.watched_run import WatchedRun
 from normscope.monitor.run import CONFIG
 
-#: Seconds between two looks at the folders.
+#: Seconds between two reads of the folders.
 INTERVAL = 0.5
 #: Notes of a run that the page lists.
 NOTES = 20

@@ -61,7 +61,7 @@ class WatchedRun:
         count: number of points read in this generation.
         config: the run's configuration; empty as long as there is no run.
         lines: the lines of its metrics, by name.
-        trouble: why it cannot be read at the moment, if so.
+        trouble: why it cannot be read at the moment; empty if it can.
     """
 
     def __init__(self, path: str | Path, name: str) -> None:
@@ -85,7 +85,7 @@ class WatchedRun:
         return self._reader is not None
 
     def listed(self, key: str) -> list[Any]:
-        """Return a list of the configuration, or an empty one if the entry is missing or is no list."""
+        """Return a list of the configuration, or an empty one if the entry is missing or is not a list."""
         value = self.config.get(key)
         return value if isinstance(value, list) else []
 

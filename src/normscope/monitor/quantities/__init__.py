@@ -1,4 +1,4 @@
-"""The quantities of the monitor, one per file, registered by being there."""
+"""The quantities of the monitor, one per file; a new file needs no other registration."""
 
 from normscope.core.lazy import modules_in
 from normscope.monitor.budget import PRESETS

@@ -7,7 +7,7 @@ from normscope.operators.normalizer import acts_on_weights
 
 
 class ChainEstimate(Quantity):
-    r"""``prod_k c_k`` with folded norms where fixed normalization follows a layer, otherwise norm and constant apart.
+    r"""``prod_k c_k`` with folded norms where fixed normalization follows a layer, otherwise norm times constant.
 
     An estimate, not a bound: it ignores skip connections, attention and the slopes of activations, and the norms are
     lower bounds. ``Monitor.certify`` gives a bound.

@@ -48,6 +48,6 @@ class RadialUpdates(Quantity):
     )
 
     def measure(self, moment: Snapshot) -> dict[str, float]:
-        """Return it for each layer whose weight before the last update is known and not zero."""
+        """Return this part for each layer whose weight before the last update is known and not zero."""
         found = {f"radial/{name}": radial_update(*pair) for name, pair in moment.updates.items()}
         return {name: value for name, value in found.items() if value == value}

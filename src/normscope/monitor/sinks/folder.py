@@ -18,7 +18,7 @@ from normscope.monitor.run import CONFIG, METRICS, Point, from_line, to_line, wh
 
 #: Version of the format of a run folder.
 FORMAT = 1
-#: What a resumed run must have in common with the one it continues, as far as that one tells it.
+#: What a resumed run must have in common with the one it continues, as far as that one records it.
 SAME = ("model", "parameters", "probe", "layers", "normalizers")
 
 
@@ -73,7 +73,7 @@ class RunFolder:
         """
         try:
             self.path.mkdir(parents=True, exist_ok=True)
-            self._known(config)  # do not lock a folder of something else
+            self._known(config)  # do not lock a folder that holds something else
             self._lock.acquire()
             return self._begin(config, step)
         except InputError:

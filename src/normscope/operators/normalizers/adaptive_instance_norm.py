@@ -97,7 +97,7 @@ def _product(
 
 @statement("normscope", "Proposition ADAIN-1", holds="no constant on all inputs unless the scale is bounded")
 def adaptive_instance_norm_constants(site: Site, floor: Tensor | None = None, mode: str = "running") -> Constants:
-    """Return that there is no bound of its own: its scale depends on the input.
+    """Return an infinite constant: there is no bound of its own, since the scale depends on the input.
 
     >>> adaptive_instance_norm_constants(Site("n", "x", "", KIND)).proved.log
     inf

@@ -23,7 +23,7 @@ from normscope.operators.spread_division import Spread, fixed_statistics, normal
 
 
 def batch_norm_scale(gamma: Tensor | None, running_var: Tensor, eps: float) -> Tensor:
-    """Return the diagonal ``gamma_c / sqrt(var_c + eps)`` that batch normalization multiplies with, in float64.
+    """Return the diagonal ``gamma_c / sqrt(var_c + eps)`` that batch normalization multiplies by, in float64.
 
     This is what is folded into the linear map before it: ``diag(scale) W``. It is rounded to nearest; each entry has
     relative error at most ``4 u``.

@@ -1,4 +1,4 @@
-r"""Dynamic tanh (DyT): ``y = gamma tanh(alpha x) + beta``, which stands where a LayerNorm would and has no statistics.
+r"""Dynamic tanh (DyT): ``y = gamma tanh(alpha x) + beta``, which replaces a LayerNorm and has no statistics.
 
 Every entry is a function of itself alone, with slope ``gamma_c alpha (1 - tanh^2)``; it is largest at zero.
 """
@@ -27,7 +27,7 @@ def dynamic_tanh_global(gamma: Tensor | None, alpha: float) -> float:
 
 
 def _written_out(candidate: NormalizerCandidate) -> WrittenOut | None:
-    """Find ``tanh(alpha x)`` with one learned number alpha, which a learned scale follows."""
+    """Find ``tanh(alpha x)`` with one learned number alpha, followed by a learned scale."""
     inside = candidate.node.args[0] if name_of(candidate.node) == "tanh" else None
     scaled = candidate.around.recogniser.through(inside)
     if scaled is None or name_of(scaled) != "mul":

@@ -148,7 +148,7 @@ def _over_square(
 
 @statement("normscope", "Proposition EVO-1", holds="no constant on all inputs exists for S0, S1, B0, B1, B2")
 def evo_norm_constants(site: Site, floor: Tensor | None = None, mode: str = "running") -> Constants:
-    """Return the bound over a root mean square, and that there is none otherwise.
+    """Return the bound over a root mean square, or infinity otherwise: there is no bound.
 
     >>> evo_norm_constants(Site("n", "x", "", "evo_norm")).proved.log
     inf

@@ -52,7 +52,7 @@ def fixed_statistics_at(candidate: NormalizerCandidate) -> FixedStatistics | Non
 
 
 def axis_of(constant: Tensor, candidate: NormalizerCandidate) -> int | None:
-    """Return the one axis along which a constant is given to every entry of a place."""
+    """Return the only axis along which a constant has more than one entry, or ``None``."""
     first = len(candidate.call.shape) - constant.ndim
     axes = [first + i for i, n in enumerate(constant.shape) if n > 1]
     return axes[0] if len(axes) == 1 and first >= 0 else None
@@ -108,7 +108,7 @@ def _buffer_of(value: Any, around: Surroundings) -> Tensor | None:
 
 
 def fixed_site(candidate: NormalizerCandidate, kind: str, found: FixedStatistics) -> WrittenOut:
-    """Return a normalizer by fixed statistics; the rules of its operations, which are affine, say all else."""
+    """Return a normalizer by fixed statistics; the rules of its operations, which are affine, give everything else."""
     source = candidate.source(found.source)
     assert source is not None
     mean = torch.zeros_like(found.variance) if found.mean is None else found.mean

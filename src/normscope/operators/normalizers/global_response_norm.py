@@ -181,7 +181,7 @@ def _written_out(candidate: NormalizerCandidate) -> WrittenOut | None:
 
 
 def _pattern(find: Recogniser, numerator: Ref, other: Ref) -> tuple[str, tuple[int, ...], int, float] | None:
-    """Match the ratio of a norm and the mean of that norm, both of the numerator.
+    """Match the ratio of a norm to the mean of that norm, both of the numerator.
 
     Returns:
         What is normalized, the axes of the norm, the axis of the mean, and eps.

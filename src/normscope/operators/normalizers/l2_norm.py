@@ -2,7 +2,8 @@ r"""Normalization of vectors to length one, with the three stabilizers in use.
 
 Each is radial, ``f(x) = phi(r) x/r`` with ``r = ||x||``. Its Jacobian has the eigenvalue ``phi'(r)`` along ``x`` and
 ``phi(r)/r`` across it, and on ``{r >= s}`` its Lipschitz constant is the larger supremum of the two, for every pair of
-points: ``||f_1 - f_2||^2 = (phi_1 - phi_2)^2 + 4 phi_1 phi_2 sin^2(theta/2)``, and the same with ``r`` below.
+points: ``||f_1 - f_2||^2 = (phi_1 - phi_2)^2 + 4 phi_1 phi_2 sin^2(theta/2)``, and the same holds for
+``||x_1 - x_2||^2`` with ``r`` in place of ``phi``.
 
     ``"max"``    ``x / max(||x||, eps)``       ``phi/r = 1/max(r, eps)``     (``torch.nn.functional.normalize``)
     ``"add"``    ``x / (||x|| + eps)``         ``phi/r = 1/(r + eps)``
@@ -25,7 +26,7 @@ Form = Literal["max", "add", "square"]
 
 @statement("normscope", "Proposition L2-1")
 def l2_norm_at(x: Tensor, eps: float, form: Form = "max") -> float:
-    """Return the local Lipschitz constant at each vector along the last axis, and of those the largest.
+    """Return the largest of the local Lipschitz constants at the vectors along the last axis.
 
     For two or more elements it is ``phi(r)/r`` of the module's table. One element moves radially only: 0 for ``"max"``
     beyond ``eps`` (at the kink, the larger of both sides), ``eps/(r + eps)^2`` for ``"add"``, and

@@ -197,7 +197,7 @@ def _pair_norm(scale: Tensor, std_low: Tensor, inverse: Tensor, eps: float) -> T
 
 
 def radial_norm(size: Tensor, low: Tensor, inverse: Tensor, eps: float) -> Tensor:
-    """Return ``size eps / (s^2 + eps)^{3/2}`` where the spread is at least ``low``, what is left of the division."""
+    """Return ``size eps / (s^2 + eps)^{3/2}`` where the spread is at least ``low``: the radial derivative."""
     if eps == 0:  # the output is a sign: locally constant
         return torch.where(low > 0, torch.zeros_like(inverse), torch.full_like(inverse, math.inf))
     # inverse <= 1/sqrt(eps) up to rounding, so the grouping cannot overflow
@@ -257,7 +257,7 @@ def printed_is_bound(printed: float, certified: float) -> bool:
 
 
 def trailing_spread(shape: tuple[int, ...], count: int, eps: float, *, centered: bool) -> Spread:
-    """Return how an input is divided that is normalized over its last ``count`` axes."""
+    """Return how an input that is normalized over its last ``count`` axes is divided."""
     return Spread(shape, tuple(range(len(shape) - count, len(shape))), eps, centered)
 
 

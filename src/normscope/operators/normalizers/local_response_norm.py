@@ -31,7 +31,7 @@ from normscope.operators.written_out import NormalizerCandidate, WrittenOut, agr
 
 @dataclass(frozen=True)
 class LocalResponse:
-    """The numbers of a local response normalization."""
+    """The parameters of a local response normalization."""
 
     size: int  #: the number n of channels in a window
     alpha: float  #: the factor of the mean square, ``>= 0``

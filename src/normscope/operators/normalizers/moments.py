@@ -1,4 +1,4 @@
-"""Mean, standard deviation and root mean square of the rows of a matrix, enclosed with proof."""
+"""Mean, standard deviation and root mean square of the rows of a matrix, with proved enclosures."""
 
 from dataclasses import dataclass
 

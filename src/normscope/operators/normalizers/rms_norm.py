@@ -124,7 +124,7 @@ def rms_norm_range(gamma: Tensor, beta: Tensor | None = None) -> OutputRange:
 
 @rule("rms_norm", "_fused_rms_norm")
 def rms_norm(call: Call) -> Any:
-    """RMSNorm over the trailing axes; without eps torch takes a machine epsilon."""
+    """RMSNorm over the trailing axes; without eps torch uses a machine epsilon."""
     x = call["input"]
     value = call.value[0] if isinstance(call.value, tuple | list) else call.value
     eps = rms_norm_eps(call.arguments.get("eps"), value.dtype)

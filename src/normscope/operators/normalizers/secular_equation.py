@@ -99,7 +99,7 @@ def _largest_drop(gap: Tensor, u: Tensor, near: Tensor, index: Tensor, limit: Te
         t = low[:, None] + (high - low)[:, None] * share
         proved = _is_above(t.flatten(), *(repeated or (near, chosen, gap_rest, products))).reshape(t.shape)
         proved = proved & (t < limit[:, None])
-        # every proved point is a bound; the next cut above the largest one is where the search goes on
+        # every proved point is a bound; the search continues between the largest one and the next cut
         last = torch.where(proved, torch.arange(1, cuts), 0).amax(dim=1, keepdim=True)
         edges = torch.cat([low[:, None], t, high[:, None]], dim=1)
         low, high = edges.gather(1, last)[:, 0], edges.gather(1, last + 1)[:, 0]

@@ -1,4 +1,4 @@
-r"""SimpleNorm: a tensor over its standard deviation, its mean left in, ``gamma x / sqrt(var(x) + eps)``.
+r"""SimpleNorm: a tensor over its standard deviation, without centring, ``gamma x / sqrt(var(x) + eps)``.
 
 It has no bound on all inputs: on ``x = c 1 + d`` the numerator grows with c while the variance is that of d, so that a
 small d changes the output by about ``c ||d|| / eps``. On a bounded range the rules of its operations give one.
@@ -38,7 +38,7 @@ def _is_centered_later(candidate: NormalizerCandidate) -> bool:
 
 @statement("normscope", "Proposition SIMPLE-1", holds="no constant on all inputs exists")
 def simple_norm_constants(site: Site, floor: Tensor | None = None, mode: str = "running") -> Constants:
-    """Return that there is no bound on all inputs.
+    """Return an infinite constant: there is no bound on all inputs.
 
     >>> simple_norm_constants(Site("n", "x", "", "simple_norm")).proved.log
     inf

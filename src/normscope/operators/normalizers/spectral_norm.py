@@ -34,7 +34,7 @@ def reshaped_kernel_norm(weight: Tensor, dim: int = 0) -> tuple[float, float]:
     """Return proved lower and upper bounds of ``||R||_2``, the norm of the reshaped kernel.
 
     For a dense layer this is the Lipschitz constant. For a convolution it is a lower bound of the constant (on an
-    image that holds one whole window), never an upper bound by itself.
+    image that contains one whole window), never an upper bound on its own.
 
     >>> import torch
     >>> lower, upper = reshaped_kernel_norm(torch.ones(1, 1, 3, 3))
@@ -75,7 +75,7 @@ def convolution_certificate(
 
 @statement("normscope", "Proposition SN-3")
 def spectral_norm_constant(weight: Tensor, u: Tensor, v: Tensor, dim: int = 0) -> float:
-    """Return ``||R|| / sigma^`` with ``sigma^ = u^T R v``: the norm that spectral normalization really leaves.
+    """Return ``||R|| / sigma^`` with ``sigma^ = u^T R v``: the norm that spectral normalization actually leaves.
 
     It is one when the power iteration has converged and above one before, since ``u^T R v <= ||R||`` for unit vectors.
 

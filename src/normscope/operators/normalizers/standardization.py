@@ -16,9 +16,9 @@ from normscope.operators.normalizers.frozen_batch_norm import FixedStatistics, a
 from normscope.operators.quadratic_form import behind_shapes
 from normscope.operators.written_out import NormalizerCandidate, Surroundings, WrittenOut
 
-#: What a buffer of deviations is called.
+#: Names of buffers of deviations.
 _DEVIATION = re.compile(r"(std|sd|stdev|stddev|sigma|deviation)s?$", re.IGNORECASE)
-#: Operations of one tensor that leave a deviation what it is, kept away from zero, or its inverse.
+#: Operations on one tensor that keep a deviation a deviation, keep it away from zero, or invert it.
 _ALIKE = ("add", "clamp", "clamp_min", "maximum", "reciprocal", "mul")
 _CONSTANTS = ("buffer", "constant", "parameter")
 

@@ -40,7 +40,7 @@ def _mixes(candidate: NormalizerCandidate, radicand: str) -> bool:
 
 @statement("normscope", "Proposition SWITCH-1", holds="no constant on all inputs exists with running statistics")
 def switch_norm_constants(site: Site, floor: Tensor | None = None, mode: str = "running") -> Constants:
-    """Return that there is no bound on all inputs.
+    """Return an infinite constant: there is no bound on all inputs.
 
     >>> switch_norm_constants(Site("n", "x", "", "switch_norm")).proved.log
     inf

@@ -1,7 +1,7 @@
 """Activations: exact suprema of their slopes and certified images, on the line and on intervals.
 
-Each is a curve of formulas. Where a function or its slope turns is written here if it is plain to see, and found by
-:mod:`normscope.operators.scalar.curve` otherwise.
+Each is a curve of formulas. The points where a function or its slope turns are given here if they are obvious, and
+found by :mod:`normscope.operators.scalar.curve` otherwise.
 """
 
 import inspect
@@ -85,7 +85,7 @@ def _celu(alpha: float = 1.0) -> Curve:
     return Curve(pieces, least=-alpha, steepest=1.0) if alpha > 0 else Curve(pieces)
 
 
-#: The constants of self-normalizing networks, as PyTorch has them.
+#: The constants of self-normalizing networks, as in PyTorch.
 SELU_ALPHA = 1.6732632423543772848170429916717
 SELU_SCALE = 1.0507009873554804934193349852946
 
@@ -177,7 +177,7 @@ def _steepest_at_zero(name: str, ends: Limits, **known: Any) -> Curve:
 
 
 def _monotone(formula: Formula, ends: Limits, **known: Any) -> Curve:
-    """Return an elementary function that is monotone, and so is its slope."""
+    """Return a monotone elementary function with a monotone slope."""
     return _whole(formula, turns=(), bends=(), left=ends[0], right=ends[1], **known)
 
 
@@ -319,7 +319,7 @@ def slope(name: str, params: Mapping[str, Any] | None = None, low: float = -_INF
 
     Raises:
         UnknownActivationError: if there is no rule for the name.
-        InputError: if a parameter is unknown, or the interval is not one.
+        InputError: if a parameter is unknown, or the interval is not valid.
 
     >>> round(slope("gelu"), 6), round(slope("silu"), 6), slope("relu", None, -2.0, -1.0), slope("hardshrink")
     (1.128904, 1.099839, 0.0, inf)
@@ -335,7 +335,7 @@ def image(
 
     Raises:
         UnknownActivationError: if there is no rule for the name.
-        InputError: if a parameter is unknown, or the interval is not one.
+        InputError: if a parameter is unknown, or the interval is not valid.
 
     >>> image("relu", None, -1.0, 2.0), image("sigmoid")
     ((0.0, 2.0), (0.0, 1.0))

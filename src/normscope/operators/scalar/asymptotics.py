@@ -23,7 +23,7 @@ from normscope.operators.scalar.series import FUNCTIONS, ball, outward
 Terms = dict[tuple[float, float], float]
 #: Relative room for the rounding of coefficients and rates, which a few operations form.
 _UP, _DOWN = 1.0 + 2.0**-45, 1.0 - 2.0**-45
-#: More terms or a higher degree than this are not followed.
+#: An expansion with more terms or a higher degree than this is given up.
 _MOST = 64
 
 
@@ -126,7 +126,7 @@ class Tail:
         return joined(self.sizes()[1], self.slope)
 
     def least(self, start: float) -> float:
-        """Return ``a`` with ``|f(s)| >= a s^degree`` and the sign of the first coefficient, for a positive degree.
+        """Return ``a`` with ``|f(s)| >= a s^degree``, f of the sign of its leading coefficient, for a positive degree.
 
         Raises:
             UnknownTailError: if there is none from this start on.
@@ -216,7 +216,7 @@ def beyond(formula: Formula, order: int, side: int, start: float) -> tuple[float
 
 
 def _positive(u: Tail, start: float) -> bool:
-    """Return whether a function is positive all along, or negative."""
+    """Return whether a function is positive everywhere, rather than negative everywhere."""
     if u.degree < 0:
         raise UnknownTailError("a condition about zero")
     u.least(start)

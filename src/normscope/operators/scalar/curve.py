@@ -3,7 +3,7 @@
 Between the zeros of ``g'`` the function ``g`` is monotone, and between the zeros of ``g''`` its slope is: ranges are
 taken at the ends of the interval and at these points. They are isolated once for each formula, by bisection with
 enclosures of the next two derivatives. Where they are too many, as those of a sine, the range itself is found by branch
-and bound. Far out :mod:`normscope.operators.scalar.asymptotics` takes over.
+and bound. Far from zero :mod:`normscope.operators.scalar.asymptotics` takes over.
 """
 
 import heapq
@@ -28,7 +28,7 @@ _EVERYTHING = (-_INF, _INF)
 TOLERANCE, _MOST = 1e-7, 2000
 #: Terms of the Taylor polynomials that branch and bound uses.
 _TERMS = 6
-#: How far out the points between which a function is monotone are looked for, at most.
+#: How far out, at most, to search for the points between which a function is monotone.
 _FARTHEST = 2.0**60
 
 #: An interval with finite ends.
@@ -58,7 +58,7 @@ def _cuts(low: float, high: float, smooth: bool) -> list[Box]:
 def _ends(formula: Formula) -> tuple[float, float, bool]:
     """Return two points beyond which the slope is constant or not bounded, and whether there are such points.
 
-    Otherwise the slope goes on changing, and its bound beyond these points is the best one that was found.
+    Otherwise the slope keeps changing, and its bound beyond these points is the best one that was found.
     """
     places = [side * math.ldexp(1.0, k) for k in range(-8, 10) for side in (-1, 1)]
     samples = [abs(float(_derivative(formula, 1, arb(x)))) for x in places]
@@ -77,10 +77,10 @@ def _ends(formula: Formula) -> tuple[float, float, bool]:
 
 @lru_cache(maxsize=1024)
 def critical(formula: Formula, order: int) -> tuple[Box, ...] | None:
-    """Return tiny boxes with the points between which ``g^(order)`` is monotone, kinks among them.
+    """Return tiny boxes that contain the points between which ``g^(order)`` is monotone, kinks among them.
 
     Returns:
-        The boxes from left to right, up to the ends of the formula; nothing if there are too many.
+        The boxes from left to right, up to the ends of the formula; ``None`` if there are too many.
 
     >>> from normscope.operators.scalar.formula import X, apply
     >>> [round(box[0], 6) for box in critical(X * apply("sigmoid", X), 1)]
@@ -221,7 +221,7 @@ def slope(formula: Formula, low: float = -_INF, high: float = _INF) -> float:
     """Return the Lipschitz constant of a formula on [low, high], rounded up.
 
     Raises:
-        InputError: if the interval is not one.
+        InputError: if the interval is not valid.
 
     >>> from normscope.operators.scalar.formula import X, apply, constant
     >>> round(slope(X * apply("sigmoid", constant(1.702) * X)), 5)
@@ -244,8 +244,8 @@ class Piece:
     low: float  #: left end, possibly ``-inf``
     high: float  #: right end, possibly ``inf``
     formula: Formula  #: the function on it
-    turns: tuple[float, ...] | None = None  #: where it may have a local extremum; ``None`` if that is to be found
-    bends: tuple[float, ...] | None = None  #: where its derivative may have one; ``None`` if that is to be found
+    turns: tuple[float, ...] | None = None  #: where it may have a local extremum; ``None`` if that has to be found
+    bends: tuple[float, ...] | None = None  #: where its derivative may have one; ``None`` if that has to be found
     #: value and derivative in the limit at the left end, needed where the formula is not defined there
     left: tuple[float, float] | None = None
     right: tuple[float, float] | None = None  #: value and derivative in the limit at the right end

@@ -18,7 +18,7 @@ from normscope.operators.scalar.interval import FUNCTIONS as ON_ARRAYS
 from normscope.operators.scalar.interval import Derivatives, Interval, chain, power, product
 from normscope.operators.scalar.series import FUNCTIONS, constant_series, either
 
-#: A longer formula is not one: its argument is taken for a new variable.
+#: A longer formula is not kept: the tensor is taken as a new variable instead.
 LONGEST = 160
 
 
@@ -37,7 +37,7 @@ class Formula:
         return self if other == ZERO else other if self == ZERO else _build("add", (self, other))
 
     def __mul__(self, other: Formula) -> Formula:
-        """Return the product; a constant zero or one, as a mask has them, is carried out."""
+        """Return the product; a product with a constant zero or one, as in masks, is simplified."""
         if ZERO in (self, other) and self.total and other.total:
             return ZERO
         return self if other == ONE else other if self == ONE else _build("mul", (self, other))
@@ -153,7 +153,7 @@ class Formula:
 
 
 def _chosen(condition: Derivatives, yes: Derivatives, no: Derivatives) -> Derivatives:
-    """Return the derivatives of a choice; where it is open, one of both, and nothing of the second derivative."""
+    """Return the derivatives of a choice; where undecided, the hull of both, with an unknown second derivative."""
     above, below = condition[0].low >= 0, condition[0].high <= 0
     first, second, bend = (a.choose(above, b.choose(below, a.hull(b))) for a, b in zip(yes, no, strict=True))
     open_choice = ~(above | below)
@@ -281,7 +281,7 @@ def minimum(f: Formula, g: Formula) -> Formula:
     return g - apply("relu", g - f)
 
 
-#: Activations as formulas; those with constants that are no floats, as 1/6 and sqrt(1/2), are left out.
+#: Activations as formulas; those with constants that are not floats, such as 1/6 and sqrt(1/2), are left out.
 ACTIVATIONS: dict[str, Callable[[Formula], Formula]] = {
     **{
         name: (lambda f, name=name: apply(name, f))  # type: ignore[misc]

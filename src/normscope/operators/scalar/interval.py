@@ -77,7 +77,7 @@ class Interval:
 
 
 def outward(low: Array, high: Array) -> Interval:
-    """Return computed ends moved outward; what is not a number is unknown, and infinity may stand for a large one.
+    """Return computed ends moved outward; NaN means unknown, and infinity may stand for a large number.
 
     >>> bool(outward(np.array([1.0]), np.array([1.0])).low[0] < 1.0)
     True
@@ -92,7 +92,7 @@ def outward(low: Array, high: Array) -> Interval:
 
 #: Enclosures of a function and its first two derivatives on intervals.
 Derivatives = tuple[Interval, Interval, Interval]
-#: The image of intervals under a function that goes one way.
+#: The image of intervals under a monotone function.
 Image = Callable[[Callable[[Array], Any], Interval], Interval]
 
 
@@ -160,7 +160,7 @@ def _wave(function: Callable[[Array], Any], first: float, u: Interval) -> Interv
     a, b = function(u.low), function(u.high)
     low, high = np.minimum(a, b), np.maximum(a, b)
     start, stop = (u.low - first) / math.pi, (u.high - first) / math.pi
-    room = 1e-9 * (1.0 + np.abs(start) + np.abs(stop))  # where rounding may hide an extremum, it is taken to be there
+    room = 1e-9 * (1.0 + np.abs(start) + np.abs(stop))  # where rounding may hide an extremum, one is assumed
     unknown = ~(u.largest < 1e6)
     top = unknown | (np.floor((stop + room) / 2) >= np.ceil((start - room) / 2))
     bottom = unknown | (np.floor((stop + room - 1) / 2) >= np.ceil((start - room - 1) / 2))
@@ -186,7 +186,7 @@ def _relu(u: Interval) -> Derivatives:
     return value, slope, zero.choose(above | below, _everything(u))
 
 
-#: Functions of positive arguments: which way value, slope and second derivative go, and they themselves.
+#: Functions of positive arguments: value, slope and second derivative, and whether each rises or falls.
 _POSITIVE: dict[str, tuple[tuple[Image, Callable[[Array], Any]], ...]] = {
     "log": ((_rising, np.log), (_falling, lambda x: 1.0 / x), (_rising, lambda x: -1.0 / (x * x))),
     "sqrt": (

@@ -60,7 +60,7 @@ def _relu(u: arb_series) -> arb_series:
 
 
 def either(u: arb_series, v: arb_series) -> arb_series:
-    """Return what holds both values and both slopes; nothing is known of higher derivatives across a switch."""
+    """Return a series that contains both values and both slopes; higher derivatives across a switch are unknown."""
     unknown = [arb.nan()] * max(u.prec - 2, 0)
     return arb_series([*(u[k].union(v[k]) for k in range(min(2, u.prec))), *unknown], u.prec)
 

@@ -33,7 +33,7 @@ SETTINGS = {
     "laptop": _Setting((16, 64, 256, 1024, 4096), 5, "mnist", 1000, 2000, 200),
 }
 
-#: A factor between the least and the largest width up to which nothing is said to grow.
+#: From the least to the largest width, growth by at most this factor does not count.
 GROWN = 1.5
 
 

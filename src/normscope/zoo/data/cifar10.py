@@ -13,7 +13,7 @@ from normscope.zoo.data.locate import checked_split, first_files, roots
 from normscope.zoo.data.source import Records
 from normscope.zoo.data.tensor_file import file_content
 
-#: What a pickle of numpy arrays, and of bytes in old protocols, asks for; none of it runs code of the file's choice.
+#: What pickles of numpy arrays, and of bytes in old protocols, need; none of it runs code chosen by the file.
 _ALLOWED = {
     ("numpy.core.multiarray", "_reconstruct"),
     ("numpy._core.multiarray", "_reconstruct"),
@@ -26,7 +26,7 @@ _ALLOWED = {
 
 
 class _ArraysOnly(pickle.Unpickler):
-    """An unpickler whose only names are those that rebuild numpy arrays and bytes."""
+    """An unpickler that accepts only the names that rebuild numpy arrays and bytes."""
 
     def find_class(self, module: str, name: str) -> Any:
         if (module, name) not in _ALLOWED:

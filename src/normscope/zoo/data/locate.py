@@ -28,7 +28,7 @@ def roots(root: str | Path | None) -> list[Path]:
 
 
 def first_files(name: str, folders: Sequence[Path], groups: Sequence[Sequence[str]], how: str) -> list[Path]:
-    """Return the files of the first of several groups that is whole in the first folder that holds one."""
+    """Return the files of the first group that is complete, in the first folder that has a complete one."""
     partial: list[str] = []
     for folder in folders:
         for group in groups:

@@ -26,7 +26,7 @@ class Normalization:
     std: tuple[float, ...] = ()  #: per channel, empty for none
 
     def __call__(self, raw: torch.Tensor) -> torch.Tensor:
-        """Return a batch (N, C, ...) in the network's units; float32, or float64 if it came so.
+        """Return a batch (N, C, ...) in the network's units; float32, or float64 if that was its dtype.
 
         >>> Normalization("custom", 255.0, (0.5,), (0.5,))(torch.tensor([[[0, 255]]], dtype=torch.uint8))
         tensor([[[-1.,  1.]]])

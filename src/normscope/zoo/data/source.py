@@ -70,7 +70,7 @@ def is_scaled(dtype: torch.dtype) -> bool:
 class Data:
     """A data set that is iterated in batches, as often as wanted."""
 
-    name: str  #: how reports call it
+    name: str  #: its name in reports
     records: Records  #: the stored examples
     normalization: Normalization  #: from stored numbers to inputs
     batch_size: int = 128  #: examples of a batch

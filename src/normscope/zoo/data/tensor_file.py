@@ -22,12 +22,12 @@ EXAMPLES = FileKind(
     "Save plain tensors: torch.save({'inputs': x, 'labels': y}, FILE).",
 )
 
-#: One stored array, or why it is none: that matters only if it is wanted.
+#: One stored array, or the error to raise if it is needed but cannot be used.
 Column = torch.Tensor | np.ndarray | InputError
 
 
 def file_content(file: Path) -> bytes:
-    """Return the bytes of a file; one that may not be read is an InputError."""
+    """Return the bytes of a file; raise an InputError if it cannot be read."""
     try:
         return file.read_bytes()
     except OSError as error:
@@ -106,9 +106,9 @@ def _chosen(names: Iterable[str], known: Sequence[str]) -> str | None:
 def tensor_file(path: str | Path) -> Records:
     """Return the examples in a tensor file; the first axis counts them.
 
-    An archive or dictionary holds inputs under one of :data:`INPUTS` and labels under one of :data:`LABELS`; an only
-    tensor is the inputs, whatever its name, unless that is one of labels. A list of tensors of one shape is as good as
-    a tensor. What is no inputs may hold anything: labels that are no numbers are left out.
+    An archive or dictionary holds inputs under one of :data:`INPUTS` and labels under one of :data:`LABELS`; a single
+    tensor is taken as the inputs, whatever its name, unless that is one for labels. A list of tensors of one shape
+    counts as a tensor. Other entries may hold anything: labels that are not numbers are left out.
 
     >>> import tempfile
     >>> with tempfile.TemporaryDirectory() as folder:

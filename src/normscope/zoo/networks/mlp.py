@@ -41,7 +41,7 @@ class MLP(nn.Module):
 
 
 def _shape_of(in_features: int) -> tuple[int, ...]:
-    """Return the image shape of the data sets at hand with this many values, or a vector's."""
+    """Return the image shape of the known data set with this many values, or the shape of a vector."""
     return {3072: (3, 32, 32), 784: (1, 28, 28), 64: (1, 8, 8)}.get(in_features, (in_features,))
 
 

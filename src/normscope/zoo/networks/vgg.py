@@ -35,7 +35,7 @@ class VGG(nn.Module):
                 continue
             outputs = relative * width // 64
             layers.append(weighted(nn.Conv2d(channels, outputs, 3, padding=1), norm))
-            if norm not in ("none", *WEIGHT_NORMS):  # public checkpoints without normalizers number their layers so
+            if norm not in ("none", *WEIGHT_NORMS):  # public checkpoints without normalizers number layers this way
                 layers.append(normalizer(norm, outputs, 2))
             layers.append(nn.ReLU())
             channels = outputs

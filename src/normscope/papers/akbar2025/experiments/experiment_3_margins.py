@@ -56,7 +56,7 @@ def run(s: _Setting, seed: int, data_root: Path | None, progress: Progress) -> F
 def _folded(point: Point, x: Tensor, norm: bool) -> tuple[Point, Tensor]:
     """Return the network with BatchNorm folded into its first layer, by the statistics of the training data.
 
-    The result is a plain network: evaluation of new points does not depend on their company.
+    The result is a plain network: the output for a new point does not depend on the other points.
     """
     if not norm:
         return point, torch.zeros(len(x), 1, point["W0"].shape[1], dtype=x.dtype)

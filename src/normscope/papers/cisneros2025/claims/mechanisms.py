@@ -1,6 +1,6 @@
 """P. Cisneros-Velarde et al., Optimization and Generalization Guarantees for Weight Normalization: a published summary.
 
-Only what the summary says is here; its theorems were not held against the paper itself.
+Only what the summary says is here; its theorems were not compared with the paper itself.
 """
 
 import functools
