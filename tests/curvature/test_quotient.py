@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import pytest
 import torch
 
@@ -114,6 +116,20 @@ def test_the_spurious_curvature_of_the_parametrization_is_removed() -> None:
             assert float(values[-1]) == pytest.approx(expected, rel=1e-6)
             assert float(values[0]) == pytest.approx(-expected, rel=1e-6)
         assert float((projected @ radial.mT).abs().max()) < 1e-10
+
+
+def test_lanczos_does_not_take_a_negative_end_for_the_eigenvalue_nearest_to_zero() -> None:
+    """An indefinite Hessian has its small eigenvalues inside the spectrum, where Lanczos sees none."""
+    with Problem(classifier(), labelled(), dtype=torch.float64) as problem:
+        directions = Directions(problem.point())
+        dense, lanczos = (quotient(problem, directions, matrix="hessian", method=m) for m in ("dense", "lanczos"))
+    assert dense.negative
+    assert abs(dense.smallest) < dense.largest / 2
+    assert dense.condition == pytest.approx(float(abs(dense.spectrum).max()) / abs(dense.smallest))  # type: ignore[arg-type]
+    assert lanczos.largest == pytest.approx(dense.largest, rel=1e-3)
+    assert math.isnan(lanczos.smallest)
+    assert math.isnan(lanczos.condition)
+    assert not lanczos.converged
 
 
 def test_dead_units_are_unexplained_zeros() -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from fractions import Fraction
+
 import pytest
 import torch
 
@@ -21,6 +23,15 @@ def test_grid_cells_hold_what_they_say() -> None:
         spread = float(torch.cdist(inside, inside).max())
         assert 0.5 * float(parts.diameters) < spread <= float(parts.diameters)
     assert int(parts.assign(torch.tensor([[1.0, 1.0]]))) == 11  # the closed end belongs to the last cell
+
+
+def test_diameters_are_not_rounded_down() -> None:
+    """Of boxes with few and many axes, against exact sums."""
+    for axes in (3, 7, 4000):
+        high = torch.rand(axes, generator=torch.Generator().manual_seed(axes), dtype=torch.float64).tolist()
+        square = sum(Fraction(h) ** 2 for h in high)
+        for cells in (voronoi(torch.zeros(1, axes), [0.0] * axes, high), grid([0.0] * axes, high, [1] * axes)):
+            assert square <= Fraction(float(cells.diameters)) ** 2 <= square * Fraction(1 + 1e-12)
 
 
 def test_labels_split_cells() -> None:

@@ -13,6 +13,18 @@ from normscope.weight_normalization.activation import activation_of
 SMOOTH = [nn.Tanh(), nn.Sigmoid(), nn.GELU(), nn.SiLU(), nn.Softplus(), nn.Softplus(beta=3.0), nn.ELU(), nn.Identity()]
 
 
+class Steeper(nn.Tanh):
+    """A subclass with a function of its own."""
+
+    def forward(self, input: torch.Tensor) -> torch.Tensor:
+        """Return ten times the usual value."""
+        return 10 * super().forward(input)
+
+
+class Renamed(nn.Tanh):
+    """A subclass that computes the same."""
+
+
 @pytest.mark.parametrize("module", SMOOTH, ids=str)
 def test_constants_bound_the_function_and_are_attained(module: nn.Module) -> None:
     found = activation_of(module)
@@ -40,5 +52,7 @@ def test_kinked_activations_have_no_curvature_and_others_are_unknown() -> None:
         assert found is not None
         assert found.curvature == math.inf
     assert activation_of(nn.Softmax(dim=1)) is None
+    assert activation_of(Steeper()) is None
+    assert activation_of(Renamed()) == activation_of(nn.Tanh())
     assert activation_of(nn.GELU(approximate="tanh")) is None
     assert activation_of(nn.Softplus(beta=0.0)) is None

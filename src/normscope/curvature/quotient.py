@@ -36,8 +36,10 @@ class QuotientSpectrum:
 
     method: str  #: ``dense``, ``dual`` or ``lanczos``
     largest: float  #: largest eigenvalue on the quotient
-    smallest: float  #: smallest eigenvalue that is not zero; for an indefinite Hessian the smallest in absolute value
-    condition: float  #: their ratio
+    #: the nonzero eigenvalue of smallest absolute value; NaN if some are negative and only the ends of the spectrum are
+    #: known
+    smallest: float
+    condition: float  #: the largest absolute value over the smallest
     explained: int  #: dimension of the known symmetries
     #: further zero eigenvalues, such as dead units or more parameters than the data determine; ``None`` if they cannot
     #: be counted this way
@@ -157,7 +159,9 @@ def _lanczos(
         max_products=steps, size=planned.vectors - 3, project=directions.project,
     )  # fmt: skip
     largest, smallest = float(found.values[0]), float(found.values[-1])
-    zero = abs(smallest) <= ZERO * largest  # there are zero modes besides the known ones
-    condition = math.nan if zero else largest / abs(smallest)
-    sure = bool(found.converged.all()) and not zero
+    if smallest < -ZERO * abs(largest):  # the eigenvalues near zero are inside the spectrum
+        smallest = math.nan
+    known = smallest > ZERO * largest  # otherwise there are zero modes besides the known ones
+    condition = largest / smallest if known else math.nan
+    sure = bool(found.converged.all()) and known
     return QuotientSpectrum("lanczos", largest, smallest, condition, directions.count, None, None, sure)

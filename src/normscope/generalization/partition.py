@@ -87,7 +87,7 @@ def grid(low: Sequence[float], high: Sequence[float], counts: Sequence[int]) -> 
         place = torch.minimum(((flat - first) / sides).floor().long(), number - 1)
         return (place * strides).sum(1)
 
-    diameter = (torch.linalg.vector_norm(sides) * (1 + 1e-15))[None]
+    diameter = _length(sides)
     axes = [
         low + side * (torch.arange(n, dtype=torch.float64) + 0.5)
         for low, side, n in zip(first, sides, number.tolist(), strict=True)
@@ -96,6 +96,11 @@ def grid(low: Sequence[float], high: Sequence[float], counts: Sequence[int]) -> 
     radius = diameter / 2 * (1 + 1e-12)
     name = f"a grid of {math.prod(counts)} boxes"
     return Partition(name, math.prod(counts), diameter, assign, middles=middles, radii=radius)
+
+
+def _length(sides: Tensor) -> Tensor:
+    """Return the length of a diagonal, rounded up."""
+    return (torch.linalg.vector_norm(sides) * (1 + 1e-13))[None]
 
 
 def voronoi(centres: Tensor, low: Sequence[float], high: Sequence[float], *, from_data: bool = False) -> Partition:
@@ -109,8 +114,8 @@ def voronoi(centres: Tensor, low: Sequence[float], high: Sequence[float], *, fro
         high: largest corner.
         from_data: whether the centres come from the data; bounds then raise an error.
 
-    >>> voronoi(torch.zeros(1, 2), [0.0, 0.0], [3.0, 4.0]).diameters.tolist()
-    [5.0]
+    >>> round(float(voronoi(torch.zeros(1, 2), [0.0, 0.0], [3.0, 4.0]).diameters), 9)
+    5.0
     """
     if centres.dim() != 2 or len(centres) == 0:
         raise InputError(f"Expected centres as a matrix with at least one row, got shape {tuple(centres.shape)}.")
@@ -120,6 +125,6 @@ def voronoi(centres: Tensor, low: Sequence[float], high: Sequence[float], *, fro
     def assign(inputs: Tensor) -> Tensor:
         return torch.cdist(_inside(inputs, first, last, "cells"), points).argmin(1)
 
-    name, diameter = f"cells of {len(points)} nearest centres", torch.linalg.vector_norm(last - first)[None]
+    name, diameter = f"cells of {len(points)} nearest centres", _length(last - first)
     middle, radius = (first + last)[None] / 2, diameter / 2 * (1 + 1e-12)
     return Partition(name, len(points), diameter, assign, from_data, points, middle, radius)

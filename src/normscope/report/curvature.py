@@ -114,12 +114,17 @@ def _symmetry(result: CurvatureResult) -> Section:
     if q := result.quotient:
         sure = "" if q["converged"] else " (NOT CONVERGED)"
         lines.append(
-            f"largest {digits(q['largest'])}, smallest nonzero {digits(q['smallest'])}, condition number "
-            f"{digits(q['condition'])}{sure} ({q['method']})"
+            f"largest {digits(q['largest'])}, smallest nonzero {_or_unknown(q['smallest'])}, condition number "
+            f"{_or_unknown(q['condition'])}{sure} ({q['method']})"
         )
         if q["unexplained"] is not None:
             lines.append(f"{q['unexplained']} more zero eigenvalues are not explained by known symmetries")
     return Section("modulo symmetries", lines=tuple(lines))
+
+
+def _or_unknown(x: float | None) -> str:
+    """Return a number as text; one that is not known is NaN, or ``None`` where it was read back."""
+    return "unknown" if x is None or math.isnan(x) else digits(x)
 
 
 def _modes(result: CurvatureResult) -> Section:

@@ -42,13 +42,17 @@ _FIXED: dict[type[nn.Module], Activation] = {
 def activation_of(module: nn.Module) -> Activation | None:
     """Return the constants of an activation module, or ``None`` for a module that is not one of the known ones.
 
-    The slope of ELU jumps at zero unless ``alpha`` is one, that of leaky ReLU unless it is linear.
+    The slope of ELU jumps at zero unless ``alpha`` is one, that of leaky ReLU unless it is linear. The constants of
+    Softplus are those of the exact function; torch's drops by ``2e-9/beta`` where it becomes linear.
 
     >>> activation_of(nn.Tanh()).name, activation_of(nn.Linear(2, 2))
     ('tanh', None)
     >>> activation_of(nn.Softplus(2.0)).curvature, activation_of(nn.ELU(0.5)).smooth
     (0.5, False)
     """
+    known = next((kind for kind in type(module).__mro__ if kind.__module__.startswith("torch.nn.")), None)
+    if known is None or type(module).forward is not known.forward:  # a subclass that computes something else
+        return None
     match module:
         case nn.GELU() if module.approximate == "none":
             return Activation("gelu", up(_GELU_SLOPE), up(2.0 / math.sqrt(2.0 * math.pi)), 0.0)

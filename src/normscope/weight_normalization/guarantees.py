@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from normscope.core.display import Shown
 from normscope.core.files import Stored
 from normscope.core.number_text import number_text
+from normscope.core.rounding import up
 from normscope.core.value import Kind, Value
 from normscope.weight_normalization import measure
 from normscope.weight_normalization.certified_step import Moment, certify_step, smoothness_bound
@@ -158,7 +159,6 @@ def gap_guarantee(model: nn.Module, inputs: Tensor, targets: Tensor, *, delta: f
     chain, x = read_chain(model, inputs), inputs.detach().double()
     y = measure.square_targets(targets, len(chain.output))
     longest = float(torch.linalg.vector_norm(x.flatten(1), dim=1).max()) * (1.0 + 1e-12)
-    worst = activation_norm_bounds(chain.constants(), longest)
     reasons = [
         f"{layer.name}: {why}"
         for layer in chain.layers
@@ -175,15 +175,19 @@ def gap_guarantee(model: nn.Module, inputs: Tensor, targets: Tensor, *, delta: f
         reasons.append("a bias of the output layer")
     if reasons:
         return Guarantee(name, _upper(math.inf, "", "WN-12"), None, None, "not covered: " + "; ".join(reasons[:3]))
-    rows = torch.linalg.vector_norm(chain.output, dim=1)
-    radii = [grid_radius(float(r), delta / len(rows)) for r in rows if r > 0]
-    total, share = sum(r for r, _ in radii), min((d for _, d in radii), default=delta)
+    outputs = len(chain.output)
+    row = float(torch.linalg.vector_norm(chain.output, dim=1).max())
+    radius, share = grid_radius(row or 1.0, delta)  # of all rows of the output layer
     factors = [layer.peeling_factor() for layer in chain.layers]
     data_norm = float(torch.linalg.vector_norm(x))
-    complexity = rademacher_bound(chain.depth, total, data_norm, len(x), factors)
-    size = math.sqrt(sum(r**2 for r, _ in radii)) * worst[-1]
+    complexity = rademacher_bound(chain.depth, outputs * radius, data_norm, len(x), factors)
+    # The bound is for all directions of the hidden layers: the norms of the trained ones must not enter it.
+    steepest = math.prod(
+        layer.activation.slope * float(torch.linalg.vector_norm(layer.gains)) for layer in chain.layers
+    )
+    size = up(math.sqrt(outputs) * radius * steepest * longest, 64.0 * (chain.depth + 1))
     target = float(torch.linalg.vector_norm(y.flatten(1), dim=1).max())
-    gap = generalization_gap_bound(complexity, size, len(x), share, target_norm=target, outputs=len(rows))
+    gap = generalization_gap_bound(complexity, size, len(x), share, target_norm=target, outputs=outputs)
     assumed = ("examples drawn independently", "inputs and targets of the population no longer than those of the data")
     value = Value.of(gap, Kind.PROBABILISTIC, domain="the population", statement="normscope Proposition WN-12",
                      assumptions=assumed, delta=delta)  # fmt: skip

@@ -36,6 +36,16 @@ def test_too_few_points_say_nothing() -> None:
     assert covering_value([1.0] * (needed - 1), 0.95, 0.99) is None
 
 
+def test_the_rank_is_the_least_and_the_points_are_enough() -> None:
+    """Also for low confidences, and where the confidence is reached exactly."""
+    assert covering_rank(100, 0.5, 0.1) == 45  # P[Bin(100, 1/2) <= 43] = .097, <= 44: .136
+    for share in np.linspace(0.05, 0.95, 19):
+        for count in range(1, 12):
+            needed = points_needed(share, 1 - share**count)
+            assert covering_rank(needed, share, 1 - share**count) == needed
+            assert needed <= count + 1
+
+
 def test_points_without_a_constant_count() -> None:
     assert covering_value([math.inf] * 30 + [1.0] * 270, 0.95, 0.99) == math.inf
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import torch
 
 from networks import points
@@ -16,6 +18,7 @@ from normscope.lipschitz.local.tangents import (
     scalar_value,
 )
 from normscope.lipschitz.local.values_at_point import ValueAtPoint
+from normscope.operators.scalar.activations import curve_of
 
 
 def _linearized(at: ValueAtPoint, x: TangentRows, g: ScalarFunction) -> TangentRows:
@@ -59,6 +62,15 @@ def test_values_alone_have_no_rows_and_errors_grow_by_the_slope() -> None:
     assert found.at.error >= 1e-3 * float(points(3).abs().max())
     three = torch.full((1,), 3.0, dtype=torch.float64)
     assert 6e-3 <= scalar_value(ValueAtPoint(three, 1e-3), SQUARE).error < 6.1e-3
+
+
+def test_rounding_of_values_is_covered_where_terms_cancel() -> None:
+    """Far below zero torch computes GELU as a small difference: its error is not small beside its value."""
+    gelu = ScalarFunction(torch.nn.functional.gelu, curve_of("gelu"))
+    for z in torch.linspace(-8.0, -1.0, 71, dtype=torch.float64).tolist():
+        found = scalar_value(ValueAtPoint(torch.tensor([z], dtype=torch.float64), 0.0), gelu)
+        truth = 0.5 * z * math.erfc(-z / math.sqrt(2))
+        assert abs(float(found.value) - truth) <= found.error < 1e-13
 
 
 def test_rows_are_filled_with_zeros() -> None:

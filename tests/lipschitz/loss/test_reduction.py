@@ -41,6 +41,13 @@ def test_roots_of_squares_are_exact() -> None:
         root_up(Fraction(-1))
 
 
+def test_roots_at_the_ends_of_the_floats() -> None:
+    """Subnormal roots are rounded up, too; beyond the largest float is infinity."""
+    tiny = Fraction(5, 4) * Fraction(1, 2**1073)
+    assert root_up(tiny**2) >= tiny
+    assert root_up(10 * Fraction(1.7e308) ** 2) == math.inf
+
+
 def test_slopes_of_each_output() -> None:
     """A sum over outputs with slopes of their own: ``m sum s^2``, over ``(m n)^2`` for the mean, the largest alone."""
     slopes = (Fraction(3), Fraction(4))

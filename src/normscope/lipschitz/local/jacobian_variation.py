@@ -34,6 +34,7 @@ from normscope.lipschitz.local.tangents import (
     TensorWithTangents,
     UnboundedError,
     padded_rows,
+    value_rounding,
 )
 from normscope.lipschitz.local.values_at_point import ValueAtPoint, values_at_point
 from normscope.operators.expression import Expr
@@ -225,7 +226,7 @@ class JacobianVariation(TangentPropagation):
         steepest = float(sectors.nominal.abs().max()) if len(varies) else 0.0
         made = steepest * x.fresh + 2 * UNIT_ROUNDOFF * size_of([flat]) * max(1.0, steepest)
         pushed = TangentRows((flat * sectors.nominal).reshape(x.rows.shape), steepest * x.error + made, made)
-        defect = ROUNDING * float(scalar.function(at.value).norm()) + steepest * at.error
+        defect = value_rounding(at.value, scalar.function(at.value)) + steepest * at.error
         return self.closed(pushed, [ScaledOperand.of(TensorWithTangents(at, x), varies.sqrt())], varies, 0.5, defect)
 
     def closed(

@@ -3,6 +3,7 @@
 import math
 from collections.abc import Sequence
 
+import numpy as np
 from scipy import special
 
 from normscope.core.errors import InputError
@@ -41,10 +42,9 @@ def covering_rank(count: int, share: float, confidence: float) -> int | None:
     (90, None, 294)
     """
     check(share, confidence)
-    for k in range(max(1, math.floor(count * share)), count + 1):
-        if float(special.bdtr(k - 1, count, share)) >= confidence:
-            return k
-    return None
+    probabilities = special.bdtr(np.arange(count), count, share)
+    k = int(np.searchsorted(probabilities, confidence))
+    return k + 1 if k < count else None
 
 
 @statement(
@@ -81,4 +81,5 @@ def points_needed(share: float, confidence: float) -> int:
     90
     """
     check(share, confidence)
-    return math.ceil(math.log(1 - confidence) / math.log(share) - 1e-12)
+    least = max(1, math.ceil(math.log(1 - confidence) / math.log(share) - 1e-12))
+    return least if covering_rank(least, share, confidence) else least + 1

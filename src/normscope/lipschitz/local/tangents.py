@@ -134,7 +134,15 @@ def scalar_value(z: ValueAtPoint, function: ScalarFunction) -> ValueAtPoint:
     least, most = function.tangents(z.value - z.error, z.value + z.error)
     slope = float(torch.maximum(least.abs(), most.abs()).max()) if z.value.numel() else 0.0
     value = function.function(z.value)
-    return ValueAtPoint(value, slope * z.error + 2.0**-46 * float(value.norm()))
+    return ValueAtPoint(value, slope * z.error + value_rounding(z.value, value))
+
+
+def value_rounding(z: Tensor, value: Tensor) -> float:
+    """Return a bound on the rounding error of a function of single entries, given its arguments and its values.
+
+    It is relative to the values, and to the arguments where terms cancel, as in GELU far below zero.
+    """
+    return 2.0**-46 * float(value.norm()) + 2.0**-50 * float(z.norm())
 
 
 def padded_rows(rows: Tensor, count: int) -> Tensor:

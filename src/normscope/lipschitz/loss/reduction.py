@@ -32,7 +32,11 @@ def root_up(square: Fraction) -> float:
     below = math.nextafter(root, 0.0)
     while root > 0 and Fraction(below) ** 2 >= scaled:
         root, below = below, math.nextafter(below, 0.0)
-    return math.ldexp(root, shift)
+    try:
+        found = math.ldexp(root, shift)
+    except OverflowError:
+        return math.inf
+    return found if Fraction(found) ** 2 >= square else math.nextafter(found, math.inf)  # rounded where subnormal
 
 
 def positive_count(n: int, name: str) -> int:
