@@ -167,7 +167,7 @@ def _unmeasured(entry: TensorEntry, tensor: Tensor) -> str:
         return f"{_NOT_MEASURED}: torch cannot convert {entry.dtype} to numbers"
     nan = infinite = negative = 0
     for part in tensor.reshape(-1).split(LARGEST_COPIED):
-        # Formats of one byte lack these tests; float32 holds all their values.
+        # One-byte formats lack these tests; float32 can represent all their values.
         plain = part.to(torch.float32) if part.element_size() == 1 else part
         if not bool(torch.isfinite(plain).all()):
             nan, infinite = nan + int(plain.isnan().sum()), infinite + int(plain.isinf().sum())

@@ -18,7 +18,7 @@ def problem(seed: int = 0, samples: int = 64) -> tuple[Tensor, Tensor]:
 
 
 def valley_loss(w: Tensor, x: Tensor, y: Tensor, *, normalized: bool = True) -> Tensor:
-    """Return the mean square error of ``BN(x w)``, or of ``x w`` itself; ``w`` holds one pair per row.
+    """Return half the mean squared error of ``BN(x w)``, or of ``x w`` itself; ``w`` holds one pair per row.
 
     >>> x, y = problem()
     >>> w = torch.tensor([[1.0, 0.5]], dtype=torch.float64)

@@ -89,3 +89,10 @@ def test_balanced_pairs_are_left_alone() -> None:
 def test_dead_units_are_left_alone() -> None:
     """Zero in, or zero out."""
     assert powers_of_two(torch.tensor([0.0, 1.0, 1e300]), torch.tensor([1.0, 0.0, 1e-300])).tolist()[:2] == [1.0, 1.0]
+
+
+@pytest.mark.parametrize(("into", "out", "exponent"), [(1e-30, 1e30, 39), (1e30, 1e-30, -39), (1e-300, 1e300, 39)])
+def test_extreme_factors_are_powers_of_two(into: float, out: float, exponent: int) -> None:
+    """The largest and the smallest factor are powers of two as well, so that scaling by them is exact."""
+    exact = torch.tensor([into], dtype=torch.float64), torch.tensor([out], dtype=torch.float64)
+    assert powers_of_two(*exact).log2().tolist() == [exponent]

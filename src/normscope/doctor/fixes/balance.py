@@ -1,7 +1,5 @@
 """Balance pairs of layers around a positively homogeneous activation."""
 
-import math
-
 import torch
 from torch import Tensor
 
@@ -11,6 +9,8 @@ from normscope.operators.expression import Expr, LinearOp
 KIND = "balance"
 #: Activations with f(d x) = d f(x) for d > 0.
 HOMOGENEOUS = ("aten.relu.default", "aten.relu_.default", "aten.leaky_relu.default", "aten.leaky_relu_.default")
+#: Largest exponent of two of a factor, in magnitude; it must be an integer.
+LARGEST_EXPONENT = 39
 
 
 def balance_pairs(draft: Draft) -> None:
@@ -75,11 +75,11 @@ def _plain(op: LinearOp) -> bool:
 
 
 def powers_of_two(into: Tensor, out: Tensor) -> Tensor:
-    """Return the powers of two nearest to ``sqrt(out / into)``; one where either is zero.
+    """Return the powers of two nearest to ``sqrt(out / into)``, from ``2^-39`` to ``2^39``; one where either is zero.
 
     >>> powers_of_two(torch.tensor([1.0, 4.0, 0.0]), torch.tensor([16.0, 4.0, 1.0])).tolist()
     [4.0, 1.0, 1.0]
     """
     usable = (into > 0) & (out > 0)
     ratio = torch.where(usable, out / into.clamp_min(torch.finfo(into.dtype).tiny), torch.ones_like(into))
-    return torch.exp2((ratio.log2() / 2).round().clamp(-math.log2(1e12), math.log2(1e12)))
+    return torch.exp2((ratio.log2() / 2).round().clamp(-LARGEST_EXPONENT, LARGEST_EXPONENT))

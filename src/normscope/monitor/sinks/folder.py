@@ -1,4 +1,7 @@
-"""A run folder: ``config.json`` written once at the start, ``metrics.jsonl`` appended line by line."""
+"""A run folder: ``config.json``, and ``metrics.jsonl``, appended line by line.
+
+``config.json`` is written at the start of a run, and again when the run is resumed or closed.
+"""
 
 import contextlib
 import errno

@@ -33,7 +33,9 @@ def unit_rows(v: Tensor) -> Tensor:
 
 
 def network(point: Point, x: Tensor, *, normalize: bool = True) -> Tensor:
-    """Return ``u^T tanh(V^_L ... tanh(V^_1 x)/sqrt(m) ...)``; layers are named 0, 1, ... and ``u`` is the last.
+    """Return ``u^T tanh(V^_L ... tanh(V^_1 x)/sqrt(m_1) ...)/sqrt(m_L)``, where ``V_k`` has ``m_k`` rows.
+
+    Layers are named 0, 1, ... and ``u`` is the last.
 
     >>> network({"0": ones(2, 3), "u": ones(2)}, zeros(1, 3)).tolist()
     [0.0]

@@ -65,7 +65,7 @@ _SMOKE = {
     "resnet18": replace(
         _PAPER["resnet18"], data="digits", arguments={"width": 8}, side=16, examples=512, epochs=3, probes=3
     ),
-    # A third of the blocks of B3, by the same rule, and no bounds: what takes minutes there takes seconds.
+    # About three fifths of the blocks of B3, by the same rule, and no bounds: what takes minutes there takes seconds.
     "efficientnet_b3": replace(
         _PAPER["efficientnet_b3"], network="efficientnet_b0", data="digits", side=16, examples=256, epochs=2, probes=2,
         certified=False,
