@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import sys
 from fractions import Fraction
 
 import mpmath
@@ -38,6 +39,16 @@ def test_up_and_down_enclose_and_stay_close(x: float) -> None:
     assert down(x) >= x * (1 - 1e-14)
 
 
+@pytest.mark.parametrize("units", [0.5, 1.0, 2.5, 3.0, 9.0, 11.0, 1001.0])
+def test_up_and_down_cover_every_number_of_units(units: float) -> None:
+    """Also odd ones and fractions, whose factor is no float64 number."""
+    generator = torch.Generator().manual_seed(0)
+    some = (1.0 + torch.rand(2000, dtype=torch.float64, generator=generator)).tolist()
+    for x in (1.7903580227831926, 1.0, math.nextafter(2.0, 0.0), 1e-320, *some):
+        assert Fraction(up(x, units)) >= Fraction(x) * (1 + Fraction(units) * Fraction(UNIT))
+        assert Fraction(down(x, units)) <= Fraction(x) * (1 - Fraction(units) * Fraction(UNIT))
+
+
 def test_up_keeps_zero_infinity_and_lifts_the_smallest() -> None:
     """Up keeps zero infinity and lifts the smallest."""
     assert up(0.0) == 0.0
@@ -57,6 +68,8 @@ def test_quotient_corners() -> None:
     """Quotient corners."""
     assert quotient_up(0.0, 0.0) == math.inf
     assert quotient_up(1e-300, 1e300) == 5e-324  # the exact quotient is positive though it underflows
+    assert quotient_up(math.inf, math.inf) == math.inf
+    assert quotient_up(math.inf, 2.0) == math.inf
 
 
 @settings(derandomize=True, deadline=None)
@@ -67,6 +80,14 @@ def test_product_up_is_the_least_float_above(a: float, b: float, c: float) -> No
     result = product_up(a, b, c)
     assert Fraction(result) >= exact
     assert result == 0.0 or Fraction(math.nextafter(result, 0.0)) < exact
+
+
+def test_product_up_of_very_large_numbers_is_infinite() -> None:
+    """Beyond the range of float64, and for an infinite factor."""
+    assert product_up(1e308, 1e308) == math.inf
+    assert product_up(sys.float_info.max, 1.0 + 2.0**-52) == math.inf
+    assert product_up(sys.float_info.max, -1.0) == sys.float_info.max
+    assert product_up(math.inf, 0.5) == product_up(2.0, -math.inf) == math.inf
 
 
 @pytest.mark.parametrize("n", [1, 2, 3, 7, 64, 1000, 4097])
@@ -114,6 +135,22 @@ def test_matrix_norm_encloses_the_exact_norm(shape: tuple[int, int], scale: floa
     lower, upper = matrix_norm_sandwich(A)
     assert lower <= exact <= upper
     assert upper - lower <= 1e-12 * upper
+
+
+@pytest.mark.parametrize("unit", [5e-324, 1e-310])
+def test_matrix_norm_of_subnormal_entries(unit: float) -> None:
+    """The norms are the root of 2 and the golden ratio times the entries: the last product is rounded outward."""
+    lower, upper = matrix_norm_sandwich(torch.tensor([[unit, unit]], dtype=torch.float64))
+    assert Fraction(lower) ** 2 <= 2 * Fraction(unit) ** 2 <= Fraction(upper) ** 2
+    lower, upper = matrix_norm_sandwich(torch.tensor([[unit, 0.0], [unit, unit]], dtype=torch.float64))
+    exact = (1 + mpmath.sqrt(5)) / 2 * mpmath.mpf(unit)
+    assert lower <= exact <= upper
+
+
+def test_matrix_norm_beyond_the_largest_float() -> None:
+    """The lower bound is a number, the upper one is infinite."""
+    lower, upper = matrix_norm_sandwich(torch.full((1, 2), 1.7e308, dtype=torch.float64))
+    assert 1.7e308 < lower < upper == math.inf
 
 
 def test_matrix_norm_of_low_rank_and_zero() -> None:

@@ -55,3 +55,21 @@ def test_a_product_of_matrices_is_as_exact_as_it_says(dtype: torch.dtype) -> Non
             truth = sum((Fraction(float(w[i, k])) * _exact(x, (k, j)) for k in range(30)), Fraction(0))
             assert abs(_exact(found, (i, j)) - truth) <= Fraction(error)
     assert error < 1e-20 * float(w.abs().max() * x.high.abs().max())
+
+
+def test_a_product_of_very_many_terms_is_as_exact_as_it_says() -> None:
+    """Slices are short then: as many are taken as the depth needs."""
+    terms = 2**19 + 1
+    x = torch.full((terms, 1), 2.0**-86, dtype=torch.float64)
+    x[0] = 1.0
+    found, error = product(torch.ones(1, terms, dtype=torch.float64), DoubleDouble.of(x), torch.matmul, terms)
+    assert abs(_exact(found, (0, 0)) - (1 + Fraction(2) ** -67)) <= Fraction(error)
+
+
+def test_the_most_terms_still_have_slices() -> None:
+    """Of one bit; for more terms nothing is claimed."""
+    w, x = _numbers(1, 30), _numbers(30, 1, seed=3)
+    truth = sum((Fraction(a) * Fraction(b) for a, b in zip(w[0].tolist(), x[:, 0].tolist(), strict=True)), Fraction(0))
+    found, error = product(w, DoubleDouble.of(x), torch.matmul, 2**28)
+    assert abs(_exact(found, (0, 0)) - truth) <= Fraction(error)
+    assert product(w, DoubleDouble.of(x), torch.matmul, 2**28 + 1)[1] == math.inf

@@ -11,7 +11,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.sparse.linalg import LinearOperator, svds
-from tests.linalg.test_torus import CASES, EVERY, embedded
+from tests.linalg.test_convolution_on_torus import CASES, EVERY, embedded
 
 from normscope.linalg import convolution_block
 from normscope.linalg.convolution import convolution_norm

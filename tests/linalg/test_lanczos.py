@@ -296,3 +296,10 @@ def test_zero_maps() -> None:
     assert (zero.lower, zero.probable, zero.upper) == (0.0, 0.0, math.inf)
     assert zero.delta > 0.0
     assert operator_norm(LinearMap.from_function(lambda x: x, (0,))).upper == 0.0
+
+
+def test_subnormal_maps_are_enclosed() -> None:
+    """No attained value is known of them, but a probable bound is."""
+    bounds = operator_norm(diagonal_map(torch.full((50,), 1e-310, dtype=torch.float64)))
+    assert bounds.lower <= 1e-310 <= bounds.probable <= 1.02e-310
+    assert bounds.upper == math.inf

@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Callable
+from fractions import Fraction
 
 import pytest
 import torch
@@ -90,6 +91,16 @@ def test_norms_of_transforms(name: str, norm: str | None) -> None:
     start = torch.zeros(count * (2 if is_complex else 1), dtype=torch.float64)
     truth = float(torch.linalg.matrix_norm(torch.autograd.functional.jacobian(transform, start), 2))
     assert fourier_norm(f"fft_{name}", points, norm) == pytest.approx(truth, rel=1e-9)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_norms_of_transforms_are_rounded_up(name: str) -> None:
+    """Never below the root of ``N`` or of ``1/N``, twice that under the root for half a spectrum."""
+    for count in range(1, 60):
+        growing = Fraction(1, count) if name.startswith("i") else Fraction(count)
+        for norm, square in (("backward", growing), ("forward", 1 / growing), ("ortho", Fraction(1))):
+            exact = square * (2 if name in ("irfft", "hfft") else 1)
+            assert Fraction(fourier_norm(f"fft_{name}", count, norm)) ** 2 >= exact
 
 
 ANGLES = torch.tensor([0.3, 2.0, -1.0], dtype=torch.float64)

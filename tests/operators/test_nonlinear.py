@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from fractions import Fraction
 
 import pytest
 import torch
@@ -149,3 +150,13 @@ def test_the_slope_from_zero_counts_for_norms() -> None:
     image = local.image(_Context(0.0, Range(2.0, 3.0, 5.0, 5.0)))  # type: ignore[arg-type]
     x = torch.tensor([2.0, 2.5, 3.0])
     assert float(x.square().norm()) <= image.norm
+
+
+def test_norms_of_images_are_rounded_up() -> None:
+    """The norms of ``0.1 x`` are never below the exact products, even where these underflow."""
+    tenth = Pointwise(atom_expr(None, (3,)), lambda a, b: 0.1, lambda a, b: (a, b), needs_range=False, vanishing=True)
+    for size in (5e-324, *(0.1 * i for i in range(1, 100))):
+        image = tenth.image(_Context(0.0, Range(row=size, norm=size)))  # type: ignore[arg-type]
+        assert Fraction(image.row) >= Fraction(0.1) * Fraction(size)
+        assert Fraction(image.norm) >= Fraction(0.1) * Fraction(size)
+    assert tenth.image(_Context()).norm == INF  # type: ignore[arg-type]

@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import itertools
 import math
+from fractions import Fraction
+from types import SimpleNamespace
 
 import pytest
 import torch
 import torch.nn.functional as F
 
 from networks import upper_of
-from normscope.operators.pooling import adaptive_overlap, power_pool_constant, window_overlap
+from normscope.operators.expression import atom_expr
+from normscope.operators.nonlinear import Range
+from normscope.operators.pooling import MaxPool, adaptive_overlap, power_pool_constant, window_overlap
 from operators.refute import Case, linear, nonlinear, program, refuted
 
 PLACES = torch.linspace(-1.3, 1.4, 24).double().sin().reshape(1, 4, 3, 2)
@@ -160,3 +164,23 @@ def test_the_constant_is_attained_by_one_entry() -> None:
     x[0, 0, 2, 2] = 1.0
     moved = F.lp_pool2d(2.0 * x, 2, 3, 1) - F.lp_pool2d(x, 2, 3, 1)
     assert float(moved.norm()) == pytest.approx(power_pool_constant(9), rel=1e-12)
+
+
+def _norm_of_image(norm: float, overlap: int) -> float:
+    """Return the norm of the largest entries of windows of a tensor of a norm."""
+    context = SimpleNamespace(range=lambda expr: Range(norm=norm))
+    return MaxPool(atom_expr(None, (3,)), overlap).image(context).norm  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("overlap", [1, 2, 3, 6, 9])
+def test_norms_behind_windows_are_rounded_up(overlap: int) -> None:
+    """Never below the norm times the root of the overlap, which is rounded itself."""
+    for norm in (5e-324, 1e-200, *(0.1 * i for i in range(1, 100))):
+        assert Fraction(_norm_of_image(norm, overlap)) ** 2 >= Fraction(norm) ** 2 * overlap
+    assert Fraction(power_pool_constant(overlap)) ** 2 >= overlap
+
+
+def test_windows_that_read_nothing_have_norm_zero() -> None:
+    """Even where no bound on the input is known."""
+    assert _norm_of_image(math.inf, 0) == 0.0
+    assert _norm_of_image(math.inf, 2) == math.inf

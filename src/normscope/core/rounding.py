@@ -5,6 +5,7 @@ unit roundoff is ``u = 2^-53``; one operation has relative error at most ``u``.
 """
 
 import math
+import sys
 from fractions import Fraction
 
 import torch
@@ -26,7 +27,8 @@ def up(x: float, units: float = 8.0) -> float:
     >>> up(0.0), up(math.inf)
     (0.0, inf)
     """
-    return math.nextafter(x * (1.0 + units * UNIT), math.inf) if x > 0 else x
+    # 1 + units u would be rounded itself, perhaps down
+    return math.nextafter(x + x * (units * UNIT), math.inf) if x > 0 else x
 
 
 def down(x: float, units: float = 8.0) -> float:
@@ -41,12 +43,13 @@ def down(x: float, units: float = 8.0) -> float:
 def quotient_up(numerator: float, denominator: float) -> float:
     """Return an upper bound of ``numerator / denominator`` for non-negative floats; ``x / 0`` is infinity.
 
-    The bound covers up to eight roundings in the arguments; ``0 / 0`` is infinity: nothing is claimed there.
+    The bound covers up to eight roundings in the arguments; ``0 / 0`` and ``inf / inf`` are infinity: nothing is
+    claimed there.
 
     >>> quotient_up(1.0, 0.0), quotient_up(0.0, 2.0)
     (inf, 0.0)
     """
-    if denominator == 0:
+    if denominator == 0 or numerator == math.inf:
         return math.inf
     if numerator == 0:
         return 0.0
@@ -56,12 +59,18 @@ def quotient_up(numerator: float, denominator: float) -> float:
 def product_up(*factors: float) -> float:
     """Return the smallest float at least ``|product of the factors|``, from exact rational arithmetic.
 
+    It is infinity if a factor is not finite: nothing is claimed there.
+
     >>> product_up(3.0, 0.5), product_up(0.1, 0.1) >= 0.1 * 0.1
     (1.5, True)
     """
+    if not all(map(math.isfinite, factors)):
+        return math.inf
     exact = Fraction(1)
     for factor in factors:
         exact *= Fraction(abs(factor))
+    if exact > sys.float_info.max:
+        return math.inf
     nearest = float(exact)
     return nearest if Fraction(nearest) >= exact else math.nextafter(nearest, math.inf)
 
@@ -137,7 +146,7 @@ def matrix_norm_sandwich(matrix: Tensor) -> tuple[float, float]:
     if min(A.shape) == 1:
         norm = math.sqrt(float(tree_sum(A.reshape(-1) ** 2)))
         units = sum_units(A.numel())
-        return scale * down(norm, units), scale * up(norm, units)
+        return _scaled_outward(scale, down(norm, units), up(norm, units))
     U, S, Vh = torch.linalg.svd(A, full_matrices=False)
     eye = torch.eye(S.numel(), dtype=A.dtype)
     top = float(S[0])
@@ -149,4 +158,9 @@ def matrix_norm_sandwich(matrix: Tensor) -> tuple[float, float]:
     # a thousandth more covers the rounding of these Frobenius norms for up to 1e12 entries
     factor = math.sqrt((1.0 + 1.001 * skew[0]) * (1.0 + 1.001 * skew[1]))
     upper = up(top * factor + 1.001 * residual)
-    return scale * max(0.0, down(2.0 * top - upper)), scale * upper
+    return _scaled_outward(scale, down(2.0 * top - upper), upper)
+
+
+def _scaled_outward(scale: float, lower: float, upper: float) -> tuple[float, float]:
+    """Return bounds times a power of two, moved outward by one float: a subnormal product is rounded."""
+    return max(0.0, math.nextafter(scale * lower, -math.inf)), math.nextafter(scale * upper, math.inf)

@@ -18,8 +18,10 @@ from torch import Tensor
 WEIGHT_BITS, SIGNIFICANT = 24, 53
 #: Products of slices this many bits below the largest are omitted.
 DEPTH = 96
-#: No float64 number needs more slices than this within the depth.
+#: The least number of slices taken; slices of fewer than 8 bits need more to reach the depth.
 SLICES = 12
+#: For more terms than this even slices of one bit have no exact sums of products.
+MOST_TERMS = 2**28
 
 
 @dataclass(frozen=True)
@@ -91,7 +93,7 @@ def slices(value: DoubleDouble, bits: int) -> Iterator[Tensor]:
     if not (0.0 < top < math.inf):
         return
     unit = 2.0 ** (math.frexp(top)[1] - bits)
-    for _ in range(SLICES):
+    for _ in range(max(SLICES, math.ceil(DEPTH / bits))):
         anchor = 1.5 * 2.0 ** (SIGNIFICANT - 1) * unit
         part = (high + anchor) - anchor
         yield part
@@ -119,7 +121,7 @@ def product(
         weight: in float64.
         x: the tensor.
         apply: the map: of a weight and a tensor, both float64, by sums of products.
-        terms: the most products summed for one entry of the result.
+        terms: the most products summed for one entry of the result; beyond ``2^28`` no error bound is known.
         cut: the slices of the weight (:func:`weight_slices`), if already computed.
 
     >>> w, v = torch.tensor([[1.0, 2.0**-30]]).double(), DoubleDouble.of(torch.tensor([[1.0], [2.0**-40]]).double())
@@ -127,7 +129,7 @@ def product(
     >>> float(result.high), float(result.low) == 2.0**-70, error < 1e-20
     (1.0, True, True)
     """
-    bits = min(WEIGHT_BITS, SIGNIFICANT - 2 - WEIGHT_BITS - math.ceil(math.log2(max(terms, 2))))
+    bits = max(1, min(WEIGHT_BITS, SIGNIFICANT - 2 - WEIGHT_BITS - math.ceil(math.log2(max(terms, 2)))))
     tops = [float(t.abs().max()) if t.numel() else 0.0 for t in (weight, x.high)]
     parts = list(slices(x, bits))
     found: list[tuple[int, Tensor]] = []
@@ -141,4 +143,4 @@ def product(
     total = DoubleDouble.of(torch.zeros_like(found[0][1]))
     for _, part in sorted(found, key=lambda entry: -entry[0]):
         total = total.plus(DoubleDouble.of(part))
-    return total, 64.0 * terms * 2.0**-DEPTH * tops[0] * tops[1]
+    return total, 64.0 * terms * 2.0**-DEPTH * tops[0] * tops[1] if terms <= MOST_TERMS else math.inf

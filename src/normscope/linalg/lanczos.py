@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from normscope.core.statement import statement
+from normscope.core.value import log_of
 from normscope.linalg.bounds import NormBounds
 from normscope.linalg.matrix_rounding import UNIT_ROUNDOFF
 from normscope.operators.linear_map import LinearMap
@@ -335,5 +336,5 @@ def operator_norm(map: LinearMap, *, tolerance: float = 1e-2, delta: float = 1e-
     run = lanczos_norm(small, tolerance=tolerance, delta=delta, seed=seed, reorthogonalise=False)
     if run.ritz == 0.0:  # a random vector is mapped to zero
         return NormBounds(-math.inf, math.inf, -math.inf, delta, "lanczos")
-    found = NormBounds.certified(math.log(run.lower), math.inf, "lanczos")
+    found = NormBounds.certified(log_of(run.lower), math.inf, "lanczos")  # the lower bound of a subnormal norm is zero
     return found.with_probable(math.log(run.probable), run.delta, "lanczos")

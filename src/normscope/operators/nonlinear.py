@@ -11,6 +11,7 @@ from typing import Protocol
 
 from torch import Tensor
 
+from normscope.core.rounding import product_up
 from normscope.core.value import log_of, log_sum
 from normscope.operators.expression import Expr
 from normscope.operators.scalar.curve import Curve
@@ -127,6 +128,15 @@ class Range:
 def product(a: float, b: float) -> float:
     """Multiply bounds, zero times infinity being zero (an empty or constant-zero tensor)."""
     return 0.0 if 0.0 in (a, b) else a * b
+
+
+def product_above(a: float, b: float) -> float:
+    """Multiply bounds that are not negative, rounded up, zero times infinity being zero.
+
+    >>> product_above(0.1, 0.1) > 0.01, product_above(2.0, 3.0), product_above(0.0, INF)
+    (True, 6.0, 0.0)
+    """
+    return 0.0 if 0.0 in (a, b) else product_up(a, b)
 
 
 def outward(low: float, high: float) -> tuple[float, float]:
@@ -278,4 +288,4 @@ class Pointwise(Nonlinear):
             return Range(low, high)
         # g(0) = 0, so |g(t)| <= |t| sup|g'| over the interval from 0 to t
         slope = self.slope(min(inside.low, 0.0), max(inside.high, 0.0))
-        return Range(low, high, product(slope, inside.row), product(slope, inside.norm))
+        return Range(low, high, product_above(slope, inside.row), product_above(slope, inside.norm))

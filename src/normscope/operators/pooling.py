@@ -8,6 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from normscope.core.rounding import up
 from normscope.core.statement import statement
 from normscope.graph.ir import Graph, Node, Ref
 from normscope.graph.recognise import name_of
@@ -15,7 +16,7 @@ from normscope.operators.convolution import _tuple
 from normscope.operators.expression import Expr
 from normscope.operators.layout import of_norm
 from normscope.operators.matrix import matrix
-from normscope.operators.nonlinear import Context, Range, Stretch, outward, product
+from normscope.operators.nonlinear import Context, Range, Stretch, outward, product, product_above
 from normscope.operators.registry import Call, bind, rule
 
 
@@ -99,7 +100,7 @@ class MaxPool(Stretch):
     def image(self, context: Context) -> Range:
         """Return the range of the input; every entry is taken at most as often as windows overlap."""
         inside = context.range(self.inputs[0])
-        return Range(inside.low, inside.high, norm=inside.norm * self.factor)
+        return Range(inside.low, inside.high, norm=product_above(inside.norm, up(self.factor)))
 
 
 def window_overlap(size: int, out: int, kernel: int, stride: int, padding: int, dilation: int) -> int:
@@ -161,14 +162,14 @@ def window_taps(shape: Sequence[int], axes: Sequence[Tensor]) -> list[Tensor]:
 
 @statement("normscope", "LP-1", holds="p is an even whole number")
 def power_pool_constant(overlap: int) -> float:
-    r"""Return the constant of ``y_i = (sum_{j in w_i} x_j^p)^{1/p}`` if an entry lies in at most r windows.
+    r"""Return the constant of ``y_i = (sum_{j in w_i} x_j^p)^{1/p}`` if an entry lies in at most r windows, rounded up.
 
     .. math:: |y_i - y_i'| \le \|(x - x')_{w_i}\|_p \le \|(x - x')_{w_i}\|_2, \qquad \|y - y'\| \le \sqrt r\, \|x - x'\|
 
-    >>> power_pool_constant(4)
+    >>> round(power_pool_constant(4), 9)
     2.0
     """
-    return math.sqrt(overlap)
+    return up(math.sqrt(overlap))
 
 
 class PowerPool(Stretch):

@@ -50,8 +50,8 @@ def activation_of(module: nn.Module) -> Activation | None:
     >>> activation_of(nn.Softplus(2.0)).curvature, activation_of(nn.ELU(0.5)).smooth
     (0.5, False)
     """
-    known = next((kind for kind in type(module).__mro__ if kind.__module__.startswith("torch.nn.")), None)
-    if known is None or type(module).forward is not known.forward:  # a subclass that computes something else
+    bases = [b for b in type(module).__mro__ if issubclass(b, nn.Module) and b.__module__.startswith("torch.nn.")]
+    if type(module).forward is not bases[0].forward:  # a subclass that computes something else
         return None
     match module:
         case nn.GELU() if module.approximate == "none":

@@ -51,3 +51,10 @@ def test_the_constant() -> None:
     """Signs do not matter, and no scale means one."""
     assert dynamic_tanh_global(torch.tensor([1.0, -4.0]), -0.5) == pytest.approx(2.0, rel=1e-14)
     assert dynamic_tanh_global(None, 3.0) == pytest.approx(3.0, rel=1e-14)
+
+
+def test_a_product_that_underflows_is_not_zero() -> None:
+    """Only a scale or a number alpha of zero makes the map constant."""
+    tiny = torch.tensor([1e-200], dtype=torch.float64)
+    assert dynamic_tanh_global(tiny, -1e-200) == 5e-324
+    assert dynamic_tanh_global(tiny, 0.0) == dynamic_tanh_global(torch.zeros(2), 1.0) == 0.0

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+from fractions import Fraction
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -13,7 +15,10 @@ from torch import Tensor
 from networks import jacobian_norm as network_jacobian_norm
 from networks import points, program_of, upper_of
 from normscope.core.errors import InputError
+from normscope.operators.expression import atom_expr
+from normscope.operators.nonlinear import Range
 from normscope.operators.normalizers.global_response_norm import (
+    GlobalResponse,
     response_core_global,
     response_norm_at,
     response_norm_global,
@@ -186,3 +191,11 @@ def test_one_channel_is_nearly_the_identity() -> None:
     upper = upper_of(program_of(model_of(_response), torch.cat([x, x])))
     assert network_jacobian_norm(model_of(_response), x) == pytest.approx(1.0, abs=1e-5)
     assert upper >= 1.0
+
+
+def test_the_range_behind_it_is_rounded_up() -> None:
+    """Entries, rows and norms are never below C times those of the input."""
+    for size in (0.1 * i for i in range(1, 100)):
+        context = SimpleNamespace(range=lambda expr, size=size: Range(-size, size, size, size))
+        image = GlobalResponse(atom_expr(None, (3,)), 3).image(context)  # type: ignore[arg-type]
+        assert min(map(Fraction, (image.sup, -image.low, image.row, image.norm))) >= 3 * Fraction(size)

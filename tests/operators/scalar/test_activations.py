@@ -8,6 +8,7 @@ from fractions import Fraction
 from typing import Any
 
 import mpmath
+import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
@@ -16,7 +17,15 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from normscope.core.errors import InputError
-from normscope.operators.scalar.activations import ACTIVATIONS, UnknownActivationError, curve_of, image, power, slope
+from normscope.operators.scalar.activations import (
+    ACTIVATIONS,
+    UnknownActivationError,
+    curve_of,
+    image,
+    jump_is_rounding,
+    power,
+    slope,
+)
 
 mpmath.mp.dps = 50
 Function = Callable[[Tensor], Tensor]
@@ -494,3 +503,10 @@ def test_waves_on_intervals(low: float, high: float) -> None:
         assert most >= max(values)
         assert least >= min(values) - 1e-7
         assert most <= max(values) + 1e-8
+
+
+def test_a_jump_of_softplus_that_counts_as_rounding_is_at_most_one_unit() -> None:
+    """One unit of float32 in the last place, and for some thresholds more than half of one."""
+    thresholds = [14.0 + 0.01 * i for i in range(600)]
+    counted = [math.log1p(math.exp(-t)) / float(np.spacing(np.float32(t))) for t in thresholds if jump_is_rounding(t)]
+    assert 0.5 < max(counted) <= 1.0

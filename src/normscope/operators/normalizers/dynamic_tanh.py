@@ -5,7 +5,7 @@ Every entry is a function of itself alone, with slope ``gamma_c alpha (1 - tanh^
 
 from torch import Tensor
 
-from normscope.core.rounding import as_float64, up
+from normscope.core.rounding import TINIEST, as_float64, up
 from normscope.core.statement import statement
 from normscope.graph.ir import Ref
 from normscope.graph.recognise import name_of
@@ -23,7 +23,9 @@ def dynamic_tanh_global(gamma: Tensor | None, alpha: float) -> float:
     1.5
     """
     largest = 1.0 if gamma is None else float(as_float64(gamma, "gamma").abs().max())
-    return up(largest * abs(alpha))
+    if 0.0 in (largest, alpha):
+        return 0.0
+    return max(up(largest * abs(alpha)), TINIEST)
 
 
 def _written_out(candidate: NormalizerCandidate) -> WrittenOut | None:

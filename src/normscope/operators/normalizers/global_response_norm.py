@@ -38,7 +38,7 @@ from normscope.core.statement import statement
 from normscope.graph.ir import Node, Ref
 from normscope.graph.recognise import Recogniser, is_euclidean, name_of, operand_pairs
 from normscope.operators.expression import Expr
-from normscope.operators.nonlinear import Context, Range, Stretch, product
+from normscope.operators.nonlinear import Context, Range, Stretch, product_above
 from normscope.operators.normalizer import Constants, Normalizer, proved
 from normscope.operators.normalizers.batch_norm import channel_scale
 from normscope.operators.normalizers.moments import root_mean_square
@@ -151,8 +151,8 @@ class GlobalResponse(Stretch):
     def image(self, context: Context) -> Range:
         """Return the range of the input times C, the most an entry can grow."""
         inside = context.range(self.inputs[0])
-        c = float(self.channels)
-        return Range(-product(c, inside.sup), product(c, inside.sup), product(c, inside.row), product(c, inside.norm))
+        entry, row, norm = (product_above(float(self.channels), size) for size in (inside.sup, inside.row, inside.norm))
+        return Range(-entry, entry, row, norm)
 
 
 def _written_out(candidate: NormalizerCandidate) -> WrittenOut | None:

@@ -9,6 +9,9 @@ which grows with u up to ``u* = k (beta + 1)/beta`` and falls beyond. Each chann
 ``||B v||^2 <= sum_i ||B_i||^2 ||v restricted to W_i||^2 <= n max_i ||B_i||^2 ||v||^2``. Hence the constant is at most
 
     ``k^-beta + 2 beta sqrt(n) (u - k) u^(-beta-1)``,   ``u = min(u*, the largest u on the domain)``.
+
+It is computed from ``t = k/(u - k)``, without a difference of nearly equal numbers: ``u = k (1 + 1/t)``, and the second
+term is ``k^-beta 2 beta sqrt(n) (1 + 1/t)^-beta / (1 + t)``. At ``u*`` one has ``t = beta``; smaller u have larger t.
 """
 
 import math
@@ -18,12 +21,12 @@ from typing import Any
 from torch import Tensor
 from torch.nn import functional
 
-from normscope.core.rounding import up
+from normscope.core.rounding import TINIEST, up
 from normscope.core.statement import statement
 from normscope.graph.ir import Ref
 from normscope.graph.recognise import name_of
 from normscope.operators.expression import Expr
-from normscope.operators.nonlinear import Context, Lip, Nonlinear, Range, product
+from normscope.operators.nonlinear import Context, Lip, Nonlinear, Range, product_above
 from normscope.operators.normalizer import Constants, Normalizer, no_bound, proved
 from normscope.operators.site import Site
 from normscope.operators.written_out import NormalizerCandidate, WrittenOut, agrees, probe
@@ -48,6 +51,11 @@ class LocalResponse:
         padded = functional.pad(rows, (self.size // 2, (self.size - 1) // 2))
         return functional.avg_pool1d(padded, self.size, 1).mT.reshape(squares.shape)
 
+    @property
+    def largest_factor(self) -> float:
+        """Return ``k^-beta``, the most an entry can grow, rounded up."""
+        return max(up(self.k**-self.beta), TINIEST)
+
 
 @statement("normscope", "Proposition LRN-1")
 def local_response_bound(numbers: LocalResponse, sup: float = math.inf) -> float:
@@ -62,10 +70,11 @@ def local_response_bound(numbers: LocalResponse, sup: float = math.inf) -> float
     >>> local_response_bound(LocalResponse(5, 1e-4, 0.75, 1.0), sup=10.0) < 1.05
     True
     """
-    k, beta = numbers.k, numbers.beta
-    peak = k * (beta + 1) / beta if beta > 0 else k
-    u = min(peak, k + numbers.alpha * sup * sup) if numbers.alpha > 0 else k
-    return up(k**-beta + 2 * beta * math.sqrt(numbers.size) * (u - k) * u ** (-beta - 1), 32.0)
+    beta = numbers.beta
+    excess = numbers.alpha * sup * sup if numbers.alpha > 0 and beta > 0 else 0.0
+    t = max(beta, numbers.k / excess) if excess != 0 else math.inf
+    second = 2 * beta * math.sqrt(numbers.size) * math.exp(-beta * math.log1p(1 / t)) / (1 + t)
+    return up(numbers.largest_factor * (1 + second), 32.0)
 
 
 class LocalResponseDivision(Nonlinear):
@@ -81,9 +90,9 @@ class LocalResponseDivision(Nonlinear):
 
     def image(self, context: Context) -> Range:
         """Return the range of the input times ``k^-beta``, the most an entry can grow."""
-        inside, most = context.range(self.inputs[0]), up(self.numbers.k**-self.numbers.beta, 8.0)
-        entry = product(most, inside.sup)
-        return Range(-entry, entry, product(most, inside.row), product(most, inside.norm))
+        inside, most = context.range(self.inputs[0]), self.numbers.largest_factor
+        entry, row, norm = (product_above(most, size) for size in (inside.sup, inside.row, inside.norm))
+        return Range(-entry, entry, row, norm)
 
 
 def _written_out(candidate: NormalizerCandidate) -> WrittenOut | None:

@@ -138,7 +138,7 @@ def _softplus(beta: float = 1.0, threshold: float = 20.0) -> Curve:
 
 
 def jump_is_rounding(threshold: float) -> bool:
-    """Return whether softplus jumps at its threshold by at most half a unit of float32 in the last place.
+    """Return whether softplus jumps at its threshold by at most one unit of float32 in the last place.
 
     >>> jump_is_rounding(20.0), jump_is_rounding(1.0)
     (True, False)
