@@ -69,6 +69,9 @@ def test_radii_are_chosen_by_the_spread_of_the_data() -> None:
     assert first is not None
     assert second is not None
     assert second.neighbourhoods[1].radius == pytest.approx(100 * first.neighbourhoods[1].radius, rel=0.6)
+    moved = analyze(_model(), 50 + points(5, 4), **FAST).around  # far from zero, and no wider
+    assert moved is not None
+    assert [n.radius for n in moved.neighbourhoods] == [n.radius for n in first.neighbourhoods]
 
 
 def test_without_data_there_is_nothing_around_it() -> None:

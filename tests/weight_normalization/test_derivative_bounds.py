@@ -12,6 +12,7 @@ from normscope.core.errors import InputError
 from normscope.weight_normalization.chain import in_float64, read_chain
 from normscope.weight_normalization.derivative_bounds import (
     activation_norm_bounds,
+    activation_norms_nearby,
     gradient_bound,
     hessian_bound,
     hessian_bound_closed,
@@ -86,6 +87,28 @@ def test_every_bound_holds_against_dense_derivatives_on_fifty_networks() -> None
                 chain.depth, len(chain.layers[0].gains), chain.least_norm, rho, norms[0], layers[0].curvature
             )
             assert hessian_bound(layers, rho, worst) <= closed * (1 + 1e-9), (build, seed)
+
+
+def test_activations_nearby_stay_below_their_bound() -> None:
+    """Steep activations included: the farthest found by ascent within the distance, on paper networks and others."""
+    steep = nn.Sequential(
+        torch.nn.utils.parametrizations.weight_norm(nn.Linear(3, 5, bias=False)), nn.ELU(2.0),
+        torch.nn.utils.parametrizations.weight_norm(nn.Linear(5, 5, bias=False)), nn.ELU(2.0), nn.Linear(5, 1),
+    ).double()  # fmt: skip
+    for net in (steep, WeightNormNetwork(3, width=4, depth=2, activation="gelu", seed=1).double()):
+        x = torch.randn(1, 3, generator=torch.Generator().manual_seed(2), dtype=torch.float64)
+        chain = read_chain(net, x)
+        sizes = activation_norms(chain, in_float64(net), x)
+        moved = 1e-3
+        bounds = activation_norms_nearby(chain.constants(), sizes, moved)
+        hidden = nn.Sequential(*list(net)[:-1])
+        slopes = torch.autograd.grad(hidden(x).norm(), list(hidden.parameters()))
+        length = math.sqrt(sum(float(s.square().sum()) for s in slopes))
+        with torch.no_grad():
+            for weight, slope in zip(hidden.parameters(), slopes, strict=True):
+                weight.add_(slope, alpha=moved / length)
+            assert sizes[-1] < float(hidden(x).norm()) <= bounds[-1]
+        assert bounds[-1] < sizes[-1] + 40 * moved
 
 
 def test_bounds_come_close_to_what_is_attained() -> None:

@@ -29,6 +29,16 @@ def test_the_difference_is_relative_and_the_model_is_left_alone() -> None:
     assert fingerprint(model) == mark
 
 
+def test_outputs_are_those_of_evaluation() -> None:
+    """Of a model in training mode too: running statistics, no dropout."""
+    model = nn.Sequential(nn.Linear(3, 4), nn.BatchNorm1d(4), nn.Dropout(0.5)).train()
+    x = noise(4, 3)
+    (found,) = outputs_of(model, model.state_dict(), ModelInputs((x,)))
+    assert model.training
+    with torch.no_grad():
+        torch.testing.assert_close(found, model.eval()(x))
+
+
 def test_what_is_not_a_number_is_not_the_same() -> None:
     """NaN after the change."""
     model = nn.Linear(2, 1)

@@ -86,6 +86,15 @@ def test_concatenation_and_several_outputs(found: Any) -> None:
     assert all(value <= math.sqrt(5) + 1e-9 for value in _constants(found_now).values())
 
 
+def test_several_outputs_add_in_squares(found: Any) -> None:
+    """Three and four times the same: five times."""
+    model = seeded(Lambda(lambda m, x: (3 * m.f(x), 4 * m.f(x)), f=nn.Linear(4, 3)))
+    model_once = seeded(Lambda(lambda m, x: (lambda z: (3 * z, 4 * z))(m.f(x)), f=nn.Linear(4, 3)))
+    once = _constants(found(model_once, _normal(1, 4))[1])
+    assert once["f.weight"] == pytest.approx(5.0, rel=1e-9)
+    assert _constants(found(model, _normal(1, 4))[1])["f.weight"] <= 5.0 * (1 + 1e-9)
+
+
 def test_what_lies_before_is_not_counted(found: Any) -> None:
     """An operation without a bound before a layer does not hurt it, one after it does."""
     model = seeded(Lambda(lambda m, x: m.g(torch.sign(m.f(x))), f=nn.Linear(3, 3), g=nn.Linear(3, 2)))

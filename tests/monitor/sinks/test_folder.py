@@ -67,6 +67,20 @@ def test_points_after_the_resumed_step_are_dropped(tmp_path: Path) -> None:
     assert (run.series("a").times[1:] >= run.series("a").times[:-1]).all()  # the clock goes on where it stood
 
 
+def test_the_clock_of_a_resumed_run_starts_where_it_stood(tmp_path: Path) -> None:
+    """Time between the runs does not count, the time before does."""
+    _filled(tmp_path)
+    lines = [json.loads(line) for line in (tmp_path / METRICS).read_text().splitlines()]
+    late = [json.dumps({**line, "time": line["time"] + 1000.0}) for line in lines]
+    (tmp_path / METRICS).write_text("\n".join(late) + "\n")
+    again = RunFolder(tmp_path)
+    again.begin(FACTS, None)
+    again.log({"a": 5.0}, step=5)
+    again.close()
+    times = Run.open(tmp_path).series("a").times
+    assert 1000.0 <= times[-2] <= times[-1] < 1100.0
+
+
 def test_a_run_is_not_begun_over_another(tmp_path: Path) -> None:
     _filled(tmp_path)
     before = (tmp_path / METRICS).read_bytes()

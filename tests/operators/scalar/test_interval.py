@@ -32,6 +32,15 @@ TRUTH: dict[str, tuple[Callable[[Any], Any], float, float]] = {
 }
 
 
+def test_ends_move_outward_wherever_they_are() -> None:
+    """Zero and subnormal numbers too, of which a share would be rounded away; infinite ends stay."""
+    ends = np.array([0.0, 5e-324, -5e-324, 1.0, -1e300, 1e-300])
+    moved = outward(ends, ends)
+    assert (moved.low < ends).all()
+    assert (moved.high > ends).all()
+    assert outward(np.array([-np.inf]), np.array([np.inf])).high[0] == np.inf
+
+
 def test_every_function_is_checked() -> None:
     """No function without its truth."""
     assert set(TRUTH) == set(FUNCTIONS)
