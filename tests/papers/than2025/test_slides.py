@@ -7,10 +7,11 @@ import math
 import pytest
 import torch
 
+from normscope.core.value import Kind, Value
 from normscope.operators.normalizers.group_norm import group_norm_global
 from normscope.operators.normalizers.layer_norm import layer_norm_global, printed_is_bound
 from normscope.papers.claim import Verdict
-from normscope.papers.than2025.slides import CLAIMS, group_norm_slides, layer_norm_slides
+from normscope.papers.than2025.slides import CLAIMS, group_norm_slides, layer_norm_slides, slides_rates
 
 
 def test_the_parts_of_the_summary_miss_one() -> None:
@@ -88,3 +89,12 @@ def test_group_norm_fails_for_a_one_hot_scale() -> None:
     assert printed == pytest.approx(0.66666667, abs=1e-8)
     assert not printed_is_bound(printed, constant)
     assert group_norm_slides(gamma, 0.0, 0.0, 3) == math.inf
+
+
+def test_the_rates_solve_the_printed_errors_and_are_no_bounds() -> None:
+    """``(L^2/T)^(1/3)`` and ``L/sqrt(T)`` are ``alpha`` after these iterations."""
+    rates = slides_rates(Value.of(3.0, Kind.CERTIFIED), 0.5)
+    assert (9.0 / rates["non-convex"].value) ** (1 / 3) == pytest.approx(0.5)
+    assert 3.0 / math.sqrt(rates["convex"].value) == pytest.approx(0.5)
+    assert {v.kind for v in rates.values()} == {Kind.PRINTED}
+    assert all(v.assumptions for v in rates.values())

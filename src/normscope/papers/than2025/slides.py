@@ -31,7 +31,8 @@ from normscope.papers.than2025.claims.statements_18_to_22_learning import (
     failures,
     fixed_partition,
 )
-from normscope.papers.than2025.complexity import convex_lower, convex_upper, printed_lower_bounds, slides_rates
+from normscope.papers.than2025.complexity import convex_lower, convex_upper, printed_lower_bounds
+from normscope.papers.than2025.complexity.corollaries_18_and_19 import positive
 
 CLAIMS = Claims("than2025slides")
 
@@ -353,6 +354,26 @@ def _chain_rule() -> Outcome:
     true = gradient(lambda w: loss(chain([weights[0], w, weights[2]], activation=torch.tanh)(x)), weights[1])
     error, largest = float((torch.outer(product, hidden) - true).abs().max()), float(true.abs().max())
     return holds(error < 1e-12 < largest, {"largest error": error, "largest entry": largest}, "against autograd")
+
+
+@statement(
+    "than2025slides", "Convergence rate", holds="printed without what the error is of; non-convex at fixed delta"
+)
+def slides_rates(lipschitz: Value, alpha: float) -> dict[str, Value]:
+    """Return iterations after which the printed errors are ``alpha``: ``(L^2/T)^(1/3)``, and ``L/sqrt(T)`` if convex.
+
+    So ``T = L^2/alpha^3`` and ``T = L^2/alpha^2``: the first disagrees with ``L/alpha^2`` of Corollary 19.
+
+    >>> [round(v.value, 9) for v in slides_rates(Value.of(4.0, Kind.CERTIFIED), 0.5).values()]
+    [128.0, 64.0]
+    """
+    log = math.log(positive(alpha, "alpha"))
+    said = ("printed as an error after T iterations",)
+    return {
+        name: Value(2 * lipschitz.log - power * log, Kind.PRINTED, statement="than2025slides Convergence rate",
+                    assumptions=said)
+        for name, power in (("non-convex", 3), ("convex", 2))
+    }  # fmt: skip
 
 
 @CLAIMS.add("002-opt", "Exponential benefits: optimization", slides_rates, printed_lower_bounds)

@@ -18,7 +18,6 @@ from normscope.papers.than2025.complexity import (
     corollary_19,
     goldstein,
     printed_lower_bounds,
-    slides_rates,
     strongly_convex_lower,
     strongly_convex_upper,
 )
@@ -167,14 +166,13 @@ def test_formulas() -> None:
     assert corollary_19(after, 0.1, half, 3).value == pytest.approx(125.0)
     assert corollary_19([], 0.1).value == pytest.approx(100.0)
     assert [v.value for v in printed_lower_bounds(_values(3.0)[0], 0.5).values()] == pytest.approx([36.0, 6.0, 6.0])
-    assert [v.value for v in slides_rates(_values(3.0)[0], 0.5).values()] == pytest.approx([72.0, 36.0])
 
 
 def test_all_are_printed_and_say_why() -> None:
     """Never a bound."""
     one = _values(1.0)[0]
     every = [corollary_18([one], 1.0), corollary_19([one], 1.0)]
-    every += [*printed_lower_bounds(one, 1.0).values(), *slides_rates(one, 1.0).values()]
+    every += printed_lower_bounds(one, 1.0).values()
     assert {v.kind for v in every} == {Kind.PRINTED}
     assert all(v.assumptions for v in every)
 

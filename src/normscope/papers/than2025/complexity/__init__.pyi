@@ -4,7 +4,6 @@ from normscope.papers.than2025.complexity.corollaries_18_and_19 import corollary
 from normscope.papers.than2025.complexity.corollaries_18_and_19 import corollary_19 as corollary_19
 from normscope.papers.than2025.complexity.corollaries_18_and_19 import goldstein as goldstein
 from normscope.papers.than2025.complexity.corollaries_18_and_19 import printed_lower_bounds as printed_lower_bounds
-from normscope.papers.than2025.complexity.corollaries_18_and_19 import slides_rates as slides_rates
 from normscope.papers.than2025.complexity.corollaries_18_and_19 import strongly_convex_lower as strongly_convex_lower
 from normscope.papers.than2025.complexity.corollaries_18_and_19 import strongly_convex_upper as strongly_convex_upper
 from normscope.papers.than2025.complexity.network_complexity import LayerComplexity as LayerComplexity

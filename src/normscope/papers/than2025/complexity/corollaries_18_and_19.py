@@ -204,24 +204,5 @@ def corollary_19(after: Sequence[Value], alpha: float, inverse_std: Value | None
     return _printed(log, "Corollary 19", _RATE)
 
 
-@statement(
-    "than2025slides", "Convergence rate", holds="printed without what the error is of; non-convex at fixed delta"
-)
-def slides_rates(lipschitz: Value, alpha: float) -> dict[str, Value]:
-    """Return iterations after which the printed errors are ``alpha``: ``(L^2/T)^(1/3)``, and ``L/sqrt(T)`` if convex.
-
-    So ``T = L^2/alpha^3`` and ``T = L^2/alpha^2``: the first disagrees with ``L/alpha^2`` of Corollary 19.
-
-    >>> [round(v.value, 9) for v in slides_rates(Value.of(4.0, Kind.CERTIFIED), 0.5).values()]
-    [128.0, 64.0]
-    """
-    log = math.log(positive(alpha, "alpha"))
-    said = "printed as an error after T iterations"
-    return {
-        "non-convex": _printed(2 * lipschitz.log - 3 * log, "Convergence rate", said, "than2025slides"),
-        "convex": _printed(2 * lipschitz.log - 2 * log, "Convergence rate", said, "than2025slides"),
-    }
-
-
-def _printed(log: float, number: str, assumption: str, paper: str = "than2025") -> Value:
-    return Value(log, Kind.PRINTED, statement=f"{paper} {number}", assumptions=(assumption,))
+def _printed(log: float, number: str, assumption: str) -> Value:
+    return Value(log, Kind.PRINTED, statement=f"than2025 {number}", assumptions=(assumption,))
