@@ -74,3 +74,22 @@ def test_noise_that_a_stabilizer_swallows_is_no_loss() -> None:
     """Equal entries: what is left after the mean is rounding, and eps is far larger."""
     model = nn.Sequential(Lambda(lambda s, x: (x - x.mean(-1, keepdim=True)) / 1e-2), nn.Linear(7, 2))
     assert _loss(model, (0.1 + torch.arange(8.0))[:, None].expand(8, 7).contiguous()) is None
+
+
+def test_of_two_cancellations_the_worse_is_named() -> None:
+    """A millionth of large numbers is left of one, less than a ten-millionth of one of the other."""
+
+    def forward(s: Lambda, x: Tensor) -> Tensor:
+        large, one = s.level.weight
+        mild = (x[:, :4] + large) - large
+        bad = (x[:, 4:] + one) - one
+        return torch.cat([1e-7 * mild[:, 1:], bad[:, 1:]], 1) * 1e7
+
+    model = Lambda(forward, level=nn.Linear(4, 2))
+    with torch.no_grad():
+        model.level.weight[0], model.level.weight[1] = 1e6, 1.0
+    loss = _loss(model, torch.tensor([[1e6, 1.0, 1.0, 1.0, 1.0, 4e-8, 4e-8, 4e-8]]))
+    assert loss is not None
+    assert (loss.kind, loss.node.op) == ("cancellation", "aten.mul.Tensor")
+    assert loss.reached == pytest.approx(1.0)
+    assert loss.left == pytest.approx(4e-8)

@@ -7,7 +7,7 @@ import math
 import numpy as np
 import pytest
 
-from normscope.generalization.bench.problems import PROBLEMS, Draw, PartitionCells
+from normscope.generalization.bench.problems import PLACES, PROBLEMS, Draw, PartitionCells
 
 
 @pytest.mark.turns(3)
@@ -45,6 +45,13 @@ def test_randomized_model() -> None:
     assert 0 <= divergence <= math.log(64)
     assert risk >= 0.1
     assert abs(loss - risk) < 0.02
+    labels, below = draw.labels, draw.inputs < PLACES  # a threshold calls what lies above it one
+    errors = (below == (labels[:, None] == 1)).mean(0)
+    weights = np.exp(-200.0 * (errors - errors.min()))
+    weights /= weights.sum()
+    assert loss == pytest.approx(float(weights @ errors))
+    kept = weights[weights > 0]
+    assert divergence == pytest.approx(math.log(64) + float(kept @ np.log(kept)))  # from the uniform distribution
 
 
 def test_counts_and_error() -> None:
