@@ -141,7 +141,6 @@ COUPLED: dict[str, Form] = {
 }
 
 
-@pytest.mark.turns(3)
 @pytest.mark.parametrize("name", COUPLED)
 def test_samples_that_depend_on_each_other_are_one_input(name: str) -> None:
     """The certificate is of the whole batch, says so, and holds at the data and far from it."""
@@ -247,7 +246,6 @@ UNLIKE: dict[str, Form] = {
 }
 
 
-@pytest.mark.turns(3)
 @pytest.mark.parametrize("name", UNLIKE)
 def test_what_is_no_normalizer_is_not_taken_for_one(name: str) -> None:
     """None is listed, and bounds hold at the data and far from it."""
@@ -364,7 +362,6 @@ def test_a_complex_output_is_refused() -> None:
         normscope.analyze(model, Draw(6).tensor(3, 4))
 
 
-@pytest.mark.turns(3)
 @pytest.mark.parametrize(
     ("form", "shape"),
     [
@@ -487,7 +484,6 @@ ELSEWHERE: dict[str, Form] = {
 }
 
 
-@pytest.mark.turns(3)
 @pytest.mark.parametrize("name", ELSEWHERE)
 def test_what_is_exported_is_what_runs(name: str) -> None:
     """On inputs of every kind the slope stays below what is said of all inputs."""
@@ -522,7 +518,6 @@ THROUGH_PYTHON: dict[str, Form] = {
 }
 
 
-@pytest.mark.turns(3)
 @pytest.mark.parametrize("name", THROUGH_PYTHON)
 def test_what_leaves_torch_has_no_bound_on_all_inputs(name: str) -> None:
     """However flat it is around the data, and on whatever inputs it would show."""

@@ -33,7 +33,6 @@ def _here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         Path(name).write_text(content)
 
 
-@pytest.mark.turns(3)
 @pytest.mark.usefixtures("_here")
 @pytest.mark.parametrize("command", [c for c in COMMANDS if c.startswith("normscope ")])
 def test_commands_work(command: str) -> None:

@@ -168,7 +168,6 @@ def test_of_an_operation_without_a_derivative_nothing_is_said(
     assert any(op in opaque.op for opaque in result.coverage.opaque)
 
 
-@pytest.mark.turns(3)
 def test_a_sketch_of_a_deep_network_says_how_likely_it_fails(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("normscope.lipschitz.local.precise_values.TOO_LARGE", 0.0)
     monkeypatch.setattr("normscope.lipschitz.local.sketched_tangents.COUNT", 24)

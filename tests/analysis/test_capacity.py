@@ -72,7 +72,6 @@ def test_batch_norm_with_running_statistics() -> None:
     assert site.proved.value == pytest.approx(3.9999200024, abs=1e-9)
 
 
-@pytest.mark.turns(3)
 @pytest.mark.parametrize(
     ("gamma", "expected"),
     [([3.0, 2.0, 1.0, 0.5], 856.2392), ([1.0, 1.0], 316.2278), ([1.0] + [0.0] * 9, 300.0), ([2.0], 0.0)],
@@ -99,7 +98,6 @@ def test_group_norm_takes_the_largest_group_not_the_sum() -> None:
     assert printed.value == pytest.approx(1264.911, abs=1e-3)
 
 
-@pytest.mark.turns(3)
 @pytest.mark.parametrize(
     ("dtype", "expected"),
     [(torch.float32, 2896.309), (torch.float64, 2.0**26), (torch.bfloat16, 2896.309), (torch.float16, 2896.309)],
@@ -114,7 +112,6 @@ def test_rms_norm_takes_the_epsilon_of_its_dtype(dtype: torch.dtype, expected: f
     assert _ordered(result)
 
 
-@pytest.mark.turns(3)
 @pytest.mark.parametrize(("depth", "expected"), [(1, 306.1862), (2, 90773.05), (3, 2.691090e7), (4, 7.9781e9)])
 def test_layer_norm_blows_up_near_zero(depth: int, expected: float) -> None:
     """Identity weights, LN and ReLU: at x = tau v the Jacobian is sqrt(1-1/n) (1-1/n)^(K-1) eps^(-K/2)."""
@@ -196,7 +193,6 @@ def test_a_result_survives_its_json_form() -> None:
         assert again == result
 
 
-@pytest.mark.turns(3)
 def test_the_seed_decides_everything_random() -> None:
     """Two runs with one seed are equal."""
     model = _net(nn.Linear(4, 6), nn.LayerNorm(6), nn.ReLU(), nn.Linear(6, 2))
@@ -251,7 +247,6 @@ def test_channels_without_variance() -> None:
     assert result.layers[0].folded.value == pytest.approx(truth, rel=1e-8)
 
 
-@pytest.mark.turns(3)
 @pytest.mark.parametrize("norm", [nn.LayerNorm(3, eps=0.0), nn.RMSNorm(3, eps=0.0), nn.GroupNorm(1, 3, eps=0.0)])
 def test_without_a_stabilizer_there_is_no_constant_on_all_inputs(norm: nn.Module) -> None:
     """Infinite everywhere, finite on the floors of the data, and the reader is told where."""
@@ -293,7 +288,6 @@ def test_half_precision(dtype: torch.dtype) -> None:
     assert _ordered(result)
 
 
-@pytest.mark.turns(2)
 def test_floors_hold_although_rounding_gave_others() -> None:
     """At a single sample the constant is attained: the lower bound must not pass the bound on the sample's floor."""
     for seed in range(4):
@@ -349,7 +343,6 @@ def test_a_module_called_twice_is_two_layers_of_one_weight() -> None:
     assert product.value == pytest.approx(spectral_norm(tied.a.weight.detach()) ** 2, rel=1e-8)
 
 
-@pytest.mark.turns(3)
 @pytest.mark.parametrize(
     ("wrap", "dtype"),
     [
@@ -431,7 +424,6 @@ def test_a_scalar_output_of_one_sample() -> None:
     assert _upper(analyze(model, DATA)) == pytest.approx(truth, rel=1e-8)
 
 
-@pytest.mark.turns(3)
 @pytest.mark.parametrize(
     ("function", "constant"),
     [
@@ -525,7 +517,6 @@ def test_a_batch_of_one() -> None:
     assert _ordered(result)
 
 
-@pytest.mark.turns(3)
 def test_a_limit_on_the_samples_holds_for_everything() -> None:
     """Statistics, floors and Jacobians are of the first samples alone."""
     model = _net(nn.Linear(4, 6), nn.LayerNorm(6), nn.ReLU())

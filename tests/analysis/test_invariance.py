@@ -81,7 +81,6 @@ def test_rescaling_a_weight_before_a_normalizer_changes_nothing(name: str, facto
         assert after[key] == pytest.approx(log, abs=1e-3 if key in SEARCHED else 1e-6), key
 
 
-@pytest.mark.turns(2)
 @pytest.mark.parametrize("name", todays(["batch norm", "layer norm", "group norm"], 1))
 def test_the_printed_product_moves_and_says_so(name: str) -> None:
     """Every rescaled layer moves the printed product of normalizers by its factor."""

@@ -14,7 +14,6 @@ from normscope.analysis import analyze
 from normscope.analysis.layers import TimeLeft
 
 
-@pytest.mark.turns(3)
 @pytest.mark.filterwarnings("ignore:Using padding='same'")
 @pytest.mark.parametrize(
     "conv",
@@ -82,7 +81,6 @@ def test_equal_channels_are_not_hot() -> None:
     assert "hot_channels" not in row.details
 
 
-@pytest.mark.turns(2)
 def test_groups_have_their_own_floor() -> None:
     """GroupNorm: the factor of a channel uses the least spread of its group."""
     data = torch.randn(50, 4, 5, 5, generator=torch.Generator().manual_seed(0))

@@ -88,7 +88,6 @@ def _damages() -> dict[str, Callable[[dict[str, Any]], None]]:
     }
 
 
-@pytest.mark.turns(3)
 @pytest.mark.parametrize("verb", ["report", "compare"])
 @pytest.mark.parametrize("name", _damages())
 def test_damaged_results_are_told_in_a_line(name: str, verb: str, tmp_path: Path) -> None:

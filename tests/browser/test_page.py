@@ -62,7 +62,6 @@ def test_it_fits_its_width(visit: Visit, name: str, width: int) -> None:
         assert page.run("const c = arguments[0]; return c.scrollWidth <= c.clientWidth", chart)
 
 
-@pytest.mark.turns(2)
 def test_sorting(visit: Visit) -> None:
     """A press on a heading sorts by the numbers behind the cells, downwards first; again, upwards; empty cells last."""
     page = visit("transformer")
@@ -86,7 +85,6 @@ def test_sorting(visit: Visit) -> None:
     assert _rows(page)[0][0] == str(len(page.result.layers) + len(page.result.normalizers))
 
 
-@pytest.mark.turns(2)
 def test_filtering(visit: Visit) -> None:
     """By name and by kind; how many rows fit is said."""
     page = visit("resnet50")
@@ -101,7 +99,6 @@ def test_filtering(visit: Visit) -> None:
     assert len(_rows(page)) == len(page.result.normalizers)
 
 
-@pytest.mark.turns(2)
 def test_folding(visit: Visit) -> None:
     """Equal blocks are shown once, every normalizer is marked, and all folds open and close."""
     page = visit("transformer")
@@ -166,7 +163,6 @@ def test_script_and_page_write_numbers_alike(visit: Visit) -> None:
     assert page.run("return normscope.text('inf')") == power_text(math.inf)
 
 
-@pytest.mark.turns(2)
 def test_dark_and_light(visit: Visit) -> None:
     """The system's choice is followed, the button turns it round, and text stays readable on its ground."""
     colours = (
@@ -216,7 +212,6 @@ def test_printing(visit: Visit) -> None:
     assert page.run("const t = document.querySelector('.tall'); return t.scrollHeight <= t.clientHeight + 2")
 
 
-@pytest.mark.turns(2)
 def test_side_by_side(visit: Visit) -> None:
     """Two results: one table, one chart with both, a part for each, findings where they belong."""
     page = visit("mlp", twice=True)

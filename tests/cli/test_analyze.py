@@ -203,7 +203,6 @@ BAD: list[tuple[str, list[str], list[str]]] = [
 ]
 
 
-@pytest.mark.turns(3)
 @pytest.mark.parametrize(("arguments", "said"), [case[1:] for case in BAD], ids=[case[0] for case in BAD])
 def test_mistakes(run: Run, files: Path, arguments: list[str], said: list[str]) -> None:
     """Each mistake: exit code 2, what holds and what to do on stderr, no traceback, nothing written."""
@@ -257,7 +256,6 @@ def test_the_numbers_are_those_of_the_weights_given(run: Run, files: Path) -> No
     assert found["model"]["origin"]["initialization"] == "checkpoint"
 
 
-@pytest.mark.turns(2)
 def test_random_weights_are_told(run: Run) -> None:
     """A zoo network with random weights says so, takes its arguments, and knows its own input shape."""
     result = run("analyze", SMALL)
@@ -268,7 +266,6 @@ def test_random_weights_are_told(run: Run) -> None:
     assert found["normalizers"][0]["kind"] == "batch_norm"
 
 
-@pytest.mark.turns(3)
 def test_same_seed_same_numbers(run: Run) -> None:
     """The result depends on the seed and nothing else."""
     texts = [run("analyze", SMALL, "--seed", seed, "--json").stdout for seed in (3, 3, 4)]
@@ -276,7 +273,6 @@ def test_same_seed_same_numbers(run: Run) -> None:
     assert json.loads(texts[0])["end_to_end"]["global"] != json.loads(texts[2])["end_to_end"]["global"]
 
 
-@pytest.mark.turns(2)
 def test_options_reach_the_analysis(run: Run, files: Path) -> None:
     """Options change what is computed: no bound without normalizers, a stacked batch, fewer samples, batch mode."""
     data = ["--data", "good.npy"]
@@ -333,7 +329,6 @@ def test_nothing_is_written_where_writing_fails(run: Run, files: Path, monkeypat
     assert not (files / "result.json").exists()
 
 
-@pytest.mark.turns(2)
 def test_the_report_is_written_where_it_should(run: Run, files: Path) -> None:
     """Beside the result, or where --report says, or not at all; it holds the result."""
     assert run("analyze", SMALL, "--out", "a", "-q").exit_code == 0
@@ -355,7 +350,6 @@ def test_a_report_that_cannot_be_written_is_said_before_the_work(run: Run, files
     assert not Path("result.json").exists()
 
 
-@pytest.mark.turns(2)
 def test_the_doctor_is_asked_where_that_is_wanted(run: Run, files: Path) -> None:
     """The findings are printed, on the page and in the result, here a bias before BatchNorm; --no-check leaves it."""
     done = run("analyze", SMALL, "--points", 1, "--ascent", 0)
@@ -370,7 +364,6 @@ def test_the_doctor_is_asked_where_that_is_wanted(run: Run, files: Path) -> None
     assert "No checks were run" in Path("report.html").read_text()
 
 
-@pytest.mark.turns(2)
 def test_the_theory_of_weight_normalization_is_a_panel(run: Run, files: Path) -> None:
     """Where it covers the model and the data have labels; other models have none."""
     quick = ("--data", "digits", "--limit", 20, "--points", 2, "--time", 0)

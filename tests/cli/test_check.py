@@ -43,7 +43,6 @@ def net(run: Run) -> Run:
     return run
 
 
-@pytest.mark.turns(2)
 def test_exit_codes(net: Run) -> None:
     """0 without findings, 1 with, 2 for wrong use; --fail-on moves the line."""
     assert net("check", "net.py:good", *SHAPE).exit_code == 0

@@ -28,7 +28,6 @@ def _compare(tmp_path: Path, *arguments: str, code: int = 0) -> str:
     return result.output
 
 
-@pytest.mark.turns(2)
 def test_two_normalizers_side_by_side_with_their_findings(tmp_path: Path) -> None:
     """Text, JSON and a page that holds both results."""
     bn, ln = SMALL.format("bn"), SMALL.format("ln")
@@ -61,7 +60,6 @@ def test_checkpoints_of_one_model(tmp_path: Path) -> None:
     assert "x 10" in text
 
 
-@pytest.mark.turns(2)
 def test_an_earlier_result_beside_a_model(tmp_path: Path) -> None:
     """The doctor saw only the model, and it is said."""
     spec = SMALL.format("bn")
@@ -84,7 +82,6 @@ def test_a_folder_that_analyze_wrote_is_its_result(tmp_path: Path) -> None:
     assert {**shown, "models": files["models"]} == files
 
 
-@pytest.mark.turns(3)
 @pytest.mark.parametrize(
     ("items", "said"),
     [

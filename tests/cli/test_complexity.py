@@ -13,7 +13,6 @@ Run = Callable[..., Any]
 MODEL = "zoo:relu10[norm=bn,width=6,in_features=64]"
 
 
-@pytest.mark.turns(2)
 def test_model_and_result_agree(run: Run) -> None:
     """The counts of a model are those of its result."""
     direct = run("complexity", MODEL, "--json")

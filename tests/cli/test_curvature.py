@@ -25,7 +25,6 @@ def test_text_and_json(run: Run) -> None:
     assert len(data["largest"]) == 2
 
 
-@pytest.mark.turns(3)
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
@@ -42,7 +41,6 @@ def test_mistakes_end_with_code_2(arguments: tuple[str, ...], words: str, run: R
     assert not Path("curvature.json").exists()
 
 
-@pytest.mark.turns(2)
 def test_a_stopped_measurement_is_written_and_ends_with_code_130(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     calls, product = [], Products.__call__
 

@@ -119,7 +119,6 @@ def test_unwritable_place(run: Run) -> None:
     assert "is a file" in result.stderr
 
 
-@pytest.mark.turns(3)
 @pytest.mark.parametrize("file", ["result.json", "summary.txt", "report.html", "plain/result.json"])
 def test_a_folder_in_the_way_is_said_before_the_work(run: Run, monkeypatch: pytest.MonkeyPatch, file: str) -> None:
     """Nothing is trained for nothing."""

@@ -11,7 +11,6 @@ import pytest
 Run = Callable[..., Any]
 
 
-@pytest.mark.turns(3)
 @pytest.mark.parametrize("words", [["Theorem 13"], ["Theorem", "13"], ["than2025", "theorem", "13"]])
 def test_a_theorem(run: Run, words: list[str]) -> None:
     result = run("explain", *words)
@@ -25,7 +24,6 @@ def test_a_theorem(run: Run, words: list[str]) -> None:
         assert piece in result.stdout
 
 
-@pytest.mark.turns(2)
 def test_several_words_are_explained_one_after_the_other(run: Run) -> None:
     """And where one of them is unknown, what was asked for is named as a whole."""
     result = run("explain", "certified", "NS101")

@@ -19,7 +19,6 @@ def _json(run: Run, *arguments: object) -> dict[str, Any]:
     return json.loads(result.stdout)
 
 
-@pytest.mark.turns(2)
 def test_theorem_6_explodes_and_vanishes(run: Run) -> None:
     """Two constants, one the inverse of the other; the gradient passed back grows towards the first layer."""
     found = _json(run, "theorem-6", "--depth", 400, "--width", 3, "--scale", 8)
@@ -61,7 +60,6 @@ def test_text_and_picture(run: Run) -> None:
     assert len(root.findall("{http://www.w3.org/2000/svg}path")) == 4  # two lines, each with its key
 
 
-@pytest.mark.turns(3)
 @pytest.mark.parametrize(
     ("arguments", "text"),
     [

@@ -50,7 +50,6 @@ def test_weights_are_written_and_read_back(net: Run) -> None:
     assert set(torch.load("new.pt")) == set(state)
 
 
-@pytest.mark.turns(2)
 def test_without_a_file_nothing_is_written_and_that_is_said(net: Run) -> None:
     """The command that a verdict names is one that works."""
     before = set(Path().iterdir())
@@ -96,7 +95,6 @@ def test_places_are_checked_before_the_model_is_built(net: Run, place: str, said
     assert said in " ".join(done.stderr.split())
 
 
-@pytest.mark.turns(3)
 def test_a_rotation_is_tried_only_where_it_is_asked_for(net: Run) -> None:
     """A network without a residual stream refuses it, and says so."""
     tried = []

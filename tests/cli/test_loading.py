@@ -77,7 +77,6 @@ def test_onnx_files_are_not_read() -> None:
         load(named, 0, lambda text: None)
 
 
-@pytest.mark.turns(3)
 def test_neighbours_imported_by_the_forward_pass(run: Run, here: Path) -> None:
     """They are found by every verb that runs the model, and forgotten afterwards."""
     (here / "u").mkdir()
@@ -107,7 +106,6 @@ def test_neighbours_imported_by_the_forward_pass(run: Run, here: Path) -> None:
     assert path == sys.path
 
 
-@pytest.mark.turns(3)
 def test_the_users_code_does_not_see_our_options(run: Run, here: Path) -> None:
     """A script that parses its arguments when it is imported gets none."""
     (here / "script.py").write_text(
@@ -123,7 +121,6 @@ def test_the_users_code_does_not_see_our_options(run: Run, here: Path) -> None:
     assert json.loads(result.stdout)["layers"][0]["shape"] == [3, 4]
 
 
-@pytest.mark.turns(3)
 def test_a_strict_script_is_strict_with_itself_alone(run: Run, here: Path) -> None:
     """Its filters of warnings and its way with numpy's errors are not ours."""
     (here / "strict.py").write_text(

@@ -24,7 +24,6 @@ Run = Callable[..., Any]
 COMMAND = [sys.executable, "-m", "normscope.cli.main"]
 
 
-@pytest.mark.turns(3)
 @pytest.mark.parametrize("arguments", [["--help"], ["--version"], ["analyze", "--help"], ["demo", "--help"]])
 def test_help_does_not_import_torch(arguments: list[str]) -> None:
     """Help and version answer without torch, numpy or rich's tables."""

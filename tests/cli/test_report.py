@@ -88,7 +88,6 @@ def test_no_result_of_a_page_is_written_over_another(run: Run, results: list[str
     assert sorted(p.name for p in Path("back").iterdir()) == ["x_y-1", "x_y-2", "x_y-3"]
 
 
-@pytest.mark.turns(3)
 def test_panels_beside_a_result(run: Run, results: list[str]) -> None:
     """What curvature wrote becomes part of the page of the result, whose bytes still come back."""
     small = ("curvature", SMALL.format("bn").replace("in_features=4", "in_features=64"), "--data", "digits")
@@ -102,7 +101,6 @@ def test_panels_beside_a_result(run: Run, results: list[str]) -> None:
     assert list(read_back(Path("report.html").read_text())) == ["bn", "ln"]
 
 
-@pytest.mark.turns(3)
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
@@ -134,7 +132,6 @@ def test_mistakes(run: Run, results: list[str], arguments: list[str], said: str)
     assert sorted(Path().rglob("*")) == before
 
 
-@pytest.mark.turns(3)
 @pytest.mark.parametrize(
     ("place", "value"),
     [

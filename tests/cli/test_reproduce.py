@@ -81,7 +81,6 @@ def test_smoke_figure_3(tmp_path: Path) -> None:
         assert (tmp_path / "smoke-0" / name).stat().st_size > 500, name
 
 
-@pytest.mark.turns(3)
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [

@@ -7,8 +7,6 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import pytest
-
 Run = Callable[..., Any]
 
 
@@ -20,7 +18,6 @@ def test_json_and_text(run: Run) -> None:
     assert {g["kind"] for g in body["groups"]} >= {"scale", "rescaling", "shift", "permutation"}
 
 
-@pytest.mark.turns(3)
 def test_the_result_is_kept(run: Run, tmp_path: Path) -> None:
     """In the folder that was named, without a word if none is wanted."""
     shown = run("symmetry", "zoo:relu10[norm=bn,width=4,in_features=9]", "--out", tmp_path, "--quiet")

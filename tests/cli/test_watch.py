@@ -89,7 +89,6 @@ def test_other_machines_only_when_told(run: Run, tmp_path: Path, monkeypatch: py
     assert opened == [result.stdout.strip()]
 
 
-@pytest.mark.turns(3)
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [

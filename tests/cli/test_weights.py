@@ -26,7 +26,6 @@ def test_weights_of_a_model_on_data(run: Run) -> None:
     assert data["model"]["origin"]["kind"] == "zoo"
 
 
-@pytest.mark.turns(2)
 def test_json_alone_and_quiet(run: Run) -> None:
     """``--json`` prints nothing but JSON, ``--quiet`` nothing at all."""
     done = run("weights", SMALL, "--json")
@@ -34,7 +33,6 @@ def test_json_alone_and_quiet(run: Run) -> None:
     assert run("weights", SMALL, "--quiet").stdout == ""
 
 
-@pytest.mark.turns(3)
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [

@@ -69,7 +69,6 @@ def test_every_verb_returns_something_to_read() -> None:
         assert len(table)
 
 
-@pytest.mark.turns(2)
 def test_results_of_other_verbs_show_themselves() -> None:
     """A check, a fix and the symmetries of a small network: one line as repr, text, and HTML without the object."""
     model = nn.Sequential(nn.Linear(3, 4), nn.BatchNorm1d(4), nn.ReLU(), nn.Linear(4, 2)).eval()

@@ -16,7 +16,6 @@ from normscope.curvature.products import Products
 from normscope.linalg.thick_restart import Eigenpairs, eigenpairs
 
 
-@pytest.mark.turns(2)
 def test_known_zeros_and_pairs_bring_it_nearer_to_the_truth() -> None:
     with Problem(classifier(eps=1e-30), labelled(), dtype=torch.float64) as problem:
         products = Products(problem, "ggn")

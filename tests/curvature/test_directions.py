@@ -120,7 +120,6 @@ def _found(seconds: float) -> tuple[list[str] | None, list[str]]:
     return None if found is None else sorted({group.kind for group in found}), told
 
 
-@pytest.mark.turns(2)
 def test_a_search_that_takes_too_long_is_given_up_and_says_so() -> None:
     assert _found(30.0) == (["row", "scale", "shift"], [])
     found, told = _found(1e-6)
@@ -129,7 +128,6 @@ def test_a_search_that_takes_too_long_is_given_up_and_says_so() -> None:
     assert _found(0) == (None, [])
 
 
-@pytest.mark.turns(2)
 def test_large_networks_keep_their_scales_unless_time_is_unlimited(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(directions, "MOST", 1000)
     found, told = _found(30.0)

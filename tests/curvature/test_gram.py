@@ -113,7 +113,6 @@ def test_losses_of_pairs_and_losses_that_are_not_convex_have_none(loss: Any) -> 
         assert gram_of(Products(problem, "ggn")) is None
 
 
-@pytest.mark.turns(2)
 def test_rows_along_directions() -> None:
     with Problem(classifier(), labelled(), batch=25, dtype=torch.float64) as problem:
         products = Products(problem, "ggn")

@@ -166,7 +166,6 @@ class FailsLater(nn.Module):
         return self.linear(x)
 
 
-@pytest.mark.turns(3)
 @pytest.mark.parametrize("runs", [0, 1, 2, 3, 5])
 def test_a_model_that_fails_on_a_later_run_gets_a_clear_error(monkeypatch: pytest.MonkeyPatch, runs: int) -> None:
     """As an error of ours, with what the model said, whenever it happens; nothing of the model is changed."""

@@ -22,7 +22,6 @@ def test_the_hessian_is_that_of_a_plain_model(mode: str, way: str) -> None:
         torch.testing.assert_close(Products(problem, way=way).dense(), expected, rtol=1e-8, atol=1e-10)
 
 
-@pytest.mark.turns(2)
 def test_frozen_statistics_give_a_third_matrix() -> None:
     model, data = classifier(), labelled()
     found = {}

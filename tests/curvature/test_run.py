@@ -24,7 +24,6 @@ from normscope.curvature.run import Settings, curvature, verified
 from normscope.linalg.thick_restart import eigenpairs, rayleigh
 
 
-@pytest.mark.turns(2)
 @pytest.mark.parametrize("mode", ["batch", "running"])
 def test_eigenvalues_are_those_of_the_model_as_users_run_it_and_nothing_is_touched(mode: str) -> None:
     model, (x, y) = classifier().train(), labelled()
@@ -42,7 +41,6 @@ def test_eigenvalues_are_those_of_the_model_as_users_run_it_and_nothing_is_touch
     assert found.density is not None
 
 
-@pytest.mark.turns(3)
 def test_modes_are_compared_and_the_quotient_is_given_for_small_networks() -> None:
     found = curvature(classifier(), labelled(), matrix="ggn", modes=True, probes=0)
     assert set(found.modes) == {"batch", "running", "frozen-batch"}
@@ -98,7 +96,6 @@ def test_residuals_are_measured_and_noise_of_the_products_is_not_called_converge
         assert not verified(products, pairs, 1e-8).converged.any()
 
 
-@pytest.mark.turns(2)
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
 def test_short_weights_are_computed_with_in_float32(dtype: torch.dtype) -> None:
     """The curvature is that of the model with the same weights in float32, and the model keeps its precision."""
@@ -123,7 +120,6 @@ class _Taking(nn.Module):
         return self.last(torch.take(hidden, torch.arange(hidden.numel()).view(hidden.shape)))
 
 
-@pytest.mark.turns(2)
 @pytest.mark.parametrize("matrix", ["ggn", "hessian"])
 def test_torch_does_not_tell_the_user_where_vmap_is_slow(matrix: str) -> None:
     """It is no concern of theirs; their own filters of warnings stay as they are."""
@@ -151,7 +147,6 @@ def test_an_iterator_and_a_loader_with_a_generator_of_its_own_are_read_once() ->
     assert normscope.curvature(model, shuffled, probes=0).checks["difference"] < 1e-3
 
 
-@pytest.mark.turns(2)
 def test_a_regression_with_many_products_is_measured() -> None:
     model, (x, _) = nn.Sequential(nn.Linear(4, 6), nn.Tanh(), nn.Linear(6, 1)), labelled()
     found = normscope.curvature(model, (x, x[:, :1] ** 2), way="linearize", probes=0, symmetry=False)
@@ -170,7 +165,6 @@ def test_a_linearization_that_holds_for_one_product_only_is_not_used() -> None:
     assert found.largest[0].value == pytest.approx(other.largest[0].value, rel=1e-4)
 
 
-@pytest.mark.turns(2)
 @pytest.mark.parametrize("wrap", [nn.DataParallel, torch.compile])
 def test_wrappers_are_looked_through(wrap: Callable[[nn.Module], nn.Module]) -> None:
     model, data = classifier().train(), labelled()
@@ -201,7 +195,6 @@ def test_settings_choose_samples_parameters_and_precision() -> None:
     assert [layer.name for layer in found.layers] == ["bias"]
 
 
-@pytest.mark.turns(3)
 def test_products_that_are_not_symmetric_are_told(monkeypatch: pytest.MonkeyPatch) -> None:
     """By a relative gap far above the rounding of the type, but small."""
     exact = Products.__call__

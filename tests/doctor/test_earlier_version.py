@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import copy
 
-import pytest
 import torch
 from torch import nn
 
@@ -33,7 +32,6 @@ def test_weights_are_those_the_layers_apply() -> None:
     assert [s.kind for s in earlier.sites] == ["weight_norm"]
 
 
-@pytest.mark.turns(2)
 def test_one_that_does_not_fit_is_said_in_one_line() -> None:
     """Other outputs, other layers, another input; the other rules run."""
     model, x = _network(), noise(8, 6)

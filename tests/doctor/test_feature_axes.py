@@ -21,7 +21,6 @@ def _joined(s: Lambda, x: Tensor) -> Tensor:
     return (heads @ heads.transpose(-1, -2) @ heads).transpose(1, 2).reshape(*x.shape[:2], 6)
 
 
-@pytest.mark.turns(3)
 @pytest.mark.parametrize(
     ("forward", "layer", "shape", "axes"),
     [

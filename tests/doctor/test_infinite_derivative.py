@@ -31,7 +31,6 @@ FORWARDS: dict[str, Callable[[Lambda, Tensor], Tensor]] = {
 }
 
 
-@pytest.mark.turns(3)
 @pytest.mark.parametrize("name", FORWARDS)
 def test_autograd_says_the_same(name: str) -> None:
     """Parameters have a gradient that is not finite exactly where one is told; at least one row is zero."""

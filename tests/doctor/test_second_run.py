@@ -82,7 +82,6 @@ def test_a_wide_run_of_a_large_network_only_where_something_can_be_lost(monkeypa
         assert subject.second_run.coupling is not None
 
 
-@pytest.mark.turns(3)
 @pytest.mark.parametrize("name", FORWARDS)
 def test_the_operation_in_which_samples_meet(name: str) -> None:
     """The model itself says whether the first output changes when the other samples go."""

@@ -19,7 +19,6 @@ CASES: dict[str, tuple[Builder, tuple[Shape, ...], int]] = {
 }
 
 
-@pytest.mark.turns(3)
 @pytest.mark.parametrize("name", CASES)
 def test_each_kind_is_drawn_and_keeps_samples_apart(name: str) -> None:
     """A sample alone gives what it gives among others, but for queries that every sample shares."""

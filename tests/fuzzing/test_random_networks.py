@@ -5,7 +5,6 @@ from __future__ import annotations
 import functools
 from typing import Any
 
-import pytest
 import torch
 from torch import Tensor, nn
 
@@ -21,7 +20,6 @@ def _networks() -> dict[int, tuple[nn.Module, tuple[Tensor, ...]]]:
     return {seed: random_network(seed) for seed in SEEDS}
 
 
-@pytest.mark.turns(3)
 def test_outputs_are_finite_float64_and_belong_to_their_samples() -> None:
     """Five samples in evaluation mode: one alone gives what it gives among the others."""
     for seed, (network, inputs) in _networks().items():

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import pytest
 import torch
 from torch import nn
 
@@ -25,7 +24,6 @@ def _all() -> list[tuple[nn.Module, Shape, int]]:
     return found
 
 
-@pytest.mark.turns(3)
 def test_every_kind_is_drawn() -> None:
     """Torch's own, and all that are written out."""
     found = _all()
@@ -36,7 +34,6 @@ def test_every_kind_is_drawn() -> None:
     assert len(found) >= 0.95 * 120 * len(SHAPES)
 
 
-@pytest.mark.turns(3)
 def test_samples_stay_apart_and_shapes_stay() -> None:
     """Each gives as many numbers as it takes, those of a sample whatever the others are."""
     for module, shape, seed in _all():
@@ -47,7 +44,6 @@ def test_samples_stay_apart_and_shapes_stay() -> None:
             assert torch.allclose(module(x[1:2]), y[1:2], rtol=1e-9, atol=1e-9), module
 
 
-@pytest.mark.turns(3)
 def test_the_scale_of_the_input_goes_away() -> None:
     """Far above every eps, ten times the input gives the same."""
     looked_at = 0

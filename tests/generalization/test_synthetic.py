@@ -40,7 +40,6 @@ def test_expected_loss_against_sampling() -> None:
     assert training_loss(problem, x, y).at(w) == pytest.approx(float(squares.mean()), rel=1e-10)
 
 
-@pytest.mark.turns(3)
 @pytest.mark.parametrize("features", [1, 3, 8])
 @pytest.mark.parametrize("samples", [3, 20, 200])
 @pytest.mark.parametrize("steps", [0, 5, 500])

@@ -29,7 +29,6 @@ def test_the_tight_term_is_below_the_printed_one(occupied: int, cells: int, samp
     assert (tight.kind, tight.delta) == (Kind.PROBABILISTIC, delta)
 
 
-@pytest.mark.turns(3)
 @pytest.mark.parametrize("shape", ["even", "skewed", "sparse"])
 @pytest.mark.parametrize(("cells", "samples"), [(4, 30), (20, 60), (100, 50)])
 def test_deviations_of_counts_stay_below(shape: str, cells: int, samples: int) -> None:

@@ -38,7 +38,6 @@ def test_all_derivatives_are_those_of_torch(shape: tuple[int, ...], constant: bo
         torch.testing.assert_close(one, other)
 
 
-@pytest.mark.turns(3)
 @pytest.mark.parametrize("constant", [False, True], ids=["batch", "constants"])
 @pytest.mark.parametrize("fixed", [(), (0,), (1,), (2,), (0, 1), (0, 2), (1, 2)])
 def test_what_needs_no_derivative_gets_none(constant: bool, fixed: tuple[int, ...]) -> None:

@@ -41,7 +41,6 @@ MODELS: dict[str, tuple[Callable[[], nn.Module], tuple[int, ...]]] = {
 }
 
 
-@pytest.mark.turns(3)
 @pytest.mark.parametrize("name", MODELS)
 def test_the_graph_reproduces_the_model(name: str) -> None:
     """On the example, and on other data and batch sizes where the graph claims any."""

@@ -92,7 +92,6 @@ def test_the_graph_is_the_model(factory: Callable[[], nn.Module], shape: tuple[i
     assert fingerprint(model, x) == before
 
 
-@pytest.mark.turns(3)
 @pytest.mark.parametrize("name", ["encoder", "weight norm", "several outputs", "no_grad inside"])
 def test_both_front_ends_agree(name: str) -> None:
     """The recorder sees the same operations, by the same modules."""

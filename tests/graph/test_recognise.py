@@ -96,7 +96,6 @@ def _worst_jacobian(model: nn.Module, shape: tuple[int, ...]) -> float:
     )
 
 
-@pytest.mark.turns(3)
 @pytest.mark.parametrize("data", ["normal", "zero"])
 @pytest.mark.parametrize("name", WRITTEN)
 def test_every_spelling_is_found(name: str, data: str) -> None:
@@ -111,7 +110,6 @@ def test_every_spelling_is_found(name: str, data: str) -> None:
     assert not program.opaque
 
 
-@pytest.mark.turns(3)
 @pytest.mark.parametrize("name", WRITTEN)
 def test_the_constant_of_a_found_normalizer_holds_and_is_attained(name: str) -> None:
     """No Jacobian exceeds it, and near the worst point one comes within a thousandth of it."""
@@ -123,7 +121,6 @@ def test_the_constant_of_a_found_normalizer_holds_and_is_attained(name: str) -> 
     assert worst >= upper * 0.999
 
 
-@pytest.mark.turns(3)
 @pytest.mark.parametrize("data", ["normal", "zero"])
 @pytest.mark.parametrize("name", OTHERS)
 def test_nothing_else_is_taken_for_a_normalizer(name: str, data: str) -> None:

@@ -251,7 +251,6 @@ LEAKS: dict[str, Callable[..., Any]] = {
 }
 
 
-@pytest.mark.turns(3)
 @pytest.mark.parametrize("function", LEAKS.values(), ids=LEAKS.keys())
 def test_values_that_went_through_python_are_marked(function: Callable[..., Any]) -> None:
     """A literal that depends on the input makes an unknown node between the inputs and the output."""

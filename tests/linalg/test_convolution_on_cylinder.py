@@ -81,7 +81,6 @@ def test_the_map_for_estimates_has_its_adjoint(case: tuple) -> None:
         torch.testing.assert_close(map.transpose.matrix(), map.matrix().T)
 
 
-@pytest.mark.turns(3)
 @EVERY
 def test_every_cylinder_bounds_the_convolution(case: tuple) -> None:
     """Whatever the guess, a finite bound is at least the squared norm; a good guess gives a close one."""
@@ -100,7 +99,6 @@ def test_every_cylinder_bounds_the_convolution(case: tuple) -> None:
                 assert bound <= own * factor * (1 + 1e-9)
 
 
-@pytest.mark.turns(3)
 @EVERY
 def test_definite_above_and_not_below(case: tuple) -> None:
     """On the line the factorisation tells the largest eigenvalue to a part in a billion; closed it never says less."""
@@ -145,7 +143,6 @@ def test_the_bound_is_closer_than_the_torus_and_exact_along_the_line() -> None:
     assert {c.axis for c in zero_padding_cylinders(torch.ones(1, 1, 3, 1), flat)} == {1}
 
 
-@pytest.mark.turns(3)
 @pytest.mark.parametrize("kind", ["peak", "antisymmetric", "huge", "tiny", "rank one", "border", "equal"])
 def test_adversarial_weights(kind: str) -> None:
     """Peaks between frequencies, odd kernels, extreme scales, degenerate spectra: never below the norm."""

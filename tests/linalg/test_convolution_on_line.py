@@ -59,7 +59,6 @@ def assembled(gram: LineGram) -> Tensor:
     return whole.reshape(count * side, -1)
 
 
-@pytest.mark.turns(3)
 @EVERY
 @SIDES
 def test_blocks_are_the_dense_gram_matrix(case: tuple, of_outputs: bool) -> None:

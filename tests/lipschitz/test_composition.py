@@ -40,7 +40,6 @@ LINEAR: dict[str, tuple[Build, tuple[int, ...]]] = {
 }
 
 
-@pytest.mark.turns(3)
 @pytest.mark.parametrize("name", LINEAR)
 def test_linear_networks_are_measured_exactly(name: str) -> None:
     """Without a nonlinearity nothing separates the layers: the bound is the norm of the one matrix."""

@@ -285,7 +285,6 @@ class Mixed(nn.Module):
         return self.last(-torch.relu(self.third(x.flatten(1))).abs())
 
 
-@pytest.mark.turns(3)
 @pytest.mark.parametrize("seed", range(4))
 @pytest.mark.parametrize("limits", [(0.9, 1.1), (2.0, 3.0), (1e-3, 1e-2)])
 def test_rescaling_changes_the_jacobian_by_the_factor_it_says(

@@ -14,7 +14,6 @@ from normscope.lipschitz import tokens
 from normscope.lipschitz.tokens import TokenMatrices, token_axis, token_matrices
 
 
-@pytest.mark.turns(3)
 @pytest.mark.parametrize(
     ("build", "shape", "width"),
     [
@@ -141,7 +140,6 @@ ON_TOKENS: dict[str, Callable[[Lambda, Tensor], Tensor]] = {
 }
 
 
-@pytest.mark.turns(3)
 @pytest.mark.parametrize("name", ON_TOKENS)
 def test_the_composed_matrix_is_the_jacobian_of_one_token(name: str) -> None:
     """Against autograd, entry by entry."""

@@ -289,7 +289,6 @@ def test_small_is_what_the_other_tests_take_it_for() -> None:
     assert isinstance(small(), Small)
 
 
-@pytest.mark.turns(3)
 @pytest.mark.parametrize("mode", ["zeros", "circular", "reflect", "replicate"])
 @pytest.mark.parametrize("alone", [False, True])
 def test_padding_is_part_of_a_convolution(mode: str, alone: bool) -> None:

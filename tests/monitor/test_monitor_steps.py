@@ -46,7 +46,6 @@ def _turn(model: nn.Sequential, step: int) -> float:
     return math.acos(float(before @ after / (before.norm() * after.norm())))
 
 
-@pytest.mark.turns(3)
 @pytest.mark.parametrize("every", [1, 4, 6])
 @pytest.mark.parametrize("last", [3, 7, 8])
 def test_an_angle_is_recorded_where_an_update_lies_between_and_only_there(
@@ -71,7 +70,6 @@ def test_an_angle_is_recorded_where_an_update_lies_between_and_only_there(
     assert (run.series("angle/0").steps.tolist() if "angle/0" in run.names else []) == expected
 
 
-@pytest.mark.turns(3)
 @pytest.mark.parametrize("broken", [0, 3, 6])
 def test_a_layer_that_is_no_number_is_left_out_until_it_is_one_again(tmp_path: Path, broken: int) -> None:
     model = _net()

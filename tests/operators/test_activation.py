@@ -55,7 +55,6 @@ def test_slopes_on_the_whole_line(name: str) -> None:
         assert math.exp(checked.attained["everywhere"]) >= 0.98 * constant
 
 
-@pytest.mark.turns(3)
 @pytest.mark.parametrize(
     ("function", "on_range", "positive"),
     [

@@ -31,7 +31,6 @@ LINEAR: dict[str, Case] = {
 }  # fmt: skip
 
 
-@pytest.mark.turns(3)
 @pytest.mark.parametrize("name", LINEAR)
 def test_sums_and_factors(name: str) -> None:
     """Linear in the input: exact."""

@@ -106,7 +106,6 @@ MOVING: dict[str, Callable[[Tensor], Tensor]] = {
 }
 
 
-@pytest.mark.turns(3)
 @pytest.mark.parametrize("name", MOVING)
 def test_a_mask_that_depends_on_the_input(name: str) -> None:
     """Scores may have numbers added that move; on the range of the data nothing refutes the bound."""
@@ -146,7 +145,6 @@ def test_grouped_heads() -> None:
     assert refuted(function, 3, 4).upper["everywhere"] < math.inf
 
 
-@pytest.mark.turns(2)
 @pytest.mark.parametrize("first", [True, False])
 def test_a_transformer_layer(first: bool) -> None:
     """Pre- and post-norm encoder layers: every tensor inside obeys its range and constant."""

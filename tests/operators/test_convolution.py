@@ -31,7 +31,6 @@ def test_two_axes(settings: dict[str, int]) -> None:
     linear((lambda x: F.conv2d(x, weight, bias, **settings), (4, 5, 6), None))
 
 
-@pytest.mark.turns(3)
 @pytest.mark.parametrize("output_padding", [0, 1])
 @pytest.mark.parametrize("groups", [1, 2])
 def test_transposed(groups: int, output_padding: int) -> None:

@@ -23,7 +23,6 @@ LINEAR: dict[str, Case] = {
 }  # fmt: skip
 
 
-@pytest.mark.turns(3)
 @pytest.mark.parametrize("name", LINEAR)
 def test_sums_with_constants(name: str) -> None:
     """Linear: exact."""

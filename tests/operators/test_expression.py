@@ -154,7 +154,6 @@ AXES: dict[str, tuple[Callable[[], nn.Module], tuple[int, ...]]] = {
 }
 
 
-@pytest.mark.turns(3)
 @pytest.mark.parametrize("name", AXES)
 def test_a_tracked_axis_is_acted_on_independently(name: str) -> None:
     """Wherever an axis is followed through, the dense matrix has no entry between two of its indices.
@@ -183,7 +182,6 @@ def test_a_tracked_axis_is_acted_on_independently(name: str) -> None:
                 assert torch.equal(block, blocks[:, 0, :, :, 0])
 
 
-@pytest.mark.turns(3)
 @pytest.mark.parametrize(
     ("name", "start", "expected"),
     [

@@ -122,7 +122,6 @@ FACTORS = {
 }
 
 
-@pytest.mark.turns(3)
 @pytest.mark.parametrize("name", FACTORS)
 def test_a_product_with_constants_has_their_largest_modulus(name: str) -> None:
     """From both sides, and as the Jacobian has it."""

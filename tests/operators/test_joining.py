@@ -26,7 +26,6 @@ JOINED: dict[str, Case] = {
 }  # fmt: skip
 
 
-@pytest.mark.turns(3)
 @pytest.mark.parametrize("name", JOINED)
 def test_parts_side_by_side(name: str) -> None:
     """Parts of one input add in squares, pieces have norm one."""

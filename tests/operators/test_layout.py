@@ -36,7 +36,6 @@ MOVED: dict[str, Case] = {
 }  # fmt: skip
 
 
-@pytest.mark.turns(3)
 @pytest.mark.parametrize("name", MOVED)
 def test_entries_are_moved_and_copied(name: str) -> None:
     """Permutations have norm one, n copies the root of n."""

@@ -87,7 +87,6 @@ BILINEAR: dict[str, Case] = {
 }
 
 
-@pytest.mark.turns(3)
 @pytest.mark.parametrize("name", BILINEAR)
 def test_of_a_constant_they_are_linear(name: str) -> None:
     """Exact on small maps."""

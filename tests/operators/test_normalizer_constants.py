@@ -40,7 +40,6 @@ def _near_constant(shape: tuple[int, ...], seed: int, size: float) -> Tensor:
     return points(1, *shape, seed=seed) * size
 
 
-@pytest.mark.turns(3)
 @pytest.mark.parametrize("name", LAYERS)
 def test_the_proved_constant_is_the_supremum_of_the_jacobian(name: str) -> None:
     """No point exceeds it, and a point of vanishing spread attains it."""
@@ -54,7 +53,6 @@ def test_the_proved_constant_is_the_supremum_of_the_jacobian(name: str) -> None:
     assert constants.on_floor is None
 
 
-@pytest.mark.turns(3)
 @pytest.mark.parametrize("name", [k for k in LAYERS if "batch" not in k])
 def test_on_floors_it_bounds_every_point_above_them(name: str) -> None:
     """At the floors of some data the constant holds for that data, and is smaller than on all inputs."""

@@ -69,7 +69,6 @@ NONLINEAR: dict[str, Case] = {
 }  # fmt: skip
 
 
-@pytest.mark.turns(3)
 @pytest.mark.parametrize("name", NONLINEAR)
 def test_largest_of_windows(name: str) -> None:
     """The root of the largest number of windows an entry lies in, attained by a peak."""
@@ -145,7 +144,6 @@ POOLS: dict[str, Case] = {
 }
 
 
-@pytest.mark.turns(3)
 @pytest.mark.parametrize("name", POOLS)
 def test_norms_of_windows(name: str) -> None:
     """The root of the largest number of windows an entry lies in."""

@@ -76,7 +76,6 @@ OTHERS: dict[str, Function] = {
 }  # fmt: skip
 
 
-@pytest.mark.turns(3)
 @pytest.mark.parametrize("name", OTHERS)
 def test_nothing_else_is(name: str) -> None:
     """What is no quotient by a quadratic form of equal weights has no such form, or is not named a division."""
@@ -160,7 +159,6 @@ NO_ROOTS: dict[str, Callable[[Tensor], Tensor]] = {
 }
 
 
-@pytest.mark.turns(3)
 @pytest.mark.parametrize("name", ROOTS)
 def test_the_constant_is_that_of_a_seminorm(name: str) -> None:
     """It is the largest derivative, which random inputs come near and none exceeds."""

@@ -101,7 +101,6 @@ FORMS: dict[str, tuple[Callable[[Tensor], Tensor], str | None]] = {
 }
 
 
-@pytest.mark.turns(3)
 @pytest.mark.parametrize("name", FORMS)
 def test_it_is_seen_and_nothing_else(name: str) -> None:
     """The kind is told; a quotient that is neither has none."""

@@ -40,7 +40,6 @@ NONLINEAR: dict[str, Case] = {
 }  # fmt: skip
 
 
-@pytest.mark.turns(3)
 @pytest.mark.parametrize("name", NONLINEAR)
 def test_extremes_and_norms(name: str) -> None:
     """One for extremes and the l2 norm, the root of n for l1; all attained."""
@@ -74,7 +73,6 @@ def test_variance_is_quadratic() -> None:
     without_constant(lambda x: torch.var_mean(x, 1)[0], 4, data=points(5, 4) + 3)
 
 
-@pytest.mark.turns(3)
 @pytest.mark.parametrize(
     "step",
     [
@@ -115,7 +113,6 @@ DISTANCES: dict[str, Case] = {
 }
 
 
-@pytest.mark.turns(3)
 @pytest.mark.parametrize("name", DISTANCES)
 def test_distances(name: str) -> None:
     """Each moves at most as far as its two ends; nothing refutes what is said of all of them."""

@@ -35,7 +35,6 @@ def _bare(module: Any, x: Tensor) -> Tensor:
         return module(x)
 
 
-@pytest.mark.turns(3)
 @pytest.mark.parametrize("name", SPREADING)
 def test_a_normalizer_of_its_own_input_has_its_spread(name: str) -> None:
     """Dividing by that spread is what torch does, up to scale and shift, which are the module's own."""

@@ -69,7 +69,6 @@ def test_floors_are_the_least_spread_of_each_group(name: str) -> None:
     assert torch.allclose(floor, seen.floor, rtol=1e-11)
 
 
-@pytest.mark.turns(3)
 @pytest.mark.parametrize("sizes", [[11], [1] * 11, [5, 5, 1], [10, 1]])
 def test_the_batches_do_not_matter(sizes: list[int]) -> None:
     """However the data is cut, the survey is the same."""

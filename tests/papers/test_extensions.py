@@ -15,7 +15,6 @@ IDS = {
 }  # fmt: skip
 
 
-@pytest.mark.turns(3)
 @pytest.mark.parametrize("id", sorted(CLAIMS))
 def test_each_holds(id: str) -> None:
     found = claim_entry(id)

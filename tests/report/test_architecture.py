@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
-import pytest
-
 from normscope.analysis import analyze
 from normscope.core.result import NormalizerResult
 from normscope.core.value import Kind, Value
@@ -21,7 +19,6 @@ def _walk(branches: Sequence[ModuleBranch]) -> Iterator[ModuleBranch]:
         yield from _walk(branch.children)
 
 
-@pytest.mark.turns(3)
 def test_every_normalizer_is_marked_once() -> None:
     """In a folded transformer the marks count all of them, with least and most of their constants."""
     arguments = {"width": 8, "layers": 3, "heads": 2, "vocabulary": 11}

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 
-import pytest
 import torch
 from torch import nn
 
@@ -48,7 +47,6 @@ def test_equal_models_say_so() -> None:
     assert "findings" not in text
 
 
-@pytest.mark.turns(2)
 def test_everything_shows_every_row_in_order() -> None:
     """Also what did not change."""
     (table,) = [s.table for s in comparison_sections(_pair(10.0), everything=True) if s.title == "layers"]
@@ -56,7 +54,6 @@ def test_everything_shows_every_row_in_order() -> None:
     assert [row[0] for row in table.rows if row[0]] == ["0", "2"]
 
 
-@pytest.mark.turns(2)
 def test_formulas_of_papers_are_shown_where_asked_for_and_every_number_has_words() -> None:
     """No key of the result is shown as it is."""
     norm = nn.Sequential(nn.Linear(4, 5), nn.BatchNorm1d(5), nn.ReLU(), nn.Linear(5, 3)).eval()

@@ -24,7 +24,6 @@ def test_every_part_is_shown() -> None:
     assert found._repr_html_().count("<b>") == len(titles)
 
 
-@pytest.mark.turns(2)
 def test_charts_show_the_numbers() -> None:
     """The trace of every parameter, and shares of eigenvalues that add up to one."""
     found = curvature(classifier(), labelled(), density=2, probes=2)

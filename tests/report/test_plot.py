@@ -34,13 +34,11 @@ def test_the_curves_along_the_depth_are_those_of_the_result() -> None:
         assert lines[words] == pytest.approx(expected, nan_ok=True)
 
 
-@pytest.mark.turns(2)
 def test_a_notebook_shows_the_figure() -> None:
     """As a PNG, without pyplot."""
     assert _result().plot("layers")._repr_png_().startswith(b"\x89PNG")
 
 
-@pytest.mark.turns(2)
 def test_layers_and_variances() -> None:
     """As logarithms, the variances as they were seen."""
     result = _result()
@@ -52,7 +50,6 @@ def test_layers_and_variances() -> None:
         assert list(lines[f"{words} over channels"]) == pytest.approx([math.log10(details[f"seen_variance_{key}"])])
 
 
-@pytest.mark.turns(5)
 def test_all_views_or_one_into_given_axes(tmp_path: Path) -> None:
     """The figure can be written as a vector graphic."""
     result = _result()

@@ -33,6 +33,11 @@ def test_bound_and_attained_of_one_domain_stand_together() -> None:
     assert found.complete
 
 
+def test_a_bound_on_the_floor_that_is_no_smaller_is_not_repeated() -> None:
+    values = result().end_to_end
+    assert verdict(result(end_to_end=values | {"variance_floor": values["global"]})).more == ()
+
+
 def test_every_view_opens_with_the_same_sentences() -> None:
     """JSON, text, the summary and a notebook hold the three sentences, first of all."""
     found = result()

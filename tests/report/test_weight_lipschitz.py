@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import pytest
 import torch
 from torch import nn
 
@@ -36,7 +35,6 @@ def test_without_data_there_is_one_table() -> None:
     assert "all weights\n" not in text
 
 
-@pytest.mark.turns(2)
 def test_long_tables_are_cut() -> None:
     """Thirty rows, and a word on the others; all of them if asked."""
     result = weight_lipschitz(_network(12), torch.eye(3).double()[:1])

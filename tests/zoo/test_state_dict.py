@@ -73,7 +73,6 @@ WRAPPED: dict[str, Callable[[], nn.Module]] = {
 }
 
 
-@pytest.mark.turns(5)
 @pytest.mark.parametrize("target", WRAPPED)
 @pytest.mark.parametrize("source", WRAPPED)
 def test_wrappers_of_the_model_and_of_the_file_do_not_matter(tmp_path: Path, source: str, target: str) -> None:

@@ -33,7 +33,6 @@ def _quiet(text: str) -> None:
     pass
 
 
-@pytest.mark.turns(3)
 def test_nothing_of_the_network_enters(trained: Any) -> None:
     """Two networks of one architecture give the same posterior, and nothing of them is touched."""
     model, train, test = trained

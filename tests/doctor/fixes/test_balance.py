@@ -53,7 +53,6 @@ def test_rows_and_columns_get_about_one_length_and_not_a_bit_changes(name: str) 
     assert float((into / out).log2().abs().max()) <= 1.0 + 1e-6
 
 
-@pytest.mark.turns(3)
 @pytest.mark.parametrize("name", CASES)
 def test_no_bound_becomes_worse(name: str) -> None:
     """On all inputs and on a ball: the function is the same, so are the constants."""

@@ -29,7 +29,6 @@ def _statistics(model: nn.Module) -> nn.Module:
     return model.eval()
 
 
-@pytest.mark.turns(3)
 @pytest.mark.parametrize("bias", [True, False])
 @pytest.mark.parametrize("affine", [True, False])
 def test_it_is_what_torch_makes_of_it(bias: bool, affine: bool) -> None:
@@ -72,7 +71,6 @@ def test_linear_layers() -> None:
     assert len(fix(model, noise(4, 5), only=[KIND]).changes) == 1
 
 
-@pytest.mark.turns(2)
 def test_what_cannot_be_folded_is_refused_with_the_reason() -> None:
     """Read elsewhere, no layer before it, used twice, a parametrization."""
     conv = nn.Conv2d(3, 4, 1)

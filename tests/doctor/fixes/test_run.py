@@ -120,7 +120,6 @@ def test_wrong_use_is_told() -> None:
         fix(nn.Linear(3, 2), input_shape=(4,))
 
 
-@pytest.mark.turns(3)
 @pytest.mark.parametrize("ending", [".pt", ".safetensors"])
 @pytest.mark.parametrize(
     "error", [RuntimeError("PytorchStreamWriter failed writing file"), OSError(28, "No space left")]

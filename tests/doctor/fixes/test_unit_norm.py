@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import copy
 
-import pytest
 import torch
 from torch import nn
 
@@ -46,7 +45,6 @@ def test_a_variance_that_would_be_negative_is_refused() -> None:
     assert "negative" in result.refusals[0].reason
 
 
-@pytest.mark.turns(2)
 def test_statistics_of_the_input_need_eps_to_be_out_of_the_way() -> None:
     """LayerNorm with eps is refused with the eps it would need; with eps = 0 it is rescaled."""
 

@@ -100,7 +100,6 @@ CANCELLED = (
 )  # fmt: skip
 
 
-@pytest.mark.turns(6)
 @pytest.mark.parametrize("name", CASES)
 def test_a_bias_is_told_exactly_where_its_gradient_is_zero(name: str) -> None:
     """In train mode, by float64 autograd."""

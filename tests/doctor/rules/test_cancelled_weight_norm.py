@@ -18,7 +18,6 @@ def _layer() -> nn.Module:
     return layer
 
 
-@pytest.mark.turns(3)
 @pytest.mark.parametrize(
     ("after", "cancels"),
     [(nn.BatchNorm2d(4), True), (nn.InstanceNorm2d(4), True), (nn.GroupNorm(2, 4), False), (nn.Identity(), False)],

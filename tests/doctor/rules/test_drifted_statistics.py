@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import pytest
 import torch
 from torch import nn
 
@@ -34,7 +33,6 @@ def test_other_data_is_told_and_the_same_is_not() -> None:
         assert (one.place, one.severity) == ("1", Severity.WARNING)
 
 
-@pytest.mark.turns(3)
 def test_a_few_images_are_enough_for_what_is_far_off() -> None:
     """As of a network so large that no more are looked at; fewer than four are said to be too few."""
     model = initialized(nn.Sequential(nn.Conv2d(3, 8, 3), nn.BatchNorm2d(8, momentum=None), nn.ReLU()))
@@ -102,7 +100,6 @@ def test_a_baseline_of_one_layer_hides_no_other() -> None:
     assert now - known == {("NS203", "7")}
 
 
-@pytest.mark.turns(3)
 def test_factors_of_two_and_a_half_in_every_channel() -> None:
     """All channels together are evidence that one alone is not; what counted few batches has not settled."""
     x = noise(512, 6)
@@ -144,7 +141,6 @@ class _Own(nn.Module):
         return (x - self.running_mean) / torch.sqrt(self.running_var + 1e-5) * self.weight + 0.3
 
 
-@pytest.mark.turns(3)
 def test_statistics_of_ones_own() -> None:
     """Written out, by variances or deviations; what is wrong with one is not told at the next."""
     x = 3 + 2 * noise(256, 6)

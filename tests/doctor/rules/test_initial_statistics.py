@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import pytest
 import torch
 from torch import nn
 
@@ -15,7 +14,6 @@ def _network() -> nn.Sequential:
                          nn.BatchNorm1d(4))  # fmt: skip
 
 
-@pytest.mark.turns(2)
 def test_each_layer_is_told_for_its_own_sake() -> None:
     """Trained shifts with new statistics are an error; a new head behind a trained body is not."""
     model = _network()
@@ -39,7 +37,6 @@ def test_scales_drawn_at_random_are_no_training() -> None:
     assert "7 batches" in found("NS205", model)[0].message
 
 
-@pytest.mark.turns(2)
 def test_one_of_the_two_is_new() -> None:
     """A variance of exactly one beside gathered means, and the reverse; both gathered are neither."""
     for name, value, told in (("running_var", 1.0, True), ("running_mean", 0.0, True), ("running_var", 0.0, True)):

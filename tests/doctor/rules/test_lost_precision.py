@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import pytest
 import torch
 from torch import Tensor, nn
 
@@ -44,7 +43,6 @@ def test_activations_that_overflow() -> None:
         assert not bool(torch.isfinite(model.half()(x.half())).all())
 
 
-@pytest.mark.turns(2)
 def test_a_layer_that_widens_is_kept_wide() -> None:
     """The same sum of squares overflows in half precision and not in float32."""
 

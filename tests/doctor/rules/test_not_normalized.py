@@ -37,7 +37,6 @@ WRONG = {
 }
 
 
-@pytest.mark.turns(3)
 @pytest.mark.parametrize("name", [*RIGHT, *WRONG])
 def test_by_what_it_gives(name: str) -> None:
     """Scale and shift of its own are left out, whatever they are."""

@@ -20,7 +20,6 @@ def _trained(norm: nn.Module) -> nn.Sequential:
     return model.eval()
 
 
-@pytest.mark.turns(3)
 @pytest.mark.parametrize(
     ("norm", "lost", "words"),
     [

@@ -31,7 +31,6 @@ def _scaled_dot(s: Lambda, x: Tensor) -> Tensor:
     return x @ x.transpose(-1, -2) / x.shape[-1] ** 0.5
 
 
-@pytest.mark.turns(3)
 @pytest.mark.parametrize(
     ("forward", "told"), [(_outside, 1), (_nowhere, 1), (_inside, 0), (_standard, 0), (_scaled_dot, 0)]
 )

@@ -20,7 +20,6 @@ def _vectors() -> nn.Module:
     return nn.Sequential(nn.Linear(3, 4, bias=False), nn.BatchNorm1d(4)).eval()
 
 
-@pytest.mark.turns(3)
 @pytest.mark.parametrize(("size", "told"), [(2, True), (7, True), (8, False), (64, False)])
 def test_few_images(size: int, told: bool) -> None:
     """The values of one image are not independent."""

@@ -19,7 +19,6 @@ def _network(*norms: nn.Module, padding: bool = False) -> nn.Sequential:
     return nn.Sequential(*layers, nn.Conv1d(4, 2, 1)).eval()
 
 
-@pytest.mark.turns(2)
 def test_each_normalizer_for_its_own_sake() -> None:
     """Those over time, in a causal network; not where other layers look ahead, nor where nothing mixes times."""
     x = noise(4, 4, 20)

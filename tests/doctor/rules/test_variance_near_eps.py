@@ -19,7 +19,6 @@ def _with_variance(value: float, gamma: float = 1.0) -> nn.Module:
     return model
 
 
-@pytest.mark.turns(3)
 @pytest.mark.parametrize(("value", "told"), [(0.0, True), (1e-8, True), (1.9e-5, True), (9e-5, False), (1.0, False)])
 def test_running_variances(value: float, told: bool) -> None:
     """Up to twice eps; a person should act where it is amplified much."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import pytest
 import torch
 from torch import nn
 
@@ -29,7 +28,6 @@ def test_layer_norm_of_images() -> None:
     assert found("NS211", last, noise(4, 3, 6, 6)) == []
 
 
-@pytest.mark.turns(2)
 def test_heads_and_groups() -> None:
     """Normalizing queries by head is right; groups that cut heads are not."""
 
@@ -66,7 +64,6 @@ def test_written_out_under_the_name_of_another() -> None:
         assert len(found("NS211", model, noise(8, 5, 6))) == told
 
 
-@pytest.mark.turns(2)
 def test_steps_of_a_recurrent_network() -> None:
     """An LSTM gives features along the last axis."""
     model = Lambda(lambda s, x: s.norm(s.rnn(x)[0]), rnn=nn.LSTM(3, 6, batch_first=True), norm=nn.BatchNorm1d(5))
@@ -128,7 +125,6 @@ def test_lengths_along_another_axis_than_norms() -> None:
         assert len(found("NS211", model, noise(4, 3, 6, 6))) == told
 
 
-@pytest.mark.turns(2)
 def test_channels_cut_into_parts() -> None:
     """A view that gives halves of a plane channels of their own; not the view of every place, nor none."""
     conv = nn.Conv2d(3, 4, 1, bias=False)
@@ -141,7 +137,6 @@ def test_channels_cut_into_parts() -> None:
     assert found("NS211", flat, noise(4, 3, 6, 6)) == []
 
 
-@pytest.mark.turns(2)
 def test_channels_of_groups() -> None:
     """GroupNorm and InstanceNorm of tokens with as many steps as features; transposed they are right."""
     for norm in (nn.GroupNorm(3, 6), nn.InstanceNorm1d(6, affine=True)):

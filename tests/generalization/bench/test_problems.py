@@ -10,7 +10,6 @@ import pytest
 from normscope.generalization.bench.problems import PLACES, PROBLEMS, Draw, PartitionCells
 
 
-@pytest.mark.turns(3)
 @pytest.mark.parametrize("name", list(PROBLEMS))
 def test_risk_is_that_of_fresh_samples(name: str) -> None:
     """The mean of 40 draws' fresh losses is within five standard errors of the mean risk; losses lie in [0, 1]."""

@@ -54,7 +54,6 @@ CONVOLUTIONS: dict[str, tuple[nn.Module, bool, dict[str, int]]] = {
 }
 
 
-@pytest.mark.turns(3)
 @pytest.mark.parametrize("name", CONVOLUTIONS)
 def test_convolutions(name: str) -> None:
     conv, bias, expected = CONVOLUTIONS[name]

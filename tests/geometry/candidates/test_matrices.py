@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import pytest
 import torch
 from torch import Tensor, nn
 
@@ -17,7 +16,6 @@ def matrices(model: nn.Module, x: Tensor) -> list[int]:
     return sorted(g.dimension for g in found.groups if g.kind in ("linear", "rotation"))
 
 
-@pytest.mark.turns(3)
 def test_heads_and_streams() -> None:
     torch.manual_seed(0)
     x = torch.randn(4, 4, 8)
@@ -27,7 +25,6 @@ def test_heads_and_streams() -> None:
     assert matrices(Attention(), x) == [9, 9, 9, 9, 10]
 
 
-@pytest.mark.turns(2)
 def test_rotary_positions_leave_a_turn_per_pair() -> None:
     torch.manual_seed(0)
     found = matrices(Attention(nn.RMSNorm, bias=False, turned=True, heads=3), torch.randn(4, 4, 8))
@@ -79,7 +76,6 @@ def test_heads_that_share_keys_and_values() -> None:
     assert matrices(Grouped(), torch.randn(4, 5, 6)) == [9, 9]
 
 
-@pytest.mark.turns(2)
 def test_orbits_of_turns_are_exact() -> None:
     torch.manual_seed(0)
     found = symmetry(randomized(Attention(nn.RMSNorm, bias=False, turned=True, heads=3)), torch.randn(8, 4, 8).double())

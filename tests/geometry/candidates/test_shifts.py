@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import pytest
 import torch
 from torch import Tensor, nn
 
@@ -85,7 +84,6 @@ class PostNorm(nn.Module):
         return self.head(torch.tanh(x) + self.offset)
 
 
-@pytest.mark.turns(2)
 def test_tables_bare_biases_and_sums_behind_dropout() -> None:
     torch.manual_seed(0)
     found = symmetry(randomized(PostNorm()).eval(), torch.randn(80, 5, 3, dtype=torch.float64), batch=80)

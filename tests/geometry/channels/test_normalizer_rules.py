@@ -9,7 +9,6 @@ from torch import nn
 from normscope.geometry.discover import symmetry
 
 
-@pytest.mark.turns(3)
 @pytest.mark.parametrize(
     ("norm", "expected"),
     [

@@ -34,7 +34,6 @@ def scales(model: nn.Module, x: Tensor) -> int:
     return len(label_channels(function_of(capture(model, ModelInputs((x,))))).labels.solve()[1])
 
 
-@pytest.mark.turns(3)
 @pytest.mark.parametrize(
     ("between", "inputs", "expected"),
     [

@@ -24,7 +24,6 @@ def _log(weights: list[torch.Tensor], seconds: float = 1.0) -> float:
     return found[0]
 
 
-@pytest.mark.turns(3)
 @pytest.mark.parametrize("seed", range(4))
 def test_it_lies_between_the_worst_pattern_and_the_product(seed: int) -> None:
     """All patterns of a small network, and the product of norms."""

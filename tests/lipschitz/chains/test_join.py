@@ -41,7 +41,6 @@ MODELS = {
 }  # fmt: skip
 
 
-@pytest.mark.turns(3)
 @pytest.mark.parametrize("name", MODELS)
 @pytest.mark.parametrize("seed", range(2))
 def test_it_is_never_worse_than_composition_and_no_jacobian_exceeds_it(name: str, seed: int) -> None:

@@ -53,7 +53,6 @@ def test_no_multipliers_of_a_grid_are_better(seed: int, slopes: tuple[float, flo
     assert value >= 0.9 * best
 
 
-@pytest.mark.turns(3)
 @pytest.mark.parametrize("seed", range(4))
 def test_a_long_search_is_not_better_and_no_pattern_exceeds_the_proof(seed: int) -> None:
     weights = [points(6, 4, seed=seed), points(5, 6, seed=seed + 1), points(3, 5, seed=seed + 2)]

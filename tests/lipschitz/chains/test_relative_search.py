@@ -80,7 +80,6 @@ def test_every_shape_and_share_bounds_the_form() -> None:
         assert at.log == pytest.approx(math.log(top * math.exp(-balance)) + balance, abs=1e-9)
 
 
-@pytest.mark.turns(2)
 def test_the_blocks_that_decide_are_enough() -> None:
     """What is found holds at all blocks, is listed best first, and is far better than the first multipliers."""
     form = _form(blocks=12)

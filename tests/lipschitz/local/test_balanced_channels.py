@@ -119,7 +119,6 @@ PAIRS = (
 )
 
 
-@pytest.mark.turns(3)
 @pytest.mark.parametrize("name", NETWORKS)
 def test_the_function_stays_and_the_scales_do_not_matter(name: str) -> None:
     """Outputs are equal to the last bit; from any scales the same weights come out; something was scaled at all."""
@@ -155,7 +154,6 @@ def test_residual_channels_are_scaled_alike() -> None:
     assert all(torch.equal(again.tensors[k], v) for k, v in found.tensors.items())
 
 
-@pytest.mark.turns(3)
 @pytest.mark.parametrize(
     "function",
     [

@@ -64,7 +64,6 @@ def test_no_jacobian_and_no_pair_of_the_ball_exceeds_it(seed: int, radius: float
         assert float((model(x + d) - model(x + e)).detach().norm()) <= bound * float((d - e).norm())
 
 
-@pytest.mark.turns(3)
 @pytest.mark.parametrize("seed", range(1, 30, 3))
 def test_at_the_point_it_is_the_jacobian(seed: int) -> None:
     build, shape = _networks(seed)

@@ -38,7 +38,6 @@ def _sample(made: list[tuple[Tensor, Tensor, Tensor]], seed: int) -> Tensor:
     return v
 
 
-@pytest.mark.turns(3)
 @pytest.mark.parametrize("seed", range(6))
 @pytest.mark.parametrize("rounds", [0, 6])
 def test_no_sample_leaves_its_range(seed: int, rounds: int) -> None:
@@ -57,7 +56,6 @@ def test_tuning_only_helps() -> None:
     assert bool((body.tuned(rows, 6) <= body.radii(rows) * (1 + 1e-9)).all())
 
 
-@pytest.mark.turns(3)
 @pytest.mark.parametrize("seed", range(6))
 def test_remainders_alone_stay_in_their_range(seed: int) -> None:
     """Rows that are zero along the input have the ranges that all rows have, by way of the Gram matrix."""

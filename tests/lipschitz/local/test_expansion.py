@@ -102,7 +102,6 @@ def _value(model: nn.Module, x: Tensor, algebra: TangentAlgebra) -> Tensor:
     return known[max(order)].value
 
 
-@pytest.mark.turns(3)
 @pytest.mark.parametrize("name", OPERATIONS)
 def test_values_are_those_of_the_model(name: str) -> None:
     build, shape = OPERATIONS[name]
@@ -110,7 +109,6 @@ def test_values_are_those_of_the_model(name: str) -> None:
     torch.testing.assert_close(_value(model, x, TangentAlgebra()), model(x).detach(), rtol=1e-9, atol=1e-9)
 
 
-@pytest.mark.turns(3)
 @pytest.mark.parametrize("name", OPERATIONS)
 def test_the_steps_bound_the_norms_of_the_linear_maps_that_they_belong_to(name: str) -> None:
     """Errors grow by the norm of each map, and roundings in it by the norm of its absolute values."""

@@ -42,7 +42,6 @@ def _closed(f: FeedbackSystem, slopes: Tensor) -> float:
     return spectral_norm(f.A + (f.G * slopes) @ inner)
 
 
-@pytest.mark.turns(3)
 @pytest.mark.parametrize("seed", range(12))
 @pytest.mark.parametrize(("outputs", "inputs"), [(3, 4), (6, 2)])
 def test_no_choice_of_slopes_exceeds_the_bound(seed: int, outputs: int, inputs: int) -> None:
@@ -77,7 +76,6 @@ def test_an_error_of_the_matrices_is_part_of_the_bound() -> None:
     assert gain(wrong).value >= gain(f).value + 1e-3
 
 
-@pytest.mark.turns(3)
 @pytest.mark.parametrize("seed", range(6))
 def test_errors_of_blocks_count_where_they_are_made(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """No system within the errors of its rows exceeds the bound, and precise rows make it smaller."""

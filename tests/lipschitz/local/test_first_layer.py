@@ -27,7 +27,6 @@ def _layer(seed: int, units: int = 9, inputs: int = 4, error: float = 0.0) -> tu
     return layer, raw
 
 
-@pytest.mark.turns(3)
 @pytest.mark.parametrize("seed", range(8))
 def test_no_pair_leaves_the_ball_and_rows_say_the_same_of_it(seed: int) -> None:
     layer, raw = _layer(seed)
@@ -83,7 +82,6 @@ def _attained(f: FeedbackSystem) -> float:
     return max(spectral_norm(f.A + (f.G * s) @ torch.linalg.solve(one - f.N * s, f.B)) for s in slopes)
 
 
-@pytest.mark.turns(3)
 @pytest.mark.parametrize("seed", range(6))
 @pytest.mark.parametrize("blocks", [(6, 3), (7,)])
 def test_no_choice_of_slopes_exceeds_the_bound(

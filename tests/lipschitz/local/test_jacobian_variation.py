@@ -29,7 +29,6 @@ def _largest(difference: Callable[[Tensor], Tensor], start: Tensor, rho: float) 
     return best
 
 
-@pytest.mark.turns(3)
 @pytest.mark.parametrize("eps", [0.0, 0.1])
 @pytest.mark.parametrize("size", [2, 5, 20])
 def test_no_division_varies_more(size: int, eps: float) -> None:
@@ -48,7 +47,6 @@ def test_no_division_varies_more(size: int, eps: float) -> None:
     assert division_variation(torch.tensor(1.0), torch.tensor(2.0), a, 0.0) == math.inf
 
 
-@pytest.mark.turns(3)
 @pytest.mark.parametrize("size", [2, 3, 17])
 @pytest.mark.parametrize("spread", [0.3, 3.0])
 def test_no_softmax_varies_more(size: int, spread: float) -> None:
@@ -123,7 +121,6 @@ def test_no_jacobian_of_the_ball_exceeds_it(name: str, radius: float) -> None:
         assert bound <= 1.5 * here
 
 
-@pytest.mark.turns(3)
 @pytest.mark.parametrize("name", NETWORKS)
 def test_at_the_point_it_is_the_jacobian(name: str) -> None:
     """With what rounding may have done."""

@@ -28,7 +28,6 @@ def few(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sketched_tangents, "RAISED", 3.0)
 
 
-@pytest.mark.turns(3)
 @pytest.mark.usefixtures("few")
 @pytest.mark.parametrize("seed", range(4))
 def test_it_gives_what_an_enclosed_walk_gives(seed: int) -> None:

@@ -28,7 +28,6 @@ from normscope.lipschitz.loss.margins import hinge, multilabel_soft_margin, soft
 WEIGHTS = [0.5, 2.0, 1.0, 3.0]
 
 
-@pytest.mark.turns(3)
 @pytest.mark.parametrize("smoothing", [0.0, 0.1, 0.5, 1.0])
 @pytest.mark.parametrize("weight", [None, WEIGHTS, [0.0, 1.0, 2.0, 0.0], [0.25, 1.0, 1.0, 1.0]], ids=str)
 @pytest.mark.parametrize("batch", [1, 2, 3])
@@ -108,7 +107,6 @@ def test_wrong_arguments() -> None:
         cross_entropy(2, weight=[1.0, -1.0])
 
 
-@pytest.mark.turns(2)
 def test_large_vocabularies_are_quick() -> None:
     """Fifty thousand classes with weights of their own: between the bounds of the extreme weights."""
     weight = (0.5 + torch.rand(50_257, generator=generator(3))).double()

@@ -57,7 +57,6 @@ def test_slopes_of_each_output() -> None:
     assert samplewise(Fraction(25), 5, "none") == 25
 
 
-@pytest.mark.turns(3)
 @pytest.mark.parametrize("batch", [1, 2, 3, 5])
 @pytest.mark.parametrize("weights", [(1, 1, 1), (1, 3, 7), (0, 2, 5), (0, 0, 4), (1, 1, 50)], ids=str)
 @pytest.mark.parametrize(("slope", "shift"), [(2, 0), (1, 3), (1, 40)], ids=str)

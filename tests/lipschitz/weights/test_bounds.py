@@ -69,7 +69,6 @@ def test_a_weight_used_twice_in_a_row_has_a_bound_for_small_changes_only(found: 
     assert all(math.isfinite(log) for log in outputs.small)
 
 
-@pytest.mark.turns(3)
 @pytest.mark.parametrize("kind", GATED)
 @pytest.mark.parametrize("size", [1e-3, 1.0, 1e3])
 def test_quotients_of_every_size_stay_below(kind: str, size: float, found: Any) -> None:

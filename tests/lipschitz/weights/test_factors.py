@@ -59,7 +59,6 @@ CASES: dict[str, tuple[Callable[[], nn.Module], Tensor]] = {
 }
 
 
-@pytest.mark.turns(3)
 @pytest.mark.parametrize("name", CASES)
 def test_factors_are_the_norms_of_dense_jacobians(name: str, found: Any, dense: Any) -> None:
     """Each factor, copies before it included, is the norm of the operation in its weight, from above and to 1e-9."""

@@ -12,6 +12,12 @@ from networks import Lambda, seeded
 from normscope.lipschitz.weights.invariance import scale_free
 
 EPS = 1e-14
+
+
+def _divided(y: Tensor) -> Tensor:
+    return y / (y.square().mean(-1, keepdim=True) + EPS).sqrt()
+
+
 CASES: dict[str, tuple[nn.Module, tuple[int, ...], bool]] = {
     "layer norm": (nn.Sequential(nn.Linear(4, 5, bias=False), nn.LayerNorm(5, eps=EPS)), (2, 4), True),
     "layer norm after a bias": (nn.Sequential(nn.Linear(4, 5), nn.LayerNorm(5, eps=EPS)), (2, 4), False),
@@ -33,11 +39,20 @@ CASES: dict[str, tuple[nn.Module, tuple[int, ...], bool]] = {
         (2, 4),
         False,
     ),
+    "rms norm written out": (
+        Lambda(lambda m, x: _divided(m.f(x)), f=nn.Linear(4, 5, bias=False)),
+        (2, 4),
+        True,
+    ),
+    "a skip beside one written out": (
+        Lambda(lambda m, x: (y := m.f(x)) + _divided(y), f=nn.Linear(4, 4, bias=False)),
+        (2, 4),
+        False,
+    ),
     "nothing after it": (nn.Sequential(nn.Linear(4, 4, bias=False), nn.ReLU()), (2, 4), False),
 }
 
 
-@pytest.mark.turns(3)
 @pytest.mark.parametrize("name", CASES)
 def test_structure_agrees_with_numbers(name: str, found: Any) -> None:
     """A scale-free weight times three gives the same output and a third of the derivative; the others do not."""

@@ -80,7 +80,6 @@ def test_the_loss_on_the_probe_is_the_models_own(tmp_path: Path) -> None:
     assert found.values[-1] != found.values[0]
 
 
-@pytest.mark.turns(2)
 def test_accumulated_batches_are_one_update(tmp_path: Path) -> None:
     train(model(), tmp_path, [callback(tmp_path)], gradient_accumulation_steps=2)
     assert Run.open(tmp_path / "run").series("norm/classifier").steps.tolist() == [0, 2, 4, 6]
@@ -115,7 +114,6 @@ def test_a_training_that_failed_is_resumed_from_its_checkpoint(tmp_path: Path) -
     assert all(same_bits(a, b) for a, b in zip(unbroken.parameters(), mon.monitor.model.parameters(), strict=True))
 
 
-@pytest.mark.turns(2)
 def test_an_evaluation_after_training_is_kept(tmp_path: Path) -> None:
     mon = callback(tmp_path)
     arguments = transformers.TrainingArguments(
@@ -132,7 +130,6 @@ def test_an_evaluation_after_training_is_kept(tmp_path: Path) -> None:
     assert run.config["ended"] == {"step": 2}
 
 
-@pytest.mark.turns(3)
 def test_a_training_that_cannot_go_well_is_stopped_before_its_first_step(tmp_path: Path) -> None:
     """A healthy one goes on; weights that are no numbers are an error."""
     doctor = HuggingFaceDoctor({"input_ids": probe()["input_ids"]})

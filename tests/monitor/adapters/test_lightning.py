@@ -134,7 +134,6 @@ def test_a_resumed_fit_continues_its_run(tmp_path: Path) -> None:
     assert run.config["resumed"][0]["step"] == 6
 
 
-@pytest.mark.turns(2)
 def test_all_optimizers_tell_their_rates(tmp_path: Path) -> None:
     class Two(Classifier):
         """Steps two optimizers itself."""

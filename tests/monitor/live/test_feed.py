@@ -130,7 +130,6 @@ def test_new_metrics_make_new_charts(feed: LiveFeed, tmp_path: Path) -> None:
     assert "certified" in [c.key for c in feed.charts()]
 
 
-@pytest.mark.turns(3)
 @pytest.mark.parametrize("value", [None, 7, [None], {"a": 1}, math.nan])
 @pytest.mark.parametrize(
     "key", ["model", "parameters", "commit", "notes", "layers", "normalizers", "metrics", "resumed"]

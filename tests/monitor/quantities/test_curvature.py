@@ -148,7 +148,6 @@ def _refused(*_: Any) -> ModuleView:
     raise RuntimeError("no graph")
 
 
-@pytest.mark.turns(2)
 def test_training_is_the_same_bit_for_bit_beside_readings_that_never_converge(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(curvature, "TOLERANCE", 0.0)
     models = []
@@ -200,7 +199,6 @@ def test_the_end_finishes_a_reading_and_an_error_does_not(monkeypatch: pytest.Mo
         assert error or sink.points[1]["curvature/largest"] == pytest.approx(truth, rel=1e-4)
 
 
-@pytest.mark.turns(2)
 def test_a_probe_by_hand_and_other_numbers_keep_the_order(monkeypatch: pytest.MonkeyPatch, counted: list[int]) -> None:
     """``probe`` finishes the open reading and makes its own at once; what is certified meanwhile waits too."""
     monkeypatch.setattr(curvature, "TOLERANCE", 1e-6)

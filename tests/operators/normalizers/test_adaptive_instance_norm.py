@@ -35,7 +35,6 @@ MODELS: dict[str, tuple[nn.Module, tuple[int, ...], str, bool]] = {
 }
 
 
-@pytest.mark.turns(3)
 @pytest.mark.parametrize("name", MODELS)
 def test_it_is_seen_and_its_bound_holds(name: str) -> None:
     """One normalizer each, and a finite bound of the whole where the scale is bounded."""

@@ -18,7 +18,6 @@ def _variant(activation: nn.Module) -> nn.Module:
     return Lambda(lambda s, x: s.h(x) / group_std(x, 2, 1e-2, centred=False), h=activation)
 
 
-@pytest.mark.turns(3)
 @pytest.mark.parametrize("form", ["B0", "B1", "B2", "S0", "S1", "S2"])
 def test_every_form_is_seen(form: str) -> None:
     """And every one of a network."""
@@ -29,7 +28,6 @@ def test_every_form_is_seen(form: str) -> None:
     assert (evo_norm_constants(program.sites[0]).proved.log < math.inf) == (form == "S2")
 
 
-@pytest.mark.turns(3)
 @pytest.mark.parametrize("activation", [nn.SiLU(), nn.ReLU(), nn.GELU(), nn.Tanh(), nn.LeakyReLU(0.3)])
 def test_over_a_root_mean_square_the_bound_holds(activation: nn.Module) -> None:
     """For other activations too; at small inputs some come near it."""

@@ -31,7 +31,6 @@ MODELS: dict[str, tuple[nn.Module, int]] = {
 }  # fmt: skip
 
 
-@pytest.mark.turns(3)
 @pytest.mark.parametrize("name", MODELS)
 def test_all_are_seen_and_nothing_exceeds_the_bound(name: str) -> None:
     """Also the last one of a graph."""

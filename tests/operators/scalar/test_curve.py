@@ -120,7 +120,6 @@ def changes(values: Tensor) -> int:
     return int((signs[1:] != signs[:-1]).sum())
 
 
-@pytest.mark.turns(3)
 @pytest.mark.parametrize("name", ["silu", "mish", "quick gelu", "tanh gelu", "gelu", "bell", "product"])
 def test_the_points_where_a_function_turns_are_all_there_are(name: str) -> None:
     """As many as sign changes of derivatives by automatic differentiation on a dense grid, and each is one."""

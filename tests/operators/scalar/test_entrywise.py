@@ -88,7 +88,6 @@ NOT_WHOLE: dict[str, Function] = {
 }
 
 
-@pytest.mark.turns(3)
 @pytest.mark.parametrize("name", NOT_WHOLE)
 def test_what_is_not_a_continuous_function_of_one_entry(name: str) -> None:
     """Jumps, and products with another entry or tensor: no constant on all inputs."""

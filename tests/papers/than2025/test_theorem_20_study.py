@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 
-import pytest
 import torch
 
 from normscope.papers.study import run_study
@@ -34,7 +33,6 @@ def test_features_lie_in_the_square() -> None:
     assert not torch.equal(x[:10], u[:10])
 
 
-@pytest.mark.slow
 def test_study() -> None:
     """Claims with numbers, two charts."""
     study = run_study("theorem-20", "smoke")

@@ -48,7 +48,6 @@ def test_weights_and_bias_exchange_norm_under_layer_norm() -> None:
     assert abs(float(found["<W, grad_W>"])) > 1e-3
 
 
-@pytest.mark.turns(2)
 def test_a_verdict_follows_the_code(monkeypatch: pytest.MonkeyPatch) -> None:
     """If the flow did not keep the norm the lemma would be false; if steps did, their law would be wrong."""
     flow = dynamics.gradient_flow

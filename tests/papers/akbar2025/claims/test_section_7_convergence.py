@@ -16,7 +16,6 @@ VERDICTS = {
 }  # fmt: skip
 
 
-@pytest.mark.turns(3)
 @pytest.mark.parametrize(("id", "verdict"), VERDICTS.items())
 def test_verdicts(id: str, verdict: str) -> None:
     found = claim_entry(id)

@@ -50,7 +50,6 @@ def unbroken(tmp_path_factory: pytest.TempPathFactory) -> Run:
     return record(SETTING, tmp_path_factory.mktemp("unbroken"), certify=False)
 
 
-@pytest.mark.turns(2)
 def test_it_measures_what_the_figure_shows(unbroken: Run) -> None:
     """At the start and as often as the setting says, and the loss at every step."""
     assert len(unbroken.series("train/loss")) == 20

@@ -19,7 +19,6 @@ def test_the_papers_setting(figure: str) -> None:
         assert (setting.data, setting.examples, setting.side) == ("cifar10", None, None)
 
 
-@pytest.mark.turns(3)
 @pytest.mark.parametrize("scale", SCALES)
 def test_every_network_can_be_built(scale: str) -> None:
     """With ten classes, and its setting is plain data."""
