@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Callable
 from fractions import Fraction
@@ -126,6 +127,14 @@ def test_on_intervals(name: str, params: dict[str, Any], function: Function, spa
         assert values.max() <= most + 1e-14 * (1 + abs(most))
         assert least >= values.min() - 1e-3 * scale
         assert most <= values.max() + 1e-3 * scale
+
+
+@pytest.mark.parametrize(("name", "params", "function", "span"), CASES, ids=NAMES)
+def test_pieces_leave_no_gap(name: str, params: dict[str, Any], function: Function, span: tuple[float, float]) -> None:
+    """Each piece begins where the one before it ends or earlier, and together they cover the span."""
+    pieces = curve_of(name, params).pieces
+    assert all(after.low <= before.high for before, after in itertools.pairwise(pieces))
+    assert pieces[0].low <= span[0] < span[1] <= pieces[-1].high
 
 
 def hash_of(name: str) -> int:
