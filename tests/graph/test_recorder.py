@@ -290,9 +290,10 @@ def test_what_is_the_same_for_all_inputs_may_leave(function: Callable[..., Any])
     assert graph.notes == ()
 
 
-def test_token_ids_may_decide() -> None:
-    """They are held fixed, and the graph says so."""
-    model = Function(lambda m, i: m.e(i) if i.max() > 1 else -m.e(i), e=nn.Embedding(9, 3))
+@pytest.mark.parametrize("decides", [lambda i: i.max() > 1, lambda i: i.float().mean() > 1])
+def test_token_ids_may_decide(decides: Callable[[Tensor], Tensor]) -> None:
+    """They are held fixed, also as floating-point numbers, and the graph says so."""
+    model = Function(lambda m, i: m.e(i) if decides(i) else -m.e(i), e=nn.Embedding(9, 3))
     graph, _ = record_graph(model, (torch.tensor([[1, 2]]),))
     assert not _left(graph)
     assert graph.notes == (BRANCH_NOTE,)

@@ -65,3 +65,14 @@ def test_rounding_is_no_refutation() -> None:
     assert float(without_rounding(cancels, a, b, 1e-13, _generator())) <= 1.0
     steep = without_rounding(lambda x: 5 * x, a, b, 1e-13, _generator())
     assert float(steep) == pytest.approx(5.0, rel=1e-9)
+
+
+def test_values_that_are_no_numbers_refute_nothing() -> None:
+    """Infinity minus infinity, and what overflows at one end only."""
+    a, b = torch.tensor([[2.0], [2.0]]).double(), torch.tensor([[1.0], [0.5]]).double()
+
+    def steep(x: Tensor) -> Tensor:
+        return torch.where(x >= 1 - 1e-9, math.inf, x)
+
+    assert quotients((steep(a), steep(b)), a, b, 1e-13).tolist() == [0.0, 0.0]
+    assert without_rounding(steep, a, b, 1e-13, _generator()).tolist() == [0.0, 0.0]
