@@ -51,3 +51,13 @@ def test_one_value_per_channel_is_refused_with_advice(mode: str) -> None:
         nn.BatchNorm1d(3)(torch.ones(1, 3))
     with BatchNormMode("running"):
         assert nn.BatchNorm1d(3)(torch.ones(1, 3)).shape == (1, 3)
+
+
+@pytest.mark.parametrize("mode", ["batch", "running", "frozen-batch"])
+def test_scale_shift_and_eps_are_those_of_the_call(mode: str) -> None:
+    x = torch.randn(5, 3, generator=torch.Generator().manual_seed(1))
+    scale, shift, mean, variance = (torch.tensor(v) for v in ([1.0, 2.0, 3.0], [0.0, 1.0, 2.0], [1.0] * 3, [1.0] * 3))
+    with BatchNormMode(mode):
+        found = nn.functional.batch_norm(x, mean, 4 * variance, weight=scale, bias=shift, training=True, eps=0.5)
+    centre, spread = (mean, 4 * variance) if mode == "running" else (x.mean(0), x.var(0, correction=0))
+    torch.testing.assert_close(found, (x - centre) / (spread + 0.5).sqrt() * scale + shift)

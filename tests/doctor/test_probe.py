@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pytest
 import torch
 from torch import nn
 
@@ -56,3 +57,14 @@ def _broken(captured: Captured, batch: torch.Tensor) -> str:
     found = NodeObserver()
     run(captured.graph, captured.tensors, [batch], found.visit)
     return "" if found.fault is None else found.fault.node.name
+
+
+def test_logits_of_grouped_queries_are_those_of_repeated_keys() -> None:
+    """Four heads of queries share two of keys."""
+    q, k = noise(2, 4, 5, 8), noise(2, 2, 6, 8)
+    attend = torch.nn.functional.scaled_dot_product_attention
+    grouped = examine(Lambda(lambda s, q: attend(q, s.k, s.k, enable_gqa=True), k=k), q).captured
+    found = NodeObserver()
+    run(grouped.graph, grouped.tensors, [q], found.visit)
+    logits = q @ k.repeat_interleave(2, 1).mT / 8**0.5
+    assert list(found.logits.values()) == [pytest.approx(float((logits.amax(-1) - logits.median(-1).values).max()))]

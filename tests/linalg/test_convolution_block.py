@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 
+import mpmath
 import pytest
 import torch
 
@@ -11,6 +12,7 @@ from normscope.linalg import convolution_block
 from normscope.linalg.convolution_block import (
     ConvolutionBlock,
     block_norm,
+    certificate_log,
     dense_bounds,
     least_norm,
     relaxation,
@@ -191,3 +193,13 @@ def test_noise_is_half_as_long_and_repeatable() -> None:
     noisy = with_noise(unit, 3)
     assert torch.equal(noisy, with_noise(unit, 3))
     assert float((noisy - unit).norm()) == pytest.approx(0.5, rel=0.05)
+
+
+@pytest.mark.parametrize("norm", [1e-300, 1e-9, 1.0, 1e9, 1e300])
+@pytest.mark.parametrize("log_factor", [0.0, 3.0])
+def test_the_logarithm_of_a_certificate_is_rounded_up(norm: float, log_factor: float) -> None:
+    """Against a logarithm of 50 digits, whatever its sign."""
+    with mpmath.workdps(50):
+        exact = mpmath.log(mpmath.mpf(norm)) + log_factor
+        found = mpmath.mpf(certificate_log(norm, log_factor))
+        assert exact < found <= exact + 1e-14 * (1 + abs(exact))

@@ -159,3 +159,17 @@ def test_bounds_hold_on_a_network_of_a_million_parameters() -> None:
     measured = prediction_hessian_norm(net, x)
     assert 0 < measured <= hessian_bound(layers, rho, sizes) <= 20 * measured
     assert parameter_jacobian_norm(net, x) <= gradient_bound(layers, rho, sizes)
+
+
+def test_the_closed_hessian_bound_is_the_printed_formula() -> None:
+    """In every argument: depth, width, norms, curvature."""
+    for depth, width, w, rho, a, b in (
+        (1, 1, 1.0, 1.0, 1.0, 0.0),
+        (3, 4, 0.5, 2.0, 3.0, 0.7),
+        (5, 9, 2.0, 0.1, 0.3, 1.3),
+    ):
+        square = width * w**2
+        inside = 2 / math.sqrt(3) * a / (math.sqrt(width) * w**2) + 2 * a * depth / square
+        inside += b * a**2 * depth * (depth + 1) / (2 * square)
+        truth = rho * inside + 2 * a * math.sqrt(depth) / (math.sqrt(width) * w)
+        assert hessian_bound_closed(depth, width, w, rho, a, b) == pytest.approx(truth, rel=1e-12)

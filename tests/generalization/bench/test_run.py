@@ -50,7 +50,7 @@ def test_a_user_bound() -> None:
     assert found.broken
     assert found.name == "mine"
     assert json.loads(found.to_json())["broken"] is True
-    assert not any(t.draws for t in try_bound(lambda draw, delta: math.nan, draws=2).trials)
+    assert {(t.draws, t.violations) for t in try_bound(lambda draw, delta: math.nan, draws=2).trials} == {(0, 0)}
 
     def wrong(draw: Draw, delta: float) -> str:
         return "0.5"
