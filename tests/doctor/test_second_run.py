@@ -106,3 +106,17 @@ def test_a_single_sample_has_no_company() -> None:
     captured = examine(nn.Linear(4, 3), noise(1, 4)).captured
     coupling = CouplingTest(captured.graph, [noise(1, 4)])
     assert (coupling.size, coupling.alone) == (0, [])
+
+
+def test_a_reversed_batch_is_no_plain_network() -> None:
+    """The samples that are run alone are not in the very middle, which would stay where it is."""
+    model = Lambda(lambda s, x: s.fc(x) + x.flip(0), fc=nn.Linear(4, 4))
+    captured = examine(model, noise(4, 4)).captured
+    for size in (2, 5, 6, 7, 8, 16, 17, 64):
+        batch = noise(size, 4)
+        coupling = CouplingTest(captured.graph, [batch])
+        run(captured.graph, captured.tensors, [batch], coupling.visit)
+        run(captured.graph, captured.tensors, coupling.alone, coupling.visit_alone)
+        culprit = coupling.culprit()
+        assert culprit is not None, size
+        assert name_of(culprit) == "flip"

@@ -51,6 +51,8 @@ class CouplingTest:
         self._dynamic = graph.batch == "dynamic"
         self._count = max(1, min(ALONE, size // 2)) if self._dynamic else 1
         self._start = (size - self._count + 1) // 2  # in the middle, with other samples before and after them
+        if 2 * self._start == size - self._count > 2:  # a reversed batch would have the same samples there
+            self._start += 1
         self._kept: dict[str, Tensor] = {}
         self.alone = [t[self._start : self._start + self._count] for t in batch] if fits else []
         if not self._dynamic:
