@@ -425,6 +425,33 @@ def test_a_branch_on_the_number_of_samples_is_part_of_the_domain(name: str) -> N
     assert where in upper.domain
 
 
+@torch.jit.script
+def _ten_times_three(x: Tensor) -> Tensor:
+    """Branch on the number of samples inside TorchScript."""
+    if x.size(0) >= 3:
+        return 10.0 * x
+    return x
+
+
+#: Networks that do something else from three samples on.
+ABOVE_TWO: dict[str, Form] = {
+    "greater": lambda m, x: 10.0 * x if x.shape[0] > 2 else x,
+    "at least": lambda m, x: 10.0 * x if x.shape[0] >= 3 else x,
+    "TorchScript": lambda m, x: _ten_times_three(x),
+}
+
+
+@pytest.mark.parametrize("name", ABOVE_TWO)
+@pytest.mark.parametrize("samples", [1, 2])
+def test_a_branch_just_above_the_example_is_part_of_the_domain(name: str, samples: int) -> None:
+    """Only the size of the example is left then, for which export states no range."""
+    model = Function(name, ABOVE_TWO[name]).eval()
+    result = normscope.analyze(model, Draw(6).tensor(samples, 4), points=1, ascent=0, time=0)
+    upper = result.end_to_end["global"]
+    assert upper is not None
+    assert "in batches of at most 2" in upper.domain
+
+
 #: Networks that read how autograd records them.
 RECORDED: dict[str, Form] = {
     "gradients are recorded": lambda m, x: 10.0 * x if torch.is_grad_enabled() else x,

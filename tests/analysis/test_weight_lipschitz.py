@@ -235,6 +235,23 @@ def test_the_result_survives_a_round_trip() -> None:
         WeightResult.from_dict({"schema_version": 1, "kind": "capacity"})
 
 
+def test_parameters_that_the_graph_does_not_contain_are_named() -> None:
+    """They are not in the table: one is read as a number, others are not used; tied ones are in it."""
+
+    def forward(m: Lambda, x: Tensor) -> Tensor:
+        return m.b(m.a(x)) * m.scale.item()  # type: ignore[operator,union-attr]
+
+    model = Lambda(forward, a=nn.Linear(3, 3), b=nn.Linear(3, 3), unused=nn.Linear(3, 3))
+    model.b.weight = model.a.weight
+    model.register_parameter("scale", nn.Parameter(torch.tensor(2.0)))
+    result = weight_lipschitz(seeded(model), torch.ones(2, 3).double())
+    assert {row.name for row in result.weights} in ({"a.weight", "a.bias", "b.bias"}, {"b.weight", "a.bias", "b.bias"})
+    assert [m for m in result.messages if "scale, unused.weight, unused.bias;" in m]
+    assert not any(
+        "not in the table" in m for m in weight_lipschitz(seeded(nn.Linear(3, 3)), torch.ones(2, 3)).messages
+    )
+
+
 def test_wrong_use_is_said() -> None:
     """The same mistakes as for analyze, the same words; and the twin is found by name."""
     assert normscope.weight_lipschitz is weight_lipschitz

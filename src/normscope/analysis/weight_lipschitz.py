@@ -25,6 +25,7 @@ from normscope.analysis.contradiction import uncontradicted_weight
 from normscope.analysis.end_to_end import widest_domain
 from normscope.analysis.facts import all_messages, input_facts, model_facts
 from normscope.analysis.options import Options
+from normscope.core.errors import listed
 from normscope.core.value import Kind, Value, log_of, log_sum
 from normscope.graph.capture import Captured
 from normscope.graph.guard import untouched
@@ -186,7 +187,7 @@ def _measured(context: AnalysisContext) -> WeightResult:
         jointly=_jointly(found, table, attained_jointly),
         samples={"data": len(samples), "jacobians": len(norms)},
         residual=max((n.residual for n in norms), default=None),
-        messages=(*all_messages(context, observed, messages), *_messages_on_weights(weights, samples)),
+        messages=(*all_messages(context, observed, messages), *_messages_on_weights(found, samples)),
     )
 
 
@@ -305,13 +306,28 @@ def _jointly(found: WeightMeasurements, table: Sequence[WeightRow], stacked: Val
     return out
 
 
-def _messages_on_weights(weights: Weights, samples: list[list[Tensor]]) -> list[str]:
+def _not_listed(model: nn.Module, listed_parameters: set[str]) -> list[str]:
+    """Return the parameters of a model that are not listed under any of their names."""
+    names: dict[int, list[str]] = {}
+    for name, parameter in model.named_parameters(remove_duplicate=False):
+        names.setdefault(id(parameter), []).append(name)
+    return [same[0] for same in names.values() if listed_parameters.isdisjoint(same)]
+
+
+def _messages_on_weights(found: WeightMeasurements, samples: list[list[Tensor]]) -> list[str]:
+    weights = found.weights
     unknown = [u for u in weights.uses if u.kind == "unknown"]
     said = [f"{weights.leaves[use.leaf].name}: no bound, {use.reason}" for use in unknown[:8]]
     if any(leaf.effective for leaf in weights.leaves):
         said.append("constants of parametrized weights are with respect to the effective weight")
     if not samples:
         said.append("without data, only the constants with respect to layer outputs are bounded")
+    missing = _not_listed(found.context.model, weights.parameters(found.context.captured.graph))
+    if missing:
+        said.append(
+            f"not in the table: {listed(missing)}; the output does not use them, or reads them as Python numbers, "
+            "as .item() does"
+        )
     return said
 
 

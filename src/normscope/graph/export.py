@@ -159,6 +159,10 @@ def _limits(program: Any) -> tuple[str, ...]:
     if any(".size()" in code or re.fullmatch(rf"{BATCH_SIZE} == \d+", code) for code in conditions):
         raise CaptureError("The model accepts inputs of one size only.")
     upper = [int(r.upper) for s, r in program.range_constraints.items() if str(s)[0] == "s" and r.upper.is_Integer]
+    # A size of which only one value is left, the example's, has no range any more.
+    for code in conditions:
+        bounded = re.fullmatch(rf"{BATCH_SIZE} <(=?) (\d+)", code)
+        upper += [int(bounded[2]) - (not bounded[1])] if bounded else []
     least = min(upper, default=sys.maxsize)
     plain = rf"{BATCH_SIZE} (<=? \d+|[=<>]= {BATCH_SIZE})"
     exact = " and ".join(dict.fromkeys(code for code in conditions if not re.fullmatch(plain, code)))

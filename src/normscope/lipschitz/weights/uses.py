@@ -30,6 +30,8 @@ _SHAPE_ONLY = frozenset({
     "zeros_like", "ones_like", "full_like", "empty_like", "new_zeros", "new_ones", "new_full", "new_empty", "sym_size",
     "size", "sym_numel", "numel", "arange", "zeros", "ones", "full", "empty",
 })  # fmt: skip
+#: Operations that read an entry of a weight as a Python number.
+_NUMBERS = frozenset({"item", "_local_scalar_dense"})
 #: Products linear in each factor, and convolutions.
 MATRICES = frozenset({"linear", "mm", "matmul", "bmm", "addmm", "baddbmm", "mv"})
 CONVOLUTIONS = frozenset({
@@ -88,6 +90,11 @@ class Weights:
     def of(self, leaf: int) -> list[int]:
         """Return the indices of the uses of a weight."""
         return [i for i, use in enumerate(self.uses) if use.leaf == leaf]
+
+    def parameters(self, graph: Graph) -> set[str]:
+        """Return the parameters that are weights, or that weights are computed from as tensors."""
+        nodes = _reached((n for leaf in self.leaves for n in leaf.nodes), lambda name: _tensors_read(graph[name]))
+        return {graph[name].target for name in nodes if graph[name].op == "parameter"}
 
 
 def find_weights(graph: Graph, tensors: Mapping[str, Tensor], inputs: Sequence[Any]) -> Weights:
@@ -163,16 +170,16 @@ class _Finder:
 
     def _use(self, node: Node, arguments: dict[str, Any], name: str, position: int, constant: str) -> None:
         start, chain = self._back(constant)
-        if name_of(start) in _SHAPE_ONLY:
+        effective = start.op != "parameter"
+        value = self.walk.constant_at(start.name) if effective else self.tensors[start.target]
+        if name_of(start) in _SHAPE_ONLY or not isinstance(value, Tensor | None):  # Python numbers are no weights
             return
         key = self._key(start)
         if key not in self._keys:
             self._keys[key] = len(self._found)
-            effective = start.op != "parameter"
             label = f"{self.walk.names[start.name]} (effective)" if effective else start.target
             taken = sum(found.name.partition("#")[0] == label for found in self._found)
             label = f"{label}#{taken + 1}" if taken else label
-            value = self.walk.constant_at(start.name) if effective else self.tensors[start.target]
             shape = () if value is None else tuple(value.shape)
             self._found.append(Leaf(label, (start.name,), shape, effective))
         leaf = self._keys[key]
@@ -339,6 +346,11 @@ def _rewritten(graph: Graph, program: Program) -> set[str]:
         up = _reached([site.node], lambda name: graph[name].inputs())
         hidden |= (down & up) - {site.node, site.source}
     return hidden
+
+
+def _tensors_read(node: Node) -> Iterable[str]:
+    """Return what a node reads, nothing if it makes a Python number of it."""
+    return () if name_of(node) in _NUMBERS else node.inputs()
 
 
 def _reached(start: Iterable[str], follow: Callable[[str], Iterable[str]]) -> set[str]:
