@@ -20,9 +20,20 @@ def test_folders_are_checked_and_not_made(tmp_path: Path) -> None:
 
 def test_folders_without_permission(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A folder that cannot be written to is refused before any work."""
-    monkeypatch.setattr("os.access", lambda path, mode: False)
+
+    def refused(**options: object) -> None:
+        raise PermissionError(13, "Permission denied")
+
+    monkeypatch.setattr("tempfile.TemporaryFile", refused)
     with pytest.raises(typer.BadParameter, match="not writable"):
         checked_folder(tmp_path)
+
+
+@pytest.mark.skipif(not Path("/proc/self").exists(), reason="needs /proc")
+def test_folders_where_nobody_can_write() -> None:
+    """In /proc even root, who has every permission, makes no files: that is said before any work, too."""
+    with pytest.raises(typer.BadParameter, match="Folder is not writable: /proc"):
+        checked_file(Path("/proc/x/result.json"), "--report")
 
 
 def test_what_cannot_be_written_is_said_with_its_option(tmp_path: Path) -> None:

@@ -5,6 +5,7 @@ import itertools
 import os
 import re
 import sys
+import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -56,8 +57,10 @@ def checked_folder(folder: Path, option: str = "--out") -> Path:
         nearest = nearest.parent
     if not nearest.is_dir():
         raise BadParameter(f"Expected a folder, but {nearest} is a file.", param_hint=option)
-    if not os.access(nearest, os.W_OK | os.X_OK):
-        raise BadParameter(f"Folder is not writable: {nearest}.", param_hint=option)
+    try:
+        tempfile.TemporaryFile(dir=nearest).close()  # permissions do not tell: root may write everywhere but in /proc
+    except OSError as error:
+        raise BadParameter(f"Folder is not writable: {nearest}.", param_hint=option) from error
     return place
 
 
