@@ -61,6 +61,12 @@ def test_without_a_file_nothing_is_written_and_that_is_said(net: Run) -> None:
     assert set(Path().iterdir()) == before
 
 
+def test_weights_written_without_a_change_are_called_unchanged(net: Run) -> None:
+    """A rotation of a network without a residual stream leaves a copy: that is said where the file is named."""
+    done = net("fix", "net.py:build", "--input", "3,6,6", "--rotate", "--write-to", "new.pt")
+    assert done.stdout.splitlines()[-1] == "written: new.pt (the weights are unchanged)"
+
+
 def test_wrong_use(net: Run) -> None:
     """Both of the two ways, a strange ending, a file that exists, an unknown fix."""
     Path("there.pt").write_text("mine")
@@ -72,6 +78,7 @@ def test_wrong_use(net: Run) -> None:
     ):
         done = net("fix", "net.py:build", "--input", "3,6,6", *wrong)
         assert done.exit_code == 2, wrong
+        assert "replacing" not in done.stderr
     assert Path("there.pt").read_text() == "mine"
     assert net("fix", "net.py:build", "--input", "3,6,6", "--write-to", "there.pt", "--force").exit_code == 0
 

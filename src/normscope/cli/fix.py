@@ -9,6 +9,7 @@ from normscope.cli import options
 from normscope.cli.console import Stages, guarded, line_width, visible
 from normscope.cli.loading import Named, load
 from normscope.cli.output_files import checked_file, save
+from normscope.core.files import user_path
 
 
 @guarded
@@ -24,7 +25,11 @@ def fix(
         list[str] | None, Option(help="Apply only these fixes: drop-bias, fold, balance, unit-norm, rotate.")
     ] = None,
     rotate: Annotated[
-        bool, Option("--rotate", help="Rotate residual streams so that no channel is an outlier.")
+        bool,
+        Option(
+            "--rotate",
+            help="Rotate residual streams so that no channel is an outlier; other fixes only if --only names them.",
+        ),
     ] = False,
     weights: options.WeightsFile = None,
     data: options.DataName = None,
@@ -62,7 +67,7 @@ def fix(
     for line in visible(fix_text(result, everything=everything), keep="\n").splitlines():
         print("\n".join(wrapped(line, line_width())))
     if write_to is not None:
-        print(f"written: {write_to}")
+        print(f"written: {write_to}" if result.changes else f"written: {write_to} (the weights are unchanged)")
     elif result.changes and not dry_run:
         print("Nothing was written. Use --write-to FILE.safetensors to write the new weights.")
 
@@ -77,7 +82,7 @@ def _checked(dry_run: bool, target: Path | None, force: bool) -> Path | None:
         raise BadParameter(
             f"Expected a file ending in .safetensors or .pt, got {target.name}.", param_hint="--write-to"
         )
-    place = checked_file(target, "--write-to")
-    if place.exists() and not force:
+    place = user_path(target)
+    if place.is_file() and not force:
         raise BadParameter(f"File exists: {place}. Use --force to overwrite it.", param_hint="--write-to")
-    return place
+    return checked_file(target, "--write-to")

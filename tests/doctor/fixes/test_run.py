@@ -108,6 +108,12 @@ def test_the_json_form_holds_no_weights() -> None:
     assert dropped["code"] == ""  # folding uses the bias again
 
 
+def test_one_fix_may_be_named_without_a_list() -> None:
+    """A text is one name, not its letters."""
+    model = nn.Sequential(nn.Conv2d(3, 4, 3), nn.BatchNorm2d(4))
+    assert {change.kind for change in fix(model, input_shape=(3, 8, 8), only="drop-bias").changes} == {"drop-bias"}
+
+
 def test_wrong_use_is_told() -> None:
     """Unknown fixes, half precision, no graph."""
     with pytest.raises(InputError, match="drop-bias, fold"):

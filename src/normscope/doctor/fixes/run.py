@@ -118,7 +118,7 @@ def fix(
     model: nn.Module,
     data: Any = None,
     *,
-    only: Iterable[str] = (),
+    only: str | Iterable[str] = (),
     name: str = "",
     input_shape: tuple[int, ...] | None = None,
     limit: int | None = None,
@@ -130,7 +130,7 @@ def fix(
     Args:
         model: any PyTorch module in float32 or float64.
         data: inputs as for ``analyze``; the function is also verified on them.
-        only: names of the fixes to apply, of :data:`KINDS`; by default all but those of :data:`ON_REQUEST`.
+        only: name or names of the fixes to apply, of :data:`KINDS`; by default all but those of :data:`ON_REQUEST`.
         name: name of the model in the result.
         input_shape: shape of one input without batch axis, if there is no data and it cannot be guessed.
         limit: use at most this many samples of the data.
@@ -147,7 +147,7 @@ def fix(
     >>> [change.place for change in result.changes], float(result.state["0.bias"].abs().max())
     (['0'], 0.0)
     """
-    wanted = tuple(only)
+    wanted = (only,) if isinstance(only, str) else tuple(only)
     unknown = sorted(set(wanted) - set(KINDS))
     if unknown:
         raise InputError(f"Unknown fixes: {', '.join(unknown)}. Choose from: {', '.join(KINDS)}.")
