@@ -324,3 +324,10 @@ def test_a_home_that_is_not_there_is_told() -> None:
     """Not a failure of the system."""
     with pytest.raises(InputError, match="No home folder"):
         read_header("~nosuchuser/m.pt")
+
+
+@pytest.mark.filterwarnings("error")
+def test_parameters_of_a_module_that_was_saved_whole_need_no_gradient(tmp_path: Path) -> None:
+    """As numbers they would make torch warn."""
+    torch.save(nn.Linear(2, 2), tmp_path / "whole.pt")
+    assert not any(tensor.requires_grad for _, tensor in iterate_tensors(tmp_path / "whole.pt"))

@@ -32,6 +32,7 @@ from normscope.graph.safe_load import (
     safe_load,
     tensors_by_name,
     unlike_numbers,
+    unreadable,
 )
 from normscope.zoo.state_dict import read_state_dict
 
@@ -171,6 +172,13 @@ def test_a_module_that_was_saved_whole_counts_as_its_state_dict(tmp_path: Path, 
         found, state = tensors_by_name(safe_load(path, CHECKPOINT), "m.pt"), module.state_dict()
         assert set(found) == set(state)
         assert all(torch.equal(found[name], state[name]) for name in state)
+
+
+@pytest.mark.parametrize("error", [KeyError(101), OSError(22, "Invalid argument")])
+def test_errors_that_only_damage_explains_are_left_out(error: Exception) -> None:
+    """A byte or an offset that makes no sense tells a user nothing; what else the system says stays."""
+    assert str(unreadable(Path("m.pt"), CHECKPOINT, error)).startswith("m.pt cannot be read as a checkpoint. It may be")
+    assert "Too many open files" in str(unreadable(Path("m.pt"), CHECKPOINT, OSError(24, "Too many open files")))
 
 
 @pytest.mark.parametrize(

@@ -147,7 +147,7 @@ def _safetensors(path: Path) -> Iterator[tuple[list[str], Getter]]:
 def _pickled(path: Path) -> Iterator[tuple[list[str], Getter]]:
     tensors = tensors_by_name(safe_load(path, _KIND), str(path))
     refuse_unlike_numbers(tensors, str(path))
-    yield list(tensors), tensors.__getitem__
+    yield list(tensors), lambda name: tensors[name].detach()  # in a module that was saved whole they are parameters
 
 
 def opened(path: Path) -> contextlib.AbstractContextManager[tuple[list[str], Getter]]:

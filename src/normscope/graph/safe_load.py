@@ -5,6 +5,7 @@ not on torch's list of harmless ones are read as :class:`StandIn`, which keeps w
 nothing.
 """
 
+import errno
 import os
 import pickle
 import re
@@ -145,9 +146,12 @@ def unreadable(path: Path, kind: FileKind, error: Exception) -> NormscopeError:
     if isinstance(error, PermissionError):
         return kind.error(f"Cannot read {path}: {error}. Check its permissions.")
     first = (str(error).splitlines() or ["no message"])[0].partition(" This is an internal")[0]
+    # where a damaged file led the reader astray, the error names no more than a byte of it or an offset
+    astray = isinstance(error, LookupError | TypeError | AttributeError) or getattr(error, "errno", 0) == errno.EINVAL
+    reason = "" if astray else f" ({type(error).__name__}: {first[:160]})"
     return kind.error(
-        f"{path} cannot be read as {kind.name} ({type(error).__name__}: {first[:160]}). It may be "
-        f"truncated or in another format: copy it again. {kind.save}"
+        f"{path} cannot be read as {kind.name}{reason}. It may be truncated or in another format: copy it again. "
+        f"{kind.save}"
     )
 
 
