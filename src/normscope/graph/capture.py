@@ -23,7 +23,7 @@ from normscope.core.errors import CaptureError, InputError, NonFiniteError
 from normscope.core.names import numbered
 from normscope.graph.export import export_graph
 from normscope.graph.guard import copies, untouched
-from normscope.graph.inputs import ModelInputs
+from normscope.graph.inputs import ModelInputs, own_exception
 from normscope.graph.interpreter import as_floating, run
 from normscope.graph.ir import Graph, Node, Ref, map_refs
 from normscope.graph.recorder import record_graph, with_unknown_outputs
@@ -102,7 +102,7 @@ class Captured:
         return [t[:size] if t.ndim else t for t in self.example]
 
 
-class _Flat(nn.Module):
+class FlatModel(nn.Module):
     """The user's model with tensors in and a tuple of floating tensors out."""
 
     def __init__(self, model: nn.Module, inputs: ModelInputs) -> None:
@@ -176,10 +176,10 @@ def capture(
         untouched(model),
         torch.no_grad(),
         sdpa_kernel(SDPBackend.MATH),  # attention as a formula
-        _compiled_parts_as_written(),
+        compiled_parts_as_written(),
     ):
         evaluating(model)
-        flat = _Flat(model, inputs)
+        flat = FlatModel(model, inputs)
         flat.training = False
         example = [v for v in (*inputs.args, *inputs.kwargs.values()) if isinstance(v, Tensor)]
         names = _input_names(model, inputs)
@@ -216,7 +216,7 @@ def _without_garbage_collection() -> Iterator[None]:
             gc.enable()
 
 
-def _compiled_parts_as_written() -> contextlib.AbstractContextManager[Any]:
+def compiled_parts_as_written() -> contextlib.AbstractContextManager[Any]:
     """Run compiled functions as they are written; there are none as long as torch's compiler is not loaded."""
     return torch.compiler.set_stance("force_eager") if "torch._dynamo" in sys.modules else contextlib.nullcontext()
 
@@ -241,7 +241,8 @@ def _eager(runs: RepeatedRuns, example: list[Tensor], *, whole: bool) -> _Ran:
     except (Exception, SystemExit) as error:
         shapes = ", ".join(f"{tuple(t.shape)} {str(t.dtype).removeprefix('torch.')}" for t in example)
         raise InputError(
-            f"The model failed on an input of shape {shapes} with {type(error).__name__}: {error}. "
+            own_exception(error, shapes)
+            or f"The model failed on an input of shape {shapes} with {type(error).__name__}: {error}. "
             "Pass an input of the right shape and dtype (data=..., or --input 3,224,224)."
         ) from error
 
@@ -346,11 +347,11 @@ def _verify(
         theirs = ran.outputs if mode is MODES[0] and inputs is ran.inputs else runs.run(inputs, mode=mode)
         if id(inputs) not in ours:
             ours[id(inputs)] = run(graph, tensors, inputs)
-        if not _alike(ours[id(inputs)], theirs):
+        if not are_alike(ours[id(inputs)], theirs):
             raise CaptureError("The captured graph does not reproduce the model.")
 
 
-def _alike(ours: Sequence[Tensor], theirs: Sequence[Tensor]) -> bool:
+def are_alike(ours: Sequence[Tensor], theirs: Sequence[Tensor]) -> bool:
     """Return whether the outputs of graph and model agree up to rounding."""
     return all(a.shape == b.shape and bool(_isclose(a, b).all()) for a, b in zip(ours, theirs, strict=True))
 
@@ -387,7 +388,7 @@ def _agreement(runs: RepeatedRuns, graph: Graph, tensors: dict[str, Tensor], exa
             theirs = runs.run(inputs)
         except Exception:  # these inputs are ours: a model need not run on them
             continue
-        if not _alike(run(graph, tensors, copies(inputs)), theirs):
+        if not are_alike(run(graph, tensors, copies(inputs)), theirs):
             return False
         agreed = True
     return agreed

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import traceback
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -22,6 +24,8 @@ from normscope.graph.statefulness import evaluating, refuse_quantized
 from normscope.graph.weights_validation import count_non_finite
 
 _ADVICE = "Pass a shape (--input 3,224,224, without the batch axis) or data (--data, data=...)."
+#: Where torch's own code lies.
+_TORCH = Path(torch.__file__).parent
 _LABELS = ("labels", "label", "targets", "target", "y")
 #: Number of axes, with the batch axis, that a convolution takes.
 _AXES: dict[type[nn.Module], int] = {nn.Conv1d: 3, nn.Conv2d: 4, nn.Conv3d: 5}
@@ -408,9 +412,26 @@ def check_runs(model: nn.Module, inputs: ModelInputs) -> ModelInputs:
         at = f" in {where.text}" if where.text else ""
         shape = _shapes(inputs.tensors())
         raise InputError(
-            f"The model does not run on an input of shape {shape}{at}: {_reason(error)}. {_ADVICE}"
+            own_exception(error, shape, where.path)
+            or f"The model does not run on an input of shape {shape}{at}: {_reason(error)}."
         ) from error
     return inputs
+
+
+def own_exception(error: BaseException, shape: str, path: str = "") -> str:
+    """Return a sentence on an exception that the model's own code raised, with its line; empty if torch's code did.
+
+    Args:
+        error: what running the model raised.
+        shape: the shape of its input.
+        path: the module that raised, if it is not the whole model.
+    """
+    last = traceback.extract_tb(error.__traceback__)[-1]
+    if isinstance(error, SystemExit) or Path(last.filename).is_relative_to(_TORCH):
+        return ""
+    forward = f"{path}.forward()" if path else "forward()"
+    raised = f"{type(error).__name__}: {error}".rstrip(": ")
+    return f"{forward} raised {raised} ({Path(last.filename).name}, line {last.lineno}) on an input of shape {shape}."
 
 
 def _reason(error: BaseException) -> str:

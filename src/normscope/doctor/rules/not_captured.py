@@ -19,9 +19,9 @@ def check(rule: Rule, subject: Subject) -> Findings:
             subject.failed_at,
             f"the model does not run on the data: {reason}"
             if raised
-            else f"only the modules were checked; there is no graph: {reason}",
+            else f"only the modules were checked, as there is no graph. {reason}",
             severity=Severity.ERROR if raised else None,
-            fix="fix the error, or pass other data" if raised else "",
+            fix="fix the error, or pass other data" if raised else "fix the error" if "() raised" in reason else "",
         )
 
 
