@@ -86,8 +86,10 @@ def test_a_run_is_not_begun_over_another(tmp_path: Path) -> None:
     before = (tmp_path / METRICS).read_bytes()
     with pytest.raises(InputError, match="starts at step 0"):
         RunFolder(tmp_path).begin(FACTS, 0)
-    with pytest.raises(InputError, match="differs in its parameters"):
+    with pytest.raises(InputError, match="differs in parameters"):
         RunFolder(tmp_path).begin(FACTS | {"parameters": 4}, None)
+    with pytest.raises(InputError, match=r"holds a run of another model \(net; this one is Other\)\. Use"):
+        RunFolder(tmp_path).begin(FACTS | {"model": "Other", "parameters": 4}, None)
     assert (tmp_path / METRICS).read_bytes() == before
 
 
@@ -152,7 +154,7 @@ def test_another_structure_is_another_model(tmp_path: Path) -> None:
     folder.log({"a": 1.0}, step=1)
     folder.close()
     for change in ({"layers": ["0", "4"]}, {"normalizers": [{"name": "1", "kind": "layer_norm"}]}):
-        with pytest.raises(InputError, match=f"differs in its {next(iter(change))}"):
+        with pytest.raises(InputError, match=f"differs in {next(iter(change))}"):
             RunFolder(tmp_path / "run").begin(facts | change, None)
     with pytest.raises(InputError, match=r"'kind': 'batch_norm'.*now None"):
         RunFolder(tmp_path / "run").begin(facts | {"normalizers": []}, None)

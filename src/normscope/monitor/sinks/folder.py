@@ -115,10 +115,15 @@ class RunFolder:
             return None
         now = json.loads(json.dumps(dict(config)))
         differing = [key for key in SAME if key in known and known[key] != now.get(key)]
+        if "model" in differing:
+            raise InputError(
+                f"{self.path} holds a run of another model ({known['model']}; this one is {now.get('model')}). "
+                "Use a new folder."
+            )
         if differing:
             was, comes = _first_difference(known[differing[0]], now.get(differing[0]))
             raise InputError(
-                f"{self.path} contains a run that differs in its {' and its '.join(differing)} ({was}, now {comes}). "
+                f"{self.path} holds a run that differs in {' and '.join(differing)} ({was}, now {comes}). "
                 "Use a new folder."
             )
         return known
