@@ -165,7 +165,7 @@ def test_a_model_that_is_the_same_is_captured_once(monkeypatch: pytest.MonkeyPat
             mon.step()
         with torch.no_grad():
             model.fc.weight.fill_(math.nan)
-        with pytest.warns(MonitorWarning, match="norm/fc"):
+        with pytest.warns(MonitorWarning, match="the weights of fc"):
             mon.step()
 
 

@@ -382,6 +382,8 @@ class Monitor:
                 found |= self._measure_one(quantity, partial(quantity.measure, moment))
                 while at_once and quantity.unfinished:
                     found |= self._measure_one(quantity, quantity.proceed)
+            skipped = vars(moment).get("not_finite", {})  # what no quantity asked for was not skipped
+            self._failures.skip(list(skipped.values()), self._step)
         self.probes += 1
         self._probe_seconds = time.perf_counter() - begin
         spreads = any(q.spreads for q in self.quantities)

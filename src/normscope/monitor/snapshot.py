@@ -82,10 +82,31 @@ class Snapshot:
         return {x.name: self.parameters[x.parameter] for x in self.layers if x.parameter in self.parameters}
 
     @cached_property
+    def not_finite(self) -> dict[str, str]:
+        """Return what contains NaN or infinite values, by the name of the layer or normalizer, which is skipped."""
+        found: dict[str, str] = {}
+        model = self.view.model
+        if not all(bool(torch.isfinite(t).all()) for t in (*model.parameters(), *model.buffers())):
+            for layer in self.layers:
+                with self.tolerate(f"norm/{layer.name}"):
+                    weight = layer.map(torch.float32)
+                    image = weight.apply(torch.ones(weight.domain_shape, device=weight.device))
+                    if not bool(torch.isfinite(image).all()):
+                        found[layer.name] = f"the weights of {layer.name}"
+        for normalizer in self.normalizers:
+            held = (("scale", (normalizer.site.gamma,)), ("running statistics", normalizer.site.running or ()))
+            for what, tensors in held:
+                if not all(t is None or bool(torch.isfinite(t).all()) for t in tensors):
+                    found.setdefault(normalizer.name, f"the {what} of {normalizer.name}")
+        return found
+
+    @cached_property
     def norms(self) -> dict[str, float]:
         """Return a lower bound on the spectral norm of every layer, by name; layers that fail are left out."""
         found: dict[str, float] = {}
         for layer in self.layers:
+            if layer.name in self.not_finite:
+                continue
             with self.tolerate(f"norm/{layer.name}"):
                 found[layer.name] = self._norm(layer.name, layer.map)
         return found
@@ -94,8 +115,9 @@ class Snapshot:
     def folded_norms(self) -> dict[str, float]:
         """Return the same for every layer folded with the fixed normalization after it."""
         found: dict[str, float] = {}
+        broken = {n.site.node for n in self.normalizers if n.name in self.not_finite}
         for layer in self.layers:
-            if layer.folded is not None:
+            if layer.folded is not None and layer.name not in self.not_finite and layer.normalizer not in broken:
                 with self.tolerate(f"folded/{layer.name}"):
                     found[layer.name] = self._norm(f"{layer.name} folded", layer.folded)
         return found
@@ -103,7 +125,7 @@ class Snapshot:
     def _norm(self, name: str, map_of: MapOf) -> float:
         norm = self.warm_norms.measure(name, map_of)
         if not math.isfinite(norm):
-            raise NonFiniteError("A layer with NaN or infinite weights has no norm.")
+            raise NonFiniteError("The norm of this layer is not finite.")
         return norm
 
     @cached_property
@@ -111,6 +133,9 @@ class Snapshot:
         """Return the constants of every normalizer, where the spread of its input is at least that of the probe."""
         found: dict[str, Constants] = {}
         for normalizer in self.normalizers:
+            floor = self.probe_pass.floors.get(normalizer.name)
+            if normalizer.name in self.not_finite or (floor is not None and not bool(torch.isfinite(floor).all())):
+                continue
             with self.tolerate(f"constant/{normalizer.name}"):
                 found[normalizer.name] = self.constants_of(normalizer)
         return found

@@ -138,7 +138,7 @@ class LargestCurvature(Quantity):
     def _proceed(self, reading: _Reading, before: TrackedEigenpair | None) -> dict[str, float]:
         probed = reading.view.run_probe(create_graph=True, statistics=False, parameters=reading.copy)
         found = hessian(probed.gradients, probed.leaves)
-        if found is None:
+        if found is None or not bool(torch.isfinite(torch.as_tensor(probed.loss))):
             return {}
         apply, start = found
         if reading.search is None:

@@ -2,16 +2,17 @@
 
 import contextlib
 import logging
+import sys
 import warnings
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
 
-from normscope.core.errors import InputError
+from normscope.core.errors import InputError, listed
 from normscope.monitor.run import Run
 from normscope.monitor.sinks.folder import RunFolder
 from normscope.monitor.sinks.tensorboard import TensorBoard
@@ -20,6 +21,8 @@ from normscope.monitor.sinks.tensorboard import TensorBoard
 LOG = logging.getLogger("normscope.monitor")
 #: Consecutive failures after which something is given up.
 PATIENCE = 3
+#: Modules that a warning does not point to: this package, and what calls it back.
+WITHIN = ("normscope", "contextlib", "functools")
 
 
 class MonitorWarning(UserWarning):
@@ -44,6 +47,7 @@ class ConsecutiveFailures:
         self._note = note
         self._count: Counter[str] = Counter()
         self._given_up: set[str] = set()
+        self._skips = False
 
     @contextmanager
     def tolerate(self, what: str, step: int, give_up: Callable[[], None] | None = None) -> Iterator[None]:
@@ -56,19 +60,35 @@ class ConsecutiveFailures:
         except Exception as error:  # e.g. a full disk or NaN weights: training must go on
             self._count[what] += 1
             if self._count[what] == 1:
-                message = f"monitor: {what} failed at step {step}: {type(error).__name__}: {error}"
-                with contextlib.suppress(Exception):
-                    self._note(message, step)
-                try:
-                    warnings.warn(message, MonitorWarning, stacklevel=4)
-                except MonitorWarning:
-                    LOG.warning(message)
+                self._report(f"monitor: {what} failed at step {step}: {type(error).__name__}: {error}", step)
             if self._count[what] >= PATIENCE and give_up is not None and what not in self._given_up:
                 self._given_up.add(what)
                 give_up()
         else:
             self._count.pop(what, None)
             self._given_up.discard(what)
+
+    def skip(self, what: Sequence[str], step: int) -> None:
+        """Report what is skipped at a step, once until a step at which nothing is."""
+        if what and not self._skips:
+            self._report(f"monitor: skipped from step {step}: {listed(what, 3)} contain NaN or infinite values", step)
+        self._skips = bool(what)
+
+    def _report(self, message: str, step: int) -> None:
+        with contextlib.suppress(Exception):
+            self._note(message, step)
+        try:
+            warnings.warn(message, MonitorWarning, stacklevel=_levels_to_caller())
+        except MonitorWarning:
+            LOG.warning(message)
+
+
+def _levels_to_caller() -> int:
+    """Return the ``stacklevel`` at which the calling function warns about the first line outside of this package."""
+    levels, frame = 1, sys._getframe(1)
+    while frame.f_back is not None and frame.f_globals.get("__name__", "").partition(".")[0] in WITHIN:
+        levels, frame = levels + 1, frame.f_back
+    return levels
 
 
 #: The least number of steps between a probe and the next, as a function of the step of the first.
