@@ -60,6 +60,15 @@ def test_checkpoints_of_one_model(tmp_path: Path) -> None:
     assert "x 10" in text
 
 
+def test_models_that_do_not_run_are_told_before_any_is_analyzed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With the name of the one that does not: the first may take hours."""
+    monkeypatch.setattr("normscope.cli.compare.analyzed", None)
+    text = _compare(tmp_path, SMALL.format("bn"), "zoo:resnet18", "--input", "1,8,8", code=2)
+    assert "normscope: zoo:resnet18: The model does not run on an input of shape (2, 1, 8, 8)" in text
+
+
 def test_an_earlier_result_beside_a_model(tmp_path: Path) -> None:
     """The doctor saw only the model, and it is said."""
     spec = SMALL.format("bn")

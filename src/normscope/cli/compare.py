@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, TypeVar
@@ -15,6 +15,7 @@ from normscope.cli.analyze import run as analyzed
 from normscope.cli.console import Stages, finish, guarded, json_text
 from normscope.cli.loading import Named, load
 from normscope.cli.output_files import save, write_file
+from normscope.core.errors import NormscopeError
 from normscope.core.files import user_path
 from normscope.core.names import numbered
 
@@ -96,15 +97,42 @@ def run(
 
     results: dict[str, Comparable] = {}
     findings: dict[str, Sequence[Finding]] = {}
-    for name, item in zip(numbered(items, "{} ({})", plain_first=True), items, strict=True):
+    requests: dict[str, Request] = {}
+    names = numbered(items, "{} ({})", plain_first=True)
+    for name, item in zip(names, items, strict=True):
         place = result_file(user_path(item))
         if place.name.endswith(".json") and not place.name.endswith(".index.json"):
             results[name] = read_whole(place)
-            continue
-        found = results[name] = analyzed(_about(item, model, common), stages.about(name), check=check)
+        else:
+            requests[name] = _about(item, model, common)
+    for name, request in requests.items():  # before the first is analyzed, which takes long
+        _try(request, name, stages.about(name))
+    for name, request in requests.items():
+        found = results[name] = analyzed(request, stages.about(name), check=check)
         if isinstance(found, Result) and found.findings is not None:
             findings[name] = found.findings
-    return compared(results, findings), findings
+    return compared({name: results[name] for name in names}, findings), findings
+
+
+def _try(request: Request, name: str, stages: Callable[[str], None]) -> None:
+    """Run a model once on its data or on an input of the given shape; errors name it, as there are several models.
+
+    A checkpoint without its model cannot be run.
+    """
+    from normscope.analysis.checkpoint import is_checkpoint
+    from normscope.graph.inputs import check_runs, first_samples, guess_inputs, iterate
+
+    if is_checkpoint(request.model):
+        return
+    loaded = load(request, request.options["seed"], stages)
+    try:
+        with loaded.home.open():
+            if loaded.inputs is None:
+                guess_inputs(loaded.model, loaded.shape)
+            else:
+                check_runs(loaded.model, first_samples(next(iterate(loaded.inputs, loaded.model)), 2))
+    except NormscopeError as error:
+        raise type(error)(f"{name}: {error}") from error
 
 
 def _about(item: str, model: str | None, common: Asked) -> Asked:
