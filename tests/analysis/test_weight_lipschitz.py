@@ -235,8 +235,35 @@ def test_the_result_survives_a_round_trip() -> None:
         WeightResult.from_dict({"schema_version": 1, "kind": "capacity"})
 
 
-def test_parameters_that_the_graph_does_not_contain_are_named() -> None:
-    """They are not in the table: one is read as a number, others are not used; tied ones are in it."""
+#: Networks that read a parameter as a tensor and in another way, too, and which parameter.
+ALSO_READ: dict[str, tuple[str, Callable[..., Tensor]]] = {
+    "as a number": ("a", lambda m, x: m.f(x) * (1 + m.a.item()) + m.a),
+    "as a limit": ("a", lambda m, x: torch.clamp(m.f(x), max=m.a.item()) + m.a),
+    "filled": ("a", lambda m, x: m.f(x) * torch.full((3,), m.a.item()) + m.a),
+    "through NumPy": ("f.weight", lambda m, x: m.f(x) + torch.from_numpy(m.f.weight.detach().numpy()).sum(1)),
+    "in a branch": ("f.bias", lambda m, x: m.f(x).relu() if m.f.bias.sum() > 0 else m.f(x) * 5),
+    "as a condition": ("f.bias", lambda m, x: torch.where(m.f.bias > 0, m.f(x), 2 * m.f(x))),
+    "as an index": ("f.bias", lambda m, x: m.f(x) + m.f(x)[:, m.f.bias.argmax()][:, None]),
+}
+
+
+@pytest.mark.parametrize("name", ALSO_READ)
+def test_weights_that_are_also_read_as_numbers_have_no_bound(name: str) -> None:
+    """A change of them acts in ways that no constant shows; together with them, no weights have a bound."""
+    parameter, forward = ALSO_READ[name]
+    model = Lambda(forward, f=nn.Linear(3, 3))
+    model.register_parameter("a", nn.Parameter(torch.tensor(0.2)))
+    result = weight_lipschitz(seeded(model), torch.ones(2, 3).double())
+    row = next(row for row in result.weights if row.name == parameter)
+    assert row.best is not None
+    assert row.best.log == math.inf
+    assert row.attained is None
+    assert result.jointly["certified"].log == math.inf
+    assert any(f"no bound is known: {parameter}" in message for message in result.messages)
+
+
+def test_parameters_that_are_not_in_the_table_are_named() -> None:
+    """One is read as a number, others are not used; tied ones are in it."""
 
     def forward(m: Lambda, x: Tensor) -> Tensor:
         return m.b(m.a(x)) * m.scale.item()  # type: ignore[operator,union-attr]
@@ -245,11 +272,22 @@ def test_parameters_that_the_graph_does_not_contain_are_named() -> None:
     model.b.weight = model.a.weight
     model.register_parameter("scale", nn.Parameter(torch.tensor(2.0)))
     result = weight_lipschitz(seeded(model), torch.ones(2, 3).double())
-    assert {row.name for row in result.weights} in ({"a.weight", "a.bias", "b.bias"}, {"b.weight", "a.bias", "b.bias"})
-    assert [m for m in result.messages if "scale, unused.weight, unused.bias;" in m]
-    assert not any(
-        "not in the table" in m for m in weight_lipschitz(seeded(nn.Linear(3, 3)), torch.ones(2, 3)).messages
-    )
+    assert {row.name for row in result.weights} & {"unused.weight", "unused.bias"} == set()
+    assert "not used by the output: unused.weight, unused.bias" in result.messages
+    assert any("no bound is known: scale" in message for message in result.messages)
+    plain = weight_lipschitz(seeded(nn.Linear(3, 3)), torch.ones(2, 3).double())
+    assert plain.messages == ()
+
+
+def test_one_of_several_results_of_an_operation_is_a_weight() -> None:
+    """Sorted weights have the norms of the data, without a bound in the unsorted ones."""
+    model = Lambda(lambda m, x: x @ m.w.sort(1)[0].T)
+    model.register_parameter("w", nn.Parameter(torch.randn(4, 6)))
+    x = torch.randn(3, 6, dtype=torch.float64)
+    (row,) = weight_lipschitz(seeded(model), x).weights
+    assert row.name == "w (effective)"
+    assert row.attained is not None
+    assert row.attained.value == pytest.approx(float(x.norm(dim=1).max()), rel=1e-6)
 
 
 def test_wrong_use_is_said() -> None:

@@ -14,7 +14,7 @@ from normscope.analysis.fixed_inputs import FixedInputs, fixed_inputs, same_valu
 from normscope.analysis.options import Options
 from normscope.core.errors import InputError
 from normscope.graph.capture import Captured, capture
-from normscope.graph.inputs import first_samples, guess_inputs, iterate
+from normscope.graph.inputs import ModelInputs, first_samples, guess_inputs, iterate
 from normscope.graph.modes import running_statistics, with_batch_statistics, with_statistics
 from normscope.graph.repeatable_data import repeatable
 from normscope.graph.sample_coupling import where_samples_meet
@@ -152,12 +152,17 @@ def capture_example(request: AnalysisRequest, *, first_look: bool = False, known
     The example is the batch given, cut to the limit: a batch of one, which capture doubles, is one again. A first look
     takes two samples, and compares graph and model at the first only. ``known`` is its capture, which is reused.
     """
-    model, data = request.model, request.data
-    example = guess_inputs(model, request.input_shape, batch=2) if data is None else next(iter(iterate(data, model)))
+    example = example_of(request)
     if first_look:
         example = first_samples(example, 2)
-    captured = capture(model, example, elsewhere=not first_look, known=known)
+    captured = capture(request.model, example, elsewhere=not first_look, known=known)
     return captured.first_samples(max(request.at_most(example.batch), 1)).on(request.device)
+
+
+def example_of(request: AnalysisRequest) -> ModelInputs:
+    """Return the first batch of the data, or guessed inputs."""
+    model, data = request.model, request.data
+    return guess_inputs(model, request.input_shape, batch=2) if data is None else next(iter(iterate(data, model)))
 
 
 def prepare(request: AnalysisRequest) -> PreparedModel:

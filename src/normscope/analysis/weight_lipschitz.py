@@ -2,7 +2,7 @@
 
 import functools
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -17,6 +17,7 @@ from normscope.analysis.context import (
     Progress,
     capture_example,
     checked,
+    example_of,
     full_context,
     observe,
     one_at_a_time,
@@ -29,6 +30,7 @@ from normscope.core.errors import listed
 from normscope.core.value import Kind, Value, log_of, log_sum
 from normscope.graph.capture import Captured
 from normscope.graph.guard import untouched
+from normscope.graph.hidden_reads import hidden_reads
 from normscope.graph.modes import has_batch_norm, with_batch_statistics
 from normscope.lipschitz.composition import Composition, Domain
 from normscope.lipschitz.cost import LARGE, forward_cost
@@ -53,6 +55,8 @@ BATCH = 16
 #: Assumption of bounds over data.
 MEASURED = "activations at the data are evaluated in float64, with a margin for rounding in the last bits"
 EXACT = "exact real arithmetic"
+#: Note on weights that are also read where the graph does not show it.
+HIDDEN = "no bound: the model also reads it as a number, as an index or for a branch"
 _FLOOR = "normalizer stds stay above those seen in the data"
 
 
@@ -151,14 +155,17 @@ def weight_lipschitz(
     request = replace(request, limit=SAMPLES if limit is None else limit)
     with untouched(request.model):
         say("capturing the graph")
-        return _measured(full_context(request, capture_example(request)))
+        captured = capture_example(request)
+        hidden = hidden_reads(request.model, example_of(request), captured)
+        return _measured(full_context(request, captured), hidden)
 
 
-def _measured(context: AnalysisContext) -> WeightResult:
+def _measured(context: AnalysisContext, hidden: Collection[str]) -> WeightResult:
     observed = observe(context, context.at_most(CANDIDATES), context.limit)
     samples = [] if context.data is None else one_at_a_time(context, context.limit)
     captured, options, seen = context.captured, context.options, observed.seen
     weights = find_weights(captured.graph, captured.tensors, context.reference)
+    hidden = weights.discrete.union(hidden)
     context = replace(context, program=weights.program)
     if seen is not None and samples:  # floors that hold in exact arithmetic too
         seen.include(survey(captured, context.program, samples, activations={}, dtype=torch.float64))
@@ -180,14 +187,21 @@ def _measured(context: AnalysisContext) -> WeightResult:
     messages: list[str] = []
     rows = [_row(found, leaf, stacked) for leaf in range(len(weights.leaves))]
     table = tuple(uncontradicted_weight(row, messages) for row in rows)
+    jointly = _jointly(found, table, attained_jointly)
+    if hidden:
+        graph = captured.graph
+        table = tuple(
+            row.unbounded(HIDDEN) if hidden & weights.parameters(graph, i) else row for i, row in enumerate(table)
+        )
+        jointly = {key: replace(value, log=INF) for key, value in jointly.items() if value.kind is Kind.CERTIFIED}
     return WeightResult(
         model=model_facts(context),
         input=input_facts(context) | {"data": bool(samples)},
         weights=table,
-        jointly=_jointly(found, table, attained_jointly),
+        jointly=jointly,
         samples={"data": len(samples), "jacobians": len(norms)},
         residual=max((n.residual for n in norms), default=None),
-        messages=(*all_messages(context, observed, messages), *_messages_on_weights(found, samples)),
+        messages=(*all_messages(context, observed, messages), *_messages_on_weights(found, samples, hidden)),
     )
 
 
@@ -306,29 +320,29 @@ def _jointly(found: WeightMeasurements, table: Sequence[WeightRow], stacked: Val
     return out
 
 
-def _not_listed(model: nn.Module, listed_parameters: set[str]) -> list[str]:
-    """Return the parameters of a model that are not listed under any of their names."""
+def _not_listed(model: nn.Module, known: set[str]) -> list[str]:
+    """Return the parameters of a model that are not known under any of their names."""
     names: dict[int, list[str]] = {}
     for name, parameter in model.named_parameters(remove_duplicate=False):
         names.setdefault(id(parameter), []).append(name)
-    return [same[0] for same in names.values() if listed_parameters.isdisjoint(same)]
+    return [same[0] for same in names.values() if known.isdisjoint(same)]
 
 
-def _messages_on_weights(found: WeightMeasurements, samples: list[list[Tensor]]) -> list[str]:
+def _messages_on_weights(
+    found: WeightMeasurements, samples: list[list[Tensor]], hidden: Collection[str]
+) -> Iterable[str]:
     weights = found.weights
-    unknown = [u for u in weights.uses if u.kind == "unknown"]
-    said = [f"{weights.leaves[use.leaf].name}: no bound, {use.reason}" for use in unknown[:8]]
+    for use in [u for u in weights.uses if u.kind == "unknown"][:8]:
+        yield f"{weights.leaves[use.leaf].name}: no bound, {use.reason}"
     if any(leaf.effective for leaf in weights.leaves):
-        said.append("constants of parametrized weights are with respect to the effective weight")
+        yield "constants of parametrized weights are with respect to the effective weight"
     if not samples:
-        said.append("without data, only the constants with respect to layer outputs are bounded")
-    missing = _not_listed(found.context.model, weights.parameters(found.context.captured.graph))
-    if missing:
-        said.append(
-            f"not in the table: {listed(missing)}; the output does not use them, or reads them as Python numbers, "
-            "as .item() does"
-        )
-    return said
+        yield "without data, only the constants with respect to layer outputs are bounded"
+    if hidden:
+        yield f"read as numbers, as indices or for branches, so no bound is known: {listed(sorted(hidden))}"
+    unused = _not_listed(found.context.model, weights.parameters(found.context.captured.graph).union(hidden))
+    if unused:
+        yield f"not used by the output: {listed(unused)}"
 
 
 def _row(found: WeightMeasurements, leaf: int, stacked: dict[str, dict[str, Value]]) -> WeightRow:

@@ -31,6 +31,7 @@ from normscope.graph.signature import signature_of
 from normscope.graph.statefulness import MODES, RepeatedRuns, evaluating, refuse_quantized
 from normscope.graph.two_recordings import graph_of_two_recordings, may_be_recorded
 from normscope.graph.unrelated_inputs import number_of_probes, unrelated
+from normscope.graph.weights_validation import USE_FINITE
 
 ELSEWHERE_NOTE = "the model behaves differently on inputs unlike the example: the outputs are marked unknown"
 RECORDED_NOTE = (
@@ -405,7 +406,7 @@ def _require_finite_buffers(graph: Graph, tensors: dict[str, Tensor]) -> None:
         if count:
             raise NonFiniteError(
                 f"Expected finite weights, but the buffer {node.target} has {count} NaN or infinite "
-                f"entries of {held.numel()}. Train or load the model again."
+                f"entries of {held.numel()}. {USE_FINITE}"
             )
 
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+import math
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from normscope.core.display import Shown
@@ -42,6 +43,17 @@ class WeightRow:
     def best(self) -> Value | None:
         """Return the smallest certified ``||h, W||`` over the data."""
         return min(self.constants.values(), key=lambda v: v.log, default=None)
+
+    def unbounded(self, note: str) -> WeightRow:
+        """Return the row with no bound and no attained value over the data, and a note that says why."""
+        return replace(
+            self,
+            constants={key: replace(value, log=math.inf) for key, value in self.constants.items()},
+            attained=None,
+            stacked={k: replace(v, log=math.inf) for k, v in self.stacked.items() if k == "certified"},
+            printed_is_bound=None,
+            notes=(*self.notes, note),
+        )
 
 
 @dataclass(frozen=True, repr=False)

@@ -86,14 +86,17 @@ class Weights:
     program: Program
     leaves: tuple[Leaf, ...]
     uses: tuple[Use, ...]
+    #: parameters that are also read as Python numbers, as indices or as conditions
+    discrete: frozenset[str] = frozenset()
 
     def of(self, leaf: int) -> list[int]:
         """Return the indices of the uses of a weight."""
         return [i for i, use in enumerate(self.uses) if use.leaf == leaf]
 
-    def parameters(self, graph: Graph) -> set[str]:
-        """Return the parameters that are weights, or that weights are computed from as tensors."""
-        nodes = _reached((n for leaf in self.leaves for n in leaf.nodes), lambda name: _tensors_read(graph[name]))
+    def parameters(self, graph: Graph, leaf: int | None = None) -> set[str]:
+        """Return the parameters that are a weight, by default any, or that it is computed from as a tensor."""
+        leaves = self.leaves if leaf is None else self.leaves[leaf : leaf + 1]
+        nodes = _reached((n for found in leaves for n in found.nodes), lambda name: _tensors_read(graph[name]))
         return {graph[name].target for name in nodes if graph[name].op == "parameter"}
 
 
@@ -114,7 +117,7 @@ def find_weights(graph: Graph, tensors: Mapping[str, Tensor], inputs: Sequence[A
         if node.name in walk.exprs:
             finder.look(node)
     finder.through_constants()
-    return Weights(program, tuple(finder.leaves()), tuple(finder.uses))
+    return Weights(program, tuple(finder.leaves()), tuple(finder.uses), frozenset(finder.discrete))
 
 
 class _Keeping(ProgramBuilder):
@@ -137,6 +140,7 @@ class _Finder:
         self.uses: list[Use] = []
         self._keys: dict[Any, int] = {}
         self._found: list[Leaf] = []
+        self.discrete: set[str] = set()
         self._hidden = _rewritten(graph, program)
 
     def leaves(self) -> list[Leaf]:
@@ -170,20 +174,15 @@ class _Finder:
 
     def _use(self, node: Node, arguments: dict[str, Any], name: str, position: int, constant: str) -> None:
         start, chain = self._back(constant)
-        effective = start.op != "parameter"
-        value = self.walk.constant_at(start.name) if effective else self.tensors[start.target]
-        if name_of(start) in _SHAPE_ONLY or not isinstance(value, Tensor | None):  # Python numbers are no weights
+        value, above = self._value(start), self._above(start)
+        read = _reached((n.name for n in above if name_of(n) in _NUMBERS), lambda name: self.graph[name].inputs())
+        self.discrete.update(n.target for n in above if n.op == "parameter" and n.name in read)
+        if name_of(start) in _SHAPE_ONLY:
             return
-        key = self._key(start)
-        if key not in self._keys:
-            self._keys[key] = len(self._found)
-            label = f"{self.walk.names[start.name]} (effective)" if effective else start.target
-            taken = sum(found.name.partition("#")[0] == label for found in self._found)
-            label = f"{label}#{taken + 1}" if taken else label
-            shape = () if value is None else tuple(value.shape)
-            self._found.append(Leaf(label, (start.name,), shape, effective))
-        leaf = self._keys[key]
-        rest = (leaf, node.name, name, constant, self._copies(start, chain))
+        if value is not None and not (isinstance(value, Tensor) and value.is_floating_point()):
+            self._unknown(node, name, above)
+            return
+        rest = (self._leaf(start), node.name, name, constant, self._copies(start, chain))
         if node.name in self._hidden:
             self.uses.append(Use(*rest, "unknown", None, None, "it is inside a normalizer written out by hand"))
         elif not self.walk.discrete.isdisjoint((start.name, *chain)):
@@ -195,6 +194,32 @@ class _Finder:
             place = next(iter(expressions(self.walk.exprs[node.name])), None)
             reason = f"no rule says how the result of {node.op} depends on its {name}" if kind == "unknown" else ""
             self.uses.append(Use(*rest, kind, place, None, reason))
+
+    def _leaf(self, start: Node) -> int:
+        """Return the index of a weight, which is listed if it is not yet."""
+        key = self._key(start)
+        if key not in self._keys:
+            self._keys[key] = len(self._found)
+            effective = start.op != "parameter"
+            label = f"{self.walk.names[start.name]} (effective)" if effective else start.target
+            taken = sum(found.name.partition("#")[0] == label for found in self._found)
+            label = f"{label}#{taken + 1}" if taken else label
+            value = self._value(start)
+            shape = () if value is None else tuple(value.shape)
+            self._found.append(Leaf(label, (start.name,), shape, effective))
+        return self._keys[key]
+
+    def _value(self, start: Node) -> Any:
+        """Return the value of a weight, or ``None`` if it is not known."""
+        return self.tensors[start.target] if start.op == "parameter" else self.walk.constant_at(start.name)
+
+    def _unknown(self, node: Node, argument: str, above: list[Node]) -> None:
+        """Note weights that a number, an index or a condition is computed from."""
+        for parameter in (n for n in above if n.op == "parameter"):
+            self.discrete.add(parameter.target)
+            reason = "it is read as a number, as an index or as a condition"
+            use = (self._leaf(parameter), node.name, argument, parameter.name, 1.0)
+            self.uses.append(Use(*use, "unknown", None, None, reason))
 
     def through_constants(self) -> None:
         """Note where weights act through constants computed from them, besides their uses as they are."""
@@ -254,6 +279,8 @@ class _Finder:
             first = next(references(node.args), None)
             if name_of(node) not in COPIES or len(weights) != 1 or first != Ref(weights[0]):
                 break
+            if name_of(node) == "getitem" and name_of(self.graph[weights[0]]) not in COPIES:
+                break  # one of several results of an operation that does more than copy
             chain.append(node.name)
             node = self.graph[weights[0]]
         return node, tuple(reversed(chain))
