@@ -162,8 +162,8 @@ def test_zoo_networks_take_arguments_and_checkpoints(tmp_path: Path) -> None:
     [
         ("{dir}/none.py:build", ModelNotFoundError, r"File not found: .*none\.py"),
         ("{dir}/folder.py:build", ModelNotFoundError, "is a directory"),
-        ("{dir}/net.py", ModelNotFoundError, r"Functions and classes there: Net, build, unused, broken, on_meta"),
-        ("{dir}/net.py:", ModelNotFoundError, r"Functions and classes there: Net, build"),
+        ("{dir}/net.py", ModelNotFoundError, r"Names there: Net, build, unused, model, broken, on_meta"),
+        ("{dir}/net.py:", ModelNotFoundError, r"Names there: Net, build"),
         ("{dir}/net.py:bild", ModelNotFoundError, r"has no 'bild'\. Callables there: Net, broken, build"),
         ("{dir}/w.pt", ModelNotFoundError, "A checkpoint contains only weights"),
         ("{dir}/w.pt:build", ModelNotFoundError, "Expected FILE.py, a dotted module.*before the colon"),

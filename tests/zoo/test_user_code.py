@@ -136,7 +136,7 @@ def test_missing_factories_list_the_callables(tmp_path: Path) -> None:
     module = import_file(written(tmp_path, "net.py", text))
     with pytest.raises(ModelNotFoundError, match=r"net\.py has no 'big'\. Callables there: Net, small, join"):
         find_factory(module, "big", "net.py")
-    with pytest.raises(ModelNotFoundError, match=r"to be a function or class.*got int"):
+    with pytest.raises(ModelNotFoundError, match=r"to be a model, or a function or class.*got int"):
         find_factory(module, "SIZE", "net.py")
     assert find_factory(module, "Net", "net.py") is module.Net
 
@@ -181,6 +181,8 @@ def test_source_is_listed_without_running_it(tmp_path: Path) -> None:
     """Broken and binary files list nothing."""
     file = written(tmp_path, "net.py", "raise SystemExit\ndef build(): ...\nasync def later(): ...\n")
     assert callables_in_source(file) == ["build"]
+    models = written(tmp_path, "models.py", "a = nn.Linear(2, 2)\n_b = Net()\nseed = int(3)\nc = 1\n")
+    assert callables_in_source(models) == ["a"]
     assert callables_in_source(written(tmp_path, "bad.py", "def (")) == []
     (tmp_path / "binary.py").write_bytes(b"\x00\xff")
     assert callables_in_source(tmp_path / "binary.py") == []

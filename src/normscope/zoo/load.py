@@ -67,7 +67,7 @@ def _guess(text: str) -> str:
     path = user_path(text)
     if path.suffix == ".py" and path.is_file():
         names = listed(callables_in_source(path)) or "none"
-        return f"Write {text}:NAME with a function that returns the model. Functions and classes there: {names}."
+        return f"Write {text}:NAME with a model, or a function or class that returns one. Names there: {names}."
     if path.suffix.lower() in CHECKPOINT.endings or (path.is_file() and holds_tensors(path)):
         return "A checkpoint contains only weights: name the model, and pass this file as its weights."
     if path.is_dir():

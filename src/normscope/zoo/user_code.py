@@ -152,20 +152,28 @@ def explained(error: BaseException, what: str, file: str | None) -> FactoryError
 
 
 def callables_in_source(file: Path) -> list[str]:
-    r"""Return the public functions and classes at the top of a file, without running it.
+    r"""Return the public functions, classes and models at the top of a file, without running it.
+
+    What is made by calling a capitalized name, as in ``model = Net()``, may be a model.
 
     >>> import tempfile
     >>> with tempfile.TemporaryDirectory() as folder:
-    ...     _ = (Path(folder) / "net.py").write_text("def build(): ...\nclass Net: ...\ndef _hidden(): ...")
+    ...     _ = (Path(folder) / "net.py").write_text("def build(): ...\nclass Net: ...\nmodel = Net()\n_hidden = 1")
     ...     callables_in_source(Path(folder) / "net.py")
-    ['build', 'Net']
+    ['build', 'Net', 'model']
     """
     try:
         tree = ast.parse(file.read_bytes())
     except (SyntaxError, ValueError, OSError, RecursionError):
         return []
-    defined = (ast.FunctionDef, ast.ClassDef)
-    return [node.name for node in tree.body if isinstance(node, defined) and not node.name.startswith("_")]
+    names: list[str] = []
+    for node in tree.body:
+        if isinstance(node, ast.FunctionDef | ast.ClassDef):
+            names.append(node.name)
+        elif isinstance(node, ast.Assign) and isinstance(node.value, ast.Call):
+            made_by = ast.unparse(node.value.func).rpartition(".")[2]
+            names += [target.id for target in node.targets if isinstance(target, ast.Name) and made_by[:1].isupper()]
+    return [name for name in names if not name.startswith("_")]
 
 
 def callables_of(module: ModuleType) -> list[str]:
@@ -224,7 +232,7 @@ def find_factory(module: ModuleType, attribute: str, where: str) -> Any:
         raise explained(error, f"Looking up {attribute} in {where}", None) from error
     if not callable(found):
         raise ModelNotFoundError(
-            f"Expected {where}:{attribute} to be a function or class that returns the model, got "
+            f"Expected {where}:{attribute} to be a model, or a function or class that returns one, got "
             f"{type(found).__name__}. Callables there: {choices}."
         )
     return found
