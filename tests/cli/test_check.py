@@ -130,6 +130,8 @@ def test_an_optimizer_is_built_by_the_users_function(net: Run) -> None:
 
 def test_data_and_batch_size(run: Run) -> None:
     """A zoo network on the embedded digits."""
+    done = net("check", "net.py:build", *SHAPE, "--optimizer", "net.py:good")
+    assert "normscope: net.py:good must accept one argument, the model.\n" in done.stderr
     done = run("check", "zoo:mlp[norm=bn,in_features=64,hidden=(8,)]", "--data", "digits", "--limit", "64",
                "--batch-size", "4", "--format", "json")  # fmt: skip
     report = json.loads(done.stdout)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import contextlib
+import inspect
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -190,6 +191,11 @@ def optimizer_of(spec: str, model: nn.Module, seed: int = 0) -> Any:
 
     with user_function(spec, seed) as factory:
         try:
+        with contextlib.suppress(ValueError):  # no signature to check beforehand: the call itself raises
+            try:
+                inspect.signature(factory).bind(model)
+            except TypeError:
+                raise FactoryError(f"{spec} must accept one argument, the model.") from None
             made = factory(model)
         except (Exception, SystemExit) as error:
             raise explained(error, f"Calling {spec} with the model", None) from error
