@@ -130,6 +130,8 @@ def test_wrong_use_is_told() -> None:
         check("zoo:resnet18")  # type: ignore[arg-type]
     with pytest.raises(InputError, match="torch optimizer"):
         check(nn.Linear(2, 2), optimizer="sgd")  # type: ignore[arg-type]
+    with pytest.raises(InputError, match="none of its parameters belongs to the model"):
+        check(nn.Linear(2, 2), optimizer=torch.optim.SGD(nn.Linear(2, 2).parameters()))
     with pytest.raises(InputError, match="NS101"):
         check(_network(), select=["NS9"])
     with pytest.raises(InputError):

@@ -323,6 +323,7 @@ def test_wrong_settings_are_refused_at_once() -> None:
         ({"sinks": [object()]}, "log"),
         ({"optimizer": "sgd"}, "str has no param_groups"),
         ({"optimizer": [None]}, "NoneType has no param_groups"),
+        ({"optimizer": torch.optim.SGD(plain().parameters())}, "none of its parameters belongs to the model"),
     ):
         with pytest.raises(InputError, match=words):
             Monitor(plain(), probe(), **settings)

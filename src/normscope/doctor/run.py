@@ -18,7 +18,7 @@ from normscope.doctor.run_history import RunHistory
 from normscope.doctor.settings import Settings
 from normscope.doctor.subject import Progress, Subject, examine
 from normscope.graph.guard import untouched
-from normscope.graph.wrappers import require_module
+from normscope.graph.wrappers import require_module, require_optimizer_of
 
 
 @dataclass(frozen=True, repr=False)
@@ -134,6 +134,7 @@ def check(
         raise InputError(
             f"Expected a torch optimizer, got {type(optimizer).__name__}. Build it with the model's parameters."
         )
+    require_optimizer_of(model, [] if optimizer is None else [optimizer])
     if quick:
         slow = tuple(code for code, rule in RULES.items() if rule.slow)
         data, settings = None, replace(settings, ignore=(*settings.ignore, *slow))

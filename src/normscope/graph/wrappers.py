@@ -1,5 +1,6 @@
 """Modules around a model that compute the same: ``torch.compile``, wrappers for several devices, averaged weights."""
 
+from collections.abc import Iterable
 from typing import Any
 
 from torch import nn
@@ -26,6 +27,26 @@ def require_module(model: Any) -> None:
         got = f"the class {model.__name__} itself" if isinstance(model, type) else type(model).__name__
         raise InputError(
             f"Expected a torch.nn.Module, got {got}. Build the model, or load it with normscope.load_model(...)."
+        )
+
+
+def require_optimizer_of(model: nn.Module, optimizers: Iterable[Any]) -> None:
+    """Raise if optimizers hold parameters, but none of the model's.
+
+    Raises:
+        InputError: if they are those of another model, or of a copy.
+
+    >>> import torch
+    >>> require_optimizer_of(nn.Linear(1, 1), [torch.optim.SGD(nn.Linear(1, 1).parameters(), lr=0.1)])
+    Traceback (most recent call last):
+        ...
+    normscope.core.errors.InputError: Expected an optimizer of the model, but none of its parameters belongs to the model. Build it with model.parameters(), or leave it out.
+    """  # noqa: E501
+    held = {id(p) for each in optimizers for group in each.param_groups for p in group["params"]}
+    if held and held.isdisjoint(map(id, model.parameters())):
+        raise InputError(
+            "Expected an optimizer of the model, but none of its parameters belongs to the model. "
+            "Build it with model.parameters(), or leave it out."
         )
 
 

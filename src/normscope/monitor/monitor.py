@@ -21,6 +21,7 @@ from normscope.core.errors import InputError
 from normscope.core.result import Result
 from normscope.core.value import Value, json_number
 from normscope.graph.objective import LossFunction
+from normscope.graph.wrappers import require_optimizer_of
 from normscope.monitor.budget import PRESETS, Budget, gap_after
 from normscope.monitor.check_run import RunDoctor, probe_samples
 from normscope.monitor.probing import apart_from_training, probe_inputs, view_of
@@ -118,7 +119,7 @@ class Monitor:
         self.budget = Budget(chosen.budget if budget is None else budget)
         self._sinks = SinkGroup(run, sinks)
         self._failures = self._sinks.failures
-        optimizers_of(optimizer)
+        require_optimizer_of(self.model, optimizers_of(optimizer))
         self.optimizer = optimizer
         self.latest: dict[str, float] = {}
         self.probes = 0

@@ -40,14 +40,10 @@ class HuggingFaceMonitor(TrainerCallback):
             self.monitor.close(measure=False)
         optimizer = kwargs.get("optimizer")
         probe = dict(self._probe) if hasattr(self._probe, "items") else self._probe
-        self.monitor = Monitor(
-            kwargs["model"],
-            probe,
-            self._preset,
-            optimizer=optimizer if hasattr(optimizer, "param_groups") else None,
-            step=state.global_step,
-            **self._settings,
-        ).begin()
+        self.monitor = Monitor(kwargs["model"], probe, self._preset, step=state.global_step, **self._settings)
+        if hasattr(optimizer, "param_groups"):  # unchecked: a plugin may give it copies of the parameters
+            self.monitor.optimizer = optimizer
+        self.monitor.begin()
 
     def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         """Record an update, which comes after all accumulated batches."""

@@ -61,9 +61,9 @@ class LightningMonitor(_callback()):  # type: ignore[misc]
         sinks = [*settings.pop("sinks", ()), *own]
         optimizers = [each for each in trainer.optimizers if hasattr(each, "param_groups")]
         self._step = trainer.global_step
-        self.monitor = Monitor(
-            model, self._probe, self._preset, sinks=sinks, optimizer=optimizers, step=self._step, **settings
-        ).begin()
+        self.monitor = Monitor(model, self._probe, self._preset, sinks=sinks, step=self._step, **settings)
+        self.monitor.optimizer = optimizers  # unchecked: a strategy may give them copies of the parameters
+        self.monitor.begin()
 
     def on_train_batch_end(self, trainer: Any, pl_module: Any, outputs: Any, batch: Any, batch_idx: int) -> None:
         """Record an update, unless the batch only accumulated gradients."""
