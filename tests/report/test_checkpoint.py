@@ -27,6 +27,15 @@ def test_every_tensor_has_its_row(tmp_path: Path) -> None:
     assert rows["bn.running_var"][-6:] == ["std", "min", "2;", "std", "max", "4"]
     assert lines[0] == "weights: m.safetensors"
     assert lines[1] == "  3 tensors, 10 numbers, 40 bytes in 1 file"
+    assert lines[2] == "  1 running statistics, 1 convolution, 1 matrix"
+
+
+def test_several_tensors_of_a_role_and_the_counter_of_batches(tmp_path: Path) -> None:
+    model = torch.nn.Sequential(torch.nn.Conv2d(1, 2, 2), torch.nn.BatchNorm2d(2), torch.nn.Conv2d(2, 2, 2))
+    torch.save(model.state_dict(), tmp_path / "m.pt")
+    text = plain_text(checkpoint_sections(analyze_checkpoint(tmp_path / "m.pt")))
+    assert "2 convolutions, 3 biases, 1 normalizer scale, 3 running statistics" in text
+    assert "integers" not in text
 
 
 def test_long_lists_keep_the_norms_and_count_the_rest(tmp_path: Path) -> None:

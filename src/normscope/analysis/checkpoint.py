@@ -20,6 +20,7 @@ from normscope.core.files import Stored, user_path
 from normscope.core.value import Kind, Value, product
 from normscope.graph.checkpoint import INDICES, Role, TensorEntry, checkpoint_files, iterate_tensors, read_header
 from normscope.graph.safe_load import PICKLED, SAFETENSORS, holds_tensors
+from normscope.graph.weights_validation import USE_FINITE, non_finite_text
 from normscope.linalg.bounds import NormBounds
 from normscope.linalg.dense import LARGEST_COPIED, matrix_norm
 from normscope.operators.normalizers.weight_norm import weight_norm_effective
@@ -174,8 +175,8 @@ def _unmeasured(entry: TensorEntry, tensor: Tensor) -> str:
             negative += int(plain.isneginf().sum())
     if nan or infinite > negative or (infinite and _is_named_as_weight(entry)):
         raise NonFiniteError(
-            f"Expected finite weights, but {entry.name} has {nan} NaN and {infinite} infinite entries of "
-            f"{tensor.numel()}. Train or save it again."
+            f"Expected finite weights, but {entry.name} has {non_finite_text(nan, infinite, tensor.numel())}. "
+            f"{USE_FINITE}"
         )
     return _MASK if infinite else ""
 
@@ -305,7 +306,8 @@ def _messages(results: list[TensorResult], path: Path) -> Iterator[str]:
         yield f"the directory has a config.json: pass hf:{path} to analyze the network itself"
     if not any(r.upper is not None for r in results):
         yield "no tensor looks like the weight of a linear layer"
-    unreadable = sum(r.note.startswith("not floating point") for r in results)
+    integers = [r.name for r in results if r.note.startswith("not floating point")]
+    unreadable = sum(not name.endswith("num_batches_tracked") for name in integers)  # a counter of BatchNorm
     if unreadable:
         hold = "tensor holds" if unreadable == 1 else "tensors hold"
         yield f"{unreadable} {hold} integers: no norm (dequantize quantized weights first)"

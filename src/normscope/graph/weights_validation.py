@@ -48,6 +48,20 @@ def count_non_finite(tensor: torch.Tensor) -> tuple[int, int]:
     return int(torch.isnan(plain).sum()), int(torch.isinf(plain).sum())
 
 
+#: What to do about NaN and infinite weights.
+USE_FINITE = "Use an earlier checkpoint, or initialize the model again."
+
+
+def non_finite_text(nan: int, infinite: int, size: int) -> str:
+    """Return how many of the entries of a tensor are not finite.
+
+    >>> non_finite_text(1, 0, 2304), non_finite_text(1, 2, 9)
+    ('1 NaN of 2304', '1 NaN and 2 infinite of 9')
+    """
+    counts = [f"{count} {what}" for count, what in ((nan, "NaN"), (infinite, "infinite")) if count]
+    return f"{' and '.join(counts)} of {size}"
+
+
 def check_model(model: nn.Module) -> None:
     """Return if every parameter and buffer is present and real, and parameters and running statistics are finite.
 
@@ -61,7 +75,7 @@ def check_model(model: nn.Module) -> None:
     >>> _ = nn.init.constant_(broken.bias, float("nan"))
     >>> check_model(broken)
     Traceback (most recent call last):
-    normscope.core.errors.NonFiniteError: Expected finite weights, but bias has 2 NaN of 2. Train or load the model...
+    normscope.core.errors.NonFiniteError: Expected finite weights, but bias has 2 NaN of 2. Use an earlier checkpoint...
     """
     others = {name for name, _ in model.named_buffers() if not name.endswith(STATISTICS)}
     absent: list[str] = []
@@ -75,9 +89,8 @@ def check_model(model: nn.Module) -> None:
             unusable.append(f"{name} ({kind})")
         elif name not in others:
             nan, infinite = count_non_finite(tensor)
-            counts = [f"{count} {what}" for count, what in ((nan, "NaN"), (infinite, "infinite")) if count]
-            if counts:
-                broken.append(f"{name} has {' and '.join(counts)} of {tensor.numel()}")
+            if nan or infinite:
+                broken.append(f"{name} has {non_finite_text(nan, infinite, tensor.numel())}")
     if absent:
         raise WeightsError(
             f"Expected weights in memory, but {listed(absent)} have no values (meta device or lazy "
@@ -90,4 +103,4 @@ def check_model(model: nn.Module) -> None:
             "imaginary parts, dequantize quantized layers and convert sparse ones to dense."
         )
     if broken:
-        raise NonFiniteError(f"Expected finite weights, but {listed(broken)}. Train or load the model again.")
+        raise NonFiniteError(f"Expected finite weights, but {listed(broken)}. {USE_FINITE}")

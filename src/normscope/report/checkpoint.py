@@ -7,6 +7,15 @@ from normscope.core.number_text import digits
 from normscope.report.numbers import kind_text, value_text
 from normscope.report.table import ROWS, Section, Table, without_empty
 
+#: Words for one and for several tensors of a role; the others have one for both.
+ROLES = {
+    "matrix": ("matrix", "matrices"),
+    "convolution": ("convolution", "convolutions"),
+    "embedding": ("embedding", "embeddings"),
+    "norm scale": ("normalizer scale", "normalizer scales"),
+    "bias": ("bias", "biases"),
+}
+
 
 def checkpoint_sections(result: CheckpointResult, *, everything: bool = False) -> list[Section]:
     """Return the report of a checkpoint as sections: what it holds, products of norms, then every tensor."""
@@ -16,7 +25,7 @@ def checkpoint_sections(result: CheckpointResult, *, everything: bool = False) -
     lines = [
         f"{facts['tensors']:,} tensors, {facts['numbers']:,} numbers, "
         f"{facts['bytes']:,} bytes in {files} {'file' if files == 1 else 'files'}",
-        ", ".join(f"{count} {role}" for role, count in roles.items()),
+        ", ".join(f"{count} {ROLES.get(role, (role, role))[count > 1]}" for role, count in roles.items()),
     ]
     sections = [Section(f"weights: {facts['name']}", lines=tuple(line for line in lines if line))]
     if result.messages:
