@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -113,10 +114,13 @@ def test_selection_on_the_command_line_and_in_the_project(net: Run) -> None:
 
 def test_a_baseline(net: Run) -> None:
     """Written once, then nothing is told again."""
-    assert net("check", "net.py:build", *SHAPE, "--write-baseline", "known.json").exit_code == 0
+    written = net("check", "net.py:build", *SHAPE, "--write-baseline", "known.json")
+    assert written.exit_code == 0
+    count = re.search(r"written: known.json \((\d+) finding", written.stdout)
+    assert count is not None
     done = net("check", "net.py:build", *SHAPE, "--baseline", "known.json")
     assert done.exit_code == 0
-    assert "hidden by settings or baseline" in done.stdout
+    assert f" {count[1]} hidden by settings or baseline" in done.stdout
     assert net("check", "net.py:build", *SHAPE, "--baseline", "missing.json").exit_code == 2
 
 
@@ -126,12 +130,12 @@ def test_an_optimizer_is_built_by_the_users_function(net: Run) -> None:
     assert "weight decay 0.1 acts on" in done.stdout
     for wrong in ("net.py:nothing", "net.py:absent", "none.py:optimizer", "zoo:relu10"):
         assert net("check", "net.py:build", *SHAPE, "--optimizer", wrong).exit_code == 2, wrong
+    done = net("check", "net.py:build", *SHAPE, "--optimizer", "net.py:good")
+    assert "normscope: net.py:good must accept one argument, the model.\n" in done.stderr
 
 
 def test_data_and_batch_size(run: Run) -> None:
     """A zoo network on the embedded digits."""
-    done = net("check", "net.py:build", *SHAPE, "--optimizer", "net.py:good")
-    assert "normscope: net.py:good must accept one argument, the model.\n" in done.stderr
     done = run("check", "zoo:mlp[norm=bn,in_features=64,hidden=(8,)]", "--data", "digits", "--limit", "64",
                "--batch-size", "4", "--format", "json")  # fmt: skip
     report = json.loads(done.stdout)

@@ -44,7 +44,7 @@ def test_one_that_does_not_fit_is_said_in_one_line() -> None:
         result = check(model, x, before=other)
         assert words in result.skipped["NS606"] == result.skipped["NS607"]
         assert "NS101" in result.ran
-    assert check(model, x).skipped["NS606"] == "needs an earlier checkpoint (before=..., --before)"
+    assert check(model, x).skipped["NS606"] == "needs earlier weights (--before)"
 
 
 def test_the_earlier_model_is_not_touched() -> None:

@@ -22,7 +22,7 @@ def test_text_is_wrapped_and_ends_with_a_summary() -> None:
     lines = findings_text(RESULT).splitlines()
     assert all(len(line) <= WIDTH for line in lines)
     assert lines[0].startswith("NS101 warning (proved) a.b: word")
-    assert "2 more rules can run with data" in lines
+    assert "Not run: 2 rules that need data." in lines
     assert lines[-1] == "net: 2 warnings (2 rules ran, 2 could not, 3 hidden by settings or baseline)"
 
 

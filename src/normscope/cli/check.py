@@ -94,9 +94,10 @@ def check(
             text = rendered(result, format, width=width)
     if write_baseline is not None:
         from normscope.doctor.settings import baseline_text
+        from normscope.report.numbers import plural
 
         write_file(write_baseline, baseline_text(result.findings), "--write-baseline")
-        text, out = ("" if quiet else f"written: {write_baseline} ({len(result.findings)} findings)"), None
+        text, out = ("" if quiet else f"written: {write_baseline} ({plural(len(result.findings), 'finding')})"), None
     if out is not None:
         write_file(out, text + "\n")
         text = f"written: {out}"
@@ -178,7 +179,7 @@ def rendered(
         if capacity is not None:
             with contextlib.suppress(NormscopeError):  # no graph: there is nothing to show but the findings
                 return report_html(capacity(), findings=result.findings, title=title)
-        return report_html({}, sections=check_sections(result), title=title)
+        return report_html({}, sections=check_sections(result, typed=True), title=title)
     return visible(findings_text(result, width), keep="\n")
 
 
@@ -190,12 +191,12 @@ def optimizer_of(spec: str, model: nn.Module, seed: int = 0) -> Any:
     from normscope.zoo.user_code import explained
 
     with user_function(spec, seed) as factory:
-        try:
         with contextlib.suppress(ValueError):  # no signature to check beforehand: the call itself raises
             try:
                 inspect.signature(factory).bind(model)
             except TypeError:
                 raise FactoryError(f"{spec} must accept one argument, the model.") from None
+        try:
             made = factory(model)
         except (Exception, SystemExit) as error:
             raise explained(error, f"Calling {spec} with the model", None) from error

@@ -29,11 +29,11 @@ NEEDS = {
     "program": "the model's graph",
     "data": "data (--data)",
     "samples": f"at least {ENOUGH} samples of a network this large (--limit {ENOUGH})",
-    "optimizer": "the optimizer (optimizer=..., --optimizer)",
-    "batch size": "the training batch size (--batch-size, or a DataLoader)",
-    "purpose": "the purpose (--purpose private, contrastive or gan)",
-    "before": "an earlier checkpoint (before=..., --before)",
-    "earlier graph": "an earlier checkpoint (before=..., --before)",
+    "optimizer": "the optimizer (--optimizer)",
+    "batch size": "the training batch size (--batch-size)",
+    "purpose": "--purpose private, contrastive or gan",
+    "before": "earlier weights (--before)",
+    "earlier graph": "earlier weights (--before)",
 }
 
 

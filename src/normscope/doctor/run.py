@@ -175,8 +175,10 @@ def _result_of(found: Iterable[Finding], settings: Settings, *, group: bool = Tr
     """Return the result for some findings: one per cause, without hidden ones, in order."""
     causes = one_per_cause(found)
     kept = [f for f in causes if not settings.hides(f)]
+    hidden = [f for f in causes if settings.hides(f)]
     shown = order(grouped(order(kept)) if group else kept)
-    return CheckResult("", tuple(shown), hidden=len(causes) - len(kept), failed=settings.fails(kept))
+    count = len(grouped(order(hidden)) if group else hidden)
+    return CheckResult("", tuple(shown), hidden=count, failed=settings.fails(kept))
 
 
 class _Reporter:
@@ -262,8 +264,8 @@ def counts_text(result: CheckResult) -> str:
     >>> counts_text(CheckResult("m", ()))
     'no findings'
     """
-    counts = {"remark" if s is Severity.INFO else s.value: result.count(s) for s in reversed(Severity)}
-    parts = [f"{count} {word}{'s' if count > 1 else ''}" for word, count in counts.items() if count]
+    counts = {s: result.count(s) for s in reversed(Severity)}
+    parts = [f"{n} {s.value}{'s' if n > 1 and s is not Severity.INFO else ''}" for s, n in counts.items() if n]
     return ", ".join(parts) or "no findings"
 
 

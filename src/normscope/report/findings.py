@@ -1,11 +1,13 @@
 """Findings as plain text: one paragraph each, the most severe first."""
 
+import re
 import textwrap
 from collections import Counter
 from collections.abc import Mapping
 
 from normscope.core.finding import Finding, Severity
 from normscope.doctor.run import CheckResult, counts_text
+from normscope.report.numbers import plural
 from normscope.report.sarif import SourceLocation
 from normscope.report.table import Section
 
@@ -16,7 +18,7 @@ def findings_text(result: CheckResult, width: int = WIDTH) -> str:
     """Return the findings of a check as plain text.
 
     >>> print(findings_text(CheckResult("net", (), ran=("NS101",), skipped={"NS601": "needs data (--data)"})))
-    1 more rule can run with data (--data)
+    Not run: 1 rule that needs data (--data).
     net: no findings (1 rule ran, 1 could not)
     """
     blocks = [finding_text(f, width) for f in result.findings]
@@ -29,13 +31,15 @@ def findings_text(result: CheckResult, width: int = WIDTH) -> str:
     return "\n\n".join([*blocks, "\n".join(lines)])
 
 
-def check_sections(result: CheckResult) -> list[Section]:
+def check_sections(result: CheckResult, *, typed: bool = False) -> list[Section]:
     """Return the findings of a check as sections: a summary, then one for each finding.
+
+    Options are named as in Python, or as they are typed on the command line.
 
     >>> check_sections(CheckResult("net", ()))[0].title
     'net: no findings'
     """
-    first = Section(f"{result.model}: {counts_text(result)}", after=tuple(not_checked(result.skipped)))
+    first = Section(f"{result.model}: {counts_text(result)}", after=tuple(not_checked(result.skipped, typed=typed)))
     return [first, *(_section(f) for f in result.findings)]
 
 
@@ -46,19 +50,22 @@ def _section(finding: Finding) -> Section:
     return Section(title, lines=tuple(lines))
 
 
-def not_checked(skipped: Mapping[str, str]) -> list[str]:
+def not_checked(skipped: Mapping[str, str], *, typed: bool = True) -> list[str]:
     """Return one line for each rule that failed, and one with the inputs that further rules need.
 
     >>> not_checked({"NS601": "needs data (--data)", "NS401": "needs x", "NS402": "needs x", "NS1": "failed: why"})
-    ['NS1 failed: why', '1 more rule can run with data (--data), 2 with x']
+    ['NS1 failed: why', 'Not run: 1 rule that needs data (--data); 2 that need x.']
+    >>> not_checked({"NS601": "needs data (--data)"}, typed=False)
+    ['Not run: 1 rule that needs data (data=).']
     """
     needs = Counter(reason.removeprefix("needs ") for reason in skipped.values() if reason.startswith("needs "))
     lines = [f"{code} {reason}" for code, reason in skipped.items() if not reason.startswith("needs ")]
-    parts = [f"{n} with {what}" for what, n in needs.items()]
+    parts = [f"that {'needs' if n == 1 else 'need'} {what}" for what, n in needs.items()]
     if parts:
-        count, _, rest = parts[0].partition(" ")
-        lines.append(", ".join([f"{count} more rule{'' if count == '1' else 's'} can run {rest}", *parts[1:]]))
-    return lines
+        counts = [plural(n, "rule") if i == 0 else str(n) for i, n in enumerate(needs.values())]
+        text = "; ".join(f"{count} {part}" for count, part in zip(counts, parts, strict=True))
+        lines.append(f"Not run: {text}.")
+    return lines if typed else [re.sub(r"--([\w-]+) ?", lambda m: f"{m[1].replace('-', '_')}=", x) for x in lines]
 
 
 def finding_line(finding: Finding) -> str:
