@@ -224,3 +224,18 @@ def test_what_costs_most_gets_advice() -> None:
     section = gap_section(Gap("global", (Share("a", "attention", 2.0), Share("b", "chains", -0.5))))
     assert section.after == (f"to reduce it first: {ADVICE['attention']}",)
     assert set(ADVICE) == set(CAUSES) - {"chains", "search"}
+
+
+def test_what_does_not_apply_is_left_out() -> None:
+    """The mode of BatchNorm without one, the legend of a column that is not there, the kind of a missing number."""
+    value = Value.of(2.0, Kind.CERTIFIED)
+    layer = NormalizerResult("ln", "layer_norm", None, None, value)
+    endless = {"global": value, "without_normalizers": Value(math.inf, Kind.CERTIFIED)}
+    text = plain_text(result_sections(_result(normalizers=(layer,), end_to_end=endless)))
+    assert "BatchNorm mode" not in text
+    assert "least std" not in text
+    assert _row(text, "certified, without normalizers").split()[3:6] == ["no", "bound", "-"]
+    batch = NormalizerResult("bn", "batch_norm", None, None, value, details={"std_min": 0.5})
+    text = plain_text(result_sections(_result(normalizers=(batch,))))
+    assert "BatchNorm mode running" in text
+    assert "least std: the smallest standard deviation" in text

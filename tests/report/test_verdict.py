@@ -124,19 +124,23 @@ def test_networks_without_normalizers_and_unchanged_bounds() -> None:
 
 
 def test_the_last_sentence_names_the_gravest_findings_and_a_command() -> None:
-    """Errors before warnings; remarks are not urgent; a finding that can be mended leads to fix."""
+    """Errors before warnings; remarks are not urgent; what can be mended leads to fix, and is named alone there."""
     bias = Finding(
         "NS101", Severity.WARNING, "a", "a.bias has no effect (also b)", fix="`normscope fix`", places=("a", "b")
     )
     grave = Finding("NS210", Severity.ERROR, "bn", "a variance is negative")
     remark = Finding("NS503", Severity.INFO, "", "logits have no bound")
-    said = "Next: NS210, a variance is negative; NS101, a.bias has no effect (and at 1 more place). "
+    dead = Finding("NS601", Severity.WARNING, "c", "4 of 16 units are constant")
+    said = "Next: NS101, a.bias has no effect (and at 1 more place); 1 more below. "
     typed = {"name": "zoo:cnn[norm=none]", "origin": {}}
-    many = (bias, remark, grave)
+    many = (dead, bias, remark)
     assert _next(findings=many, model=typed) == said + "Run: `normscope fix 'zoo:cnn[norm=none]'`."
     shaped = typed | {"origin": {"typed": "--input 1,8,8"}}
     assert _next(findings=many, model=shaped) == said + "Run: `normscope fix 'zoo:cnn[norm=none]' --input 1,8,8`."
     assert _next(findings=many) == said + "Run: `normscope.fix(model, data)`."
+    both = _next(findings=(bias, grave), model=typed)
+    assert both.startswith("Next: NS210 at bn, a variance is negative; NS101, a.bias has no effect (and")
+    assert both.endswith("Run: `normscope explain NS210`.")
     assert _next(findings=(grave,), model=typed).endswith("Run: `normscope explain NS210`.")
     assert _next(findings=(grave,)).endswith('Run: `normscope.explain("NS210")`.')
     assert _next(findings=(remark,)).startswith("The doctor found nothing to fix.")

@@ -126,6 +126,8 @@ def _model(result: Result) -> Section:
     if blocks:
         lines.append(f"input: {', '.join(blocks)}")
     words = {"mode": "BatchNorm mode {}", "norm": "{} norm", "front_end": "graph by {}"}
+    if all(n.kind != "batch_norm" for n in result.normalizers):
+        del words["mode"]
     seen = [text.format(facts[key]) for key, text in words.items() if facts.get(key)]
     if seen:
         lines.append(", ".join(seen))
@@ -210,7 +212,8 @@ def _end_to_end(values: Mapping[str, Value | None], *, printed: bool) -> Section
         domain = value.domain
         if len(domain) > LONG:  # below the table: in a narrow column it would take many lines
             domain = notes.setdefault(domain, f"note {len(notes) + 1}")
-        rows.append((words, value_text(value), kind_text(value), gap, value.mode or NOTHING, domain))
+        kind = kind_text(value) if value.log < math.inf else NOTHING
+        rows.append((words, value_text(value), kind, gap, value.mode or NOTHING, domain))
     columns = ("constant", "value", "kind", "over attained", "mode", "domain")
     table = Table(columns, tuple(rows), ("constant", "kind", "mode", "domain"))
     if len({row[4] for row in rows} - {NOTHING}) <= 1:
@@ -257,8 +260,11 @@ def _normalizers(result: Result, everything: bool, printed: bool) -> Section:
     rows = tuple(_normalizer_row(n)[: len(columns)] for n in result.normalizers)
     table = Table(columns, rows, ("normalizer", "kind", "a bound"))
     table, said = shortened(table, result.blocks, everything=everything)
-    explain = "least std: before it in the data; with running statistics, of the running variance"
-    return Section("normalizers", table=without_empty(table), after=(*said, explain))
+    table = without_empty(table)
+    if "least std" in table.columns:
+        least = "least std: the smallest standard deviation before the normalizer in your data"
+        said = (*said, f"{least}; for running statistics, that of the running variance")
+    return Section("normalizers", table=table, after=said)
 
 
 def _normalizer_row(n: NormalizerResult) -> tuple[str, ...]:

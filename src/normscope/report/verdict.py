@@ -241,10 +241,11 @@ def _urgent(result: Result) -> list[Finding]:
 def _findings(findings: Iterable[Finding], name: str | None) -> str:
     """Return the most severe findings and a command to act on them, in Python if the model has no name to type."""
     found = order(findings)
-    said = "; ".join(_named(f) for f in found[:NAMED])
-    more = len(found) - NAMED
+    fixable = "normscope fix" in found[0].fix
+    named = [f for f in found if not fixable or "normscope fix" in f.fix][:NAMED]
+    said = "; ".join(map(_named, named))
+    more = len(found) - len(named)
     rest = f"; {more} more below" if more > 0 else ""
-    fixable = any("normscope fix" in f.fix for f in found[:NAMED])
     if name is None:
         command = "normscope.fix(model, data)" if fixable else f'normscope.explain("{found[0].code}")'
     else:
@@ -256,7 +257,8 @@ def _named(finding: Finding) -> str:
     """Return a finding in a clause."""
     others = len(finding.everywhere) - 1
     message = finding.message.partition(" (also ")[0].rstrip(".")
-    return f"{finding.code}, {message}" + (f" (and at {plural(others, 'more place')})" if others else "")
+    where = "" if not finding.place or finding.place in message else f" at {finding.place}"
+    return f"{finding.code}{where}, {message}" + (f" (and at {plural(others, 'more place')})" if others else "")
 
 
 def _coverage(coverage: Coverage) -> str:
