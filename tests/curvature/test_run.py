@@ -79,6 +79,9 @@ def test_refusals(monkeypatch: pytest.MonkeyPatch) -> None:
         curvature(classifier(), labelled(), colour="red")
     with pytest.raises(InputError, match="does not run on an input"):
         curvature(classifier(), labelled(inputs=9))
+    x, y = labelled()
+    with pytest.raises(InputError, match=f"Expected as many labels as inputs, got {len(x)} inputs and {len(x) - 1} la"):
+        curvature(classifier(), (x, y[:-1]))
     monkeypatch.setattr(memory, "available", lambda: 100.0)
     with pytest.raises(NotEnoughMemoryError, match="fewer eigenvalues"):
         curvature(nn.Linear(4, 3), labelled())

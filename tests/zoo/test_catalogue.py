@@ -111,9 +111,14 @@ def test_mistakes_are_named() -> None:
             build("relu10", arguments={name: 1})
     with pytest.raises(FactoryError, match=r"Expected norm to be one of bn.*got 'batch'"):
         build("cnn", norm="batch")
-    for name, value in (("width", -4), ("width", 0.5), ("width", 10**12), ("depth", "deep"), ("width", None)):
+    for name, value in (("width", -4), ("width", 10**12)):
         with pytest.raises(FactoryError, match="Cannot build relu10: "):
             build("relu10", **{name: value})
+    for name, value in (("width", 0.5), ("depth", "deep"), ("width", None)):
+        with pytest.raises(FactoryError, match=f"Expected {name} to be an integer, got {value!r}"):
+            build("relu10", **{name: value})
+    with pytest.raises(FactoryError, match="Expected width to be a number, got 'x'"):
+        build("efficientnet_b0", width="x")
 
 
 def test_names_are_known_without_torch() -> None:

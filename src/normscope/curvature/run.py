@@ -139,6 +139,10 @@ class _Measurement:
         self.model, self.loss, self.settings, self.name, self.say = model, loss, settings, name, say
         self.say("reading the data")
         self.data = list(limited(iterate(data, model, batch=settings.batch), settings.limit))  # loaders may shuffle
+        for part in self.data:
+            if loss is None and part.labels is not None and part.labels.shape[:1] != (part.batch,):
+                count = len(part.labels) if part.labels.ndim else 1
+                raise InputError(f"Expected as many labels as inputs, got {part.batch} inputs and {count} labels.")
         #: Fields of the result.
         self.found: dict[str, Any] = {"mode": settings.mode, "matrix": settings.matrix}
         self.messages: list[str] = []

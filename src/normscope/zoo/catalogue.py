@@ -6,6 +6,7 @@ import importlib
 import inspect
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from numbers import Integral, Real
 from typing import TYPE_CHECKING, Any
 
 from normscope.core.errors import FactoryError, ModelNotFoundError, suggestion
@@ -22,6 +23,8 @@ _BOTTLENECKS: dict[str, Any] = {**_DEEP, "bottleneck": True}
 _B3: dict[str, Any] = {"image_size": 300, "width": 1.2, "depth": 1.4}
 _ATTO: dict[str, Any] = {"width": 40, "blocks": (2, 2, 6, 2), "response": True}
 _TOKENS = ("gpt", "llama_like")
+#: What an argument must be where the default is a number of this type.
+_NUMBERS: dict[type, tuple[type, str]] = {int: (Integral, "an integer"), float: (Real, "a number")}
 
 
 @dataclass(frozen=True)
@@ -127,6 +130,10 @@ def build(name: str, *, seed: int = 0, arguments: Mapping[str, Any] | None = Non
     unknown = sorted(set(given) - set(known))
     if unknown:
         raise FactoryError(f"Unknown arguments for {name}: {', '.join(unknown)}. It accepts {', '.join(known)}.")
+    for key, value in given.items():
+        kind, what = _NUMBERS.get(type(network.defaults.get(key, known[key].default)), (object, ""))
+        if not isinstance(value, kind):
+            raise FactoryError(f"Expected {key} to be {what}, got {value!r}.")
     with seeded(seed):
         try:
             return network.build(**given)
