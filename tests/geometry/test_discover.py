@@ -13,6 +13,7 @@ from torch import Tensor, nn
 
 import normscope
 from fingerprints import fingerprint
+from networks import Lambda, points, seeded
 from normscope.core.errors import CaptureError, InputError
 from normscope.geometry.discover import symmetry
 from symmetric_networks import Attention, Behind, Convolutional, Residual, mlp, nullity, randomized
@@ -346,6 +347,56 @@ def test_permutations_of_units_and_heads() -> None:
     assert [g.details["units"] for g in units] == [4]
     found = symmetry(randomized(Attention(nn.RMSNorm, bias=False, gated=True)), drawn((4, 4, 8)))
     assert sorted(g.details["units"] for g in found.groups if g.kind == "permutation") == [2, 5, 6]
+
+
+#: Activations that do nothing, or little, where the data is, with a layer of their own in front and behind.
+ON_THE_DATA: dict[str, tuple[Callable[[Tensor], Tensor], int]] = {
+    "clipped": (lambda h: h.clamp(-40, 40), 0),
+    "threshold": (lambda h: F.threshold(h, -40, -40), 0),
+    "shifted elu": (lambda h: F.elu(h + 40) - 40, 0),
+    "relu": (torch.relu, 4),
+}
+
+
+@pytest.mark.parametrize("name", ON_THE_DATA)
+def test_symmetries_of_a_few_inputs_are_not_those_of_the_function(name: str) -> None:
+    """What inputs far from the data show to be none is dropped."""
+    activation, dimension = ON_THE_DATA[name]
+    model = seeded(Lambda(lambda m, x: m.b(activation(m.a(x))), a=nn.Linear(6, 4), b=nn.Linear(4, 2)))
+    assert symmetry(model, points(16, 6), mode="running", loss="none").dimension == dimension
+
+
+def test_symmetries_of_a_fresh_model_are_not_those_of_its_scales_of_one() -> None:
+    """The outputs of a LayerNorm sum to zero while its scale is one and its shift zero; the identities hold."""
+    fresh = nn.Sequential(nn.Linear(3, 5), nn.LayerNorm(5), nn.Linear(5, 4)).double()
+    found = symmetry(fresh, points(8, 3), mode="running", loss="none")
+    trained = symmetry(seeded(fresh), points(8, 3), mode="running", loss="none")
+    assert found.dimension == trained.dimension
+    assert all(g.certificate.hessian < 1e-9 for g in found.groups if g.certificate and g.certificate.hessian)
+
+
+def test_parameters_read_as_numbers_have_no_known_symmetry() -> None:
+    """Rescaling this weight changes a factor that the graph holds fixed."""
+    model = seeded(
+        Lambda(
+            lambda m, x: m.b(m.a(x).relu()) * float((m.a.weight.detach().numpy() ** 2).sum()),
+            a=nn.Linear(6, 4),
+            b=nn.Linear(4, 2),
+        )
+    )
+    found = symmetry(model, points(16, 6), mode="running", loss="none")
+    assert not [group for group in found.groups if "a.weight" in group.parameters]
+    assert "nothing is known of them: a.weight" in str(found)
+
+
+def test_a_branch_on_the_data_is_said() -> None:
+    """The symmetries are those of one branch."""
+    model = seeded(
+        Lambda(
+            lambda m, x: m.b(h if (h := m.a(x).relu()).max() < 60 else h.tanh()), a=nn.Linear(6, 4), b=nn.Linear(4, 2)
+        )
+    )
+    assert "branches on its inputs" in symmetry(model, points(16, 6), mode="running", loss="none").messages[0]
 
 
 def test_result_as_text_and_json() -> None:

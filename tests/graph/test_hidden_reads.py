@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from architectures import ARCHITECTURES
 from networks import Lambda, seeded
 from normscope.graph.capture import capture
-from normscope.graph.hidden_reads import hidden_reads
+from normscope.graph.hidden_reads import hidden_reads, note_on
 from normscope.graph.inputs import ModelInputs, iterate
 
 #: Networks that read the weight or the bias of ``l`` outside of their graph, and which of them.
@@ -39,3 +39,13 @@ def test_graphs_follow_the_weights_of_usual_networks(name: str) -> None:
     model, data = ARCHITECTURES[name].build()
     inputs = next(iter(iterate(data, model)))
     assert hidden_reads(model.eval(), inputs, capture(model, inputs)) == ()
+
+
+def test_a_model_that_cannot_be_copied_is_not_tested() -> None:
+    """A weight computed by a hook is no leaf any more once the model was run."""
+    model = nn.utils.weight_norm(nn.Linear(3, 2))
+    model(torch.ones(1, 3))
+    inputs = ModelInputs((torch.ones(2, 3),))
+    assert hidden_reads(model, inputs, capture(model, inputs)) is None
+    assert "cannot be copied" in next(note_on(None))
+    assert not list(note_on(()))

@@ -30,7 +30,7 @@ from normscope.core.errors import listed
 from normscope.core.value import Kind, Value, log_of, log_sum
 from normscope.graph.capture import Captured
 from normscope.graph.guard import untouched
-from normscope.graph.hidden_reads import hidden_reads
+from normscope.graph.hidden_reads import hidden_reads, note_on
 from normscope.graph.modes import has_batch_norm, with_batch_statistics
 from normscope.lipschitz.composition import Composition, Domain
 from normscope.lipschitz.cost import LARGE, forward_cost
@@ -160,12 +160,12 @@ def weight_lipschitz(
         return _measured(full_context(request, captured), hidden)
 
 
-def _measured(context: AnalysisContext, hidden: Collection[str]) -> WeightResult:
+def _measured(context: AnalysisContext, outside: Collection[str] | None) -> WeightResult:
     observed = observe(context, context.at_most(CANDIDATES), context.limit)
     samples = [] if context.data is None else one_at_a_time(context, context.limit)
     captured, options, seen = context.captured, context.options, observed.seen
     weights = find_weights(captured.graph, captured.tensors, context.reference)
-    hidden = weights.discrete.union(hidden)
+    hidden = weights.discrete.union(outside or ())
     context = replace(context, program=weights.program)
     if seen is not None and samples:  # floors that hold in exact arithmetic too
         seen.include(survey(captured, context.program, samples, activations={}, dtype=torch.float64))
@@ -201,7 +201,7 @@ def _measured(context: AnalysisContext, hidden: Collection[str]) -> WeightResult
         jointly=jointly,
         samples={"data": len(samples), "jacobians": len(norms)},
         residual=max((n.residual for n in norms), default=None),
-        messages=(*all_messages(context, observed, messages), *_messages_on_weights(found, samples, hidden)),
+        messages=(*all_messages(context, observed, messages), *_messages_on_weights(found, samples, hidden or outside)),
     )
 
 
@@ -329,7 +329,7 @@ def _not_listed(model: nn.Module, known: set[str]) -> list[str]:
 
 
 def _messages_on_weights(
-    found: WeightMeasurements, samples: list[list[Tensor]], hidden: Collection[str]
+    found: WeightMeasurements, samples: list[list[Tensor]], hidden: Collection[str] | None
 ) -> Iterable[str]:
     weights = found.weights
     for use in [u for u in weights.uses if u.kind == "unknown"][:8]:
@@ -338,9 +338,8 @@ def _messages_on_weights(
         yield "constants of parametrized weights are with respect to the effective weight"
     if not samples:
         yield "without data, only the constants with respect to layer outputs are bounded"
-    if hidden:
-        yield f"read as numbers, as indices or for branches, so no bound is known: {listed(sorted(hidden))}"
-    unused = _not_listed(found.context.model, weights.parameters(found.context.captured.graph).union(hidden))
+    yield from note_on(hidden)
+    unused = _not_listed(found.context.model, weights.parameters(found.context.captured.graph).union(hidden or ()))
     if unused:
         yield f"not used by the output: {listed(unused)}"
 
@@ -481,9 +480,9 @@ def _notes(found: WeightMeasurements, leaf: int, uses: Sequence[int], site: Site
         yield "effective weight: constants are with respect to the result of the parametrization"
     if site is not None:
         mode = "" if site.spread is not None else " in training"
-        kept = "only eps keeps a bound over all its values finite"
-        end = kept if site.eps > 0 else "no bound holds for all its values"
-        yield f"scale-invariant{mode}: at c W the derivative is 1/c times that at W, so {end}"
+        kept = "a bound for every value of the weight is finite only because of eps"
+        end = kept if site.eps > 0 else "no bound holds for every value of the weight"
+        yield f"scale-invariant{mode}: scaling this weight by c divides the derivative by c; {end}"
     shared = len(uses) > 1 and all(o.any_size[leaf] is None for o in found.outputs.constants.values())
     if shared and not any(weights.uses[i].reason for i in uses):
         yield "used where it changes what it acts on, or in a constant: constants are for small changes"

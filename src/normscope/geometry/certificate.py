@@ -23,6 +23,8 @@ from normscope.geometry.groups import (
 TOLERANCE = 1e-7
 #: The same for a relative derivative, which loses fewer digits: branches scaled by 1e-6 must not hide a change.
 FLAT = 1e-11
+#: Factors by which inputs are stretched, and how far parameters are moved relative to their length, to test elsewhere.
+STRETCHES, MOVED = (100.0, -100.0), 0.05
 #: The same for one random combination of the outputs, in a first test before the verification.
 SEEMS = 1e-6
 #: Rounding of that test, relative to the norm of the whole gradient.
@@ -77,13 +79,34 @@ def verify(exact: ModelFunction, groups: Sequence[SymmetryGroup], seed: int = 0)
     return _verified(exact, [kept for i, group in enumerate(groups) for kept in _likely(exact, group, seed + i)], seed)
 
 
+def holding_elsewhere(function: ModelFunction, groups: Sequence[SymmetryGroup], seed: int = 0) -> list[SymmetryGroup]:
+    """Return the groups that are symmetries on other inputs as well, and at other parameters.
+
+    A clipped activation that no sample reaches, or a scale of exactly one, make symmetries of a few inputs, or of one
+    point among the parameters. Inputs are stretched, parameters moved a little; where the outputs are then not finite,
+    nothing is tested.
+    """
+    noise = random_like(function.point, seed)
+    moved = {name: value + MOVED * noise[name] for name, value in function.point.items()}
+    others = [replace(function, tensors=function.tensors | moved)]
+    floating = [isinstance(t, Tensor) and t.is_floating_point() for t in function.inputs]
+    for factor in STRETCHES if any(floating) else ():
+        inputs = [t * factor if stretched else t for t, stretched in zip(function.inputs, floating, strict=True)]
+        others.append(replace(function, inputs=inputs))
+    left = [group for group in groups if group.family is not None]
+    for other in others:
+        if all(bool(t.isfinite().all()) for t in other.outputs(other.point)):
+            left = _verified(other, left, seed)
+    return [group for group in groups if group.family is None] + left
+
+
 def _verified(exact: ModelFunction, groups: Sequence[SymmetryGroup], seed: int) -> list[SymmetryGroup]:
     """Return the candidates that are symmetries: all if they pass together, else those of each half."""
     if not groups:
         return []
     found = _certified(exact, groups, seed)
     if found is not None:
-        return [replace(group, certificate=found) for group in groups]
+        return [replace(group, certificate=group.certificate or found) for group in groups]
     half = len(groups) // 2
     if half:
         return _verified(exact, groups[:half], seed) + _verified(exact, groups[half:], seed)
@@ -91,7 +114,7 @@ def _verified(exact: ModelFunction, groups: Sequence[SymmetryGroup], seed: int) 
     for part in _passing(group, lambda d: relative_derivative(exact, d) <= FLAT, exact.point, seed):
         found = _certified(exact, [part], seed)
         if found is not None:
-            return [replace(part, certificate=found)]
+            return [replace(part, certificate=part.certificate or found)]
     return []
 
 

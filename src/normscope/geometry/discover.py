@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import math
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -23,7 +23,7 @@ from normscope.geometry.candidates.permutations import permutation_groups
 from normscope.geometry.candidates.rows import RowShifts, WeightVectorShifts, group_counts, group_sizes, row_groups
 from normscope.geometry.candidates.scales import scale_groups
 from normscope.geometry.candidates.shifts import BiasShifts, FlatLine, alike, all_but_one, certified, free_entries, ones
-from normscope.geometry.certificate import coefficients_of, seems_flat, verify
+from normscope.geometry.certificate import coefficients_of, holding_elsewhere, seems_flat, verify
 from normscope.geometry.channels.labelling import label_channels
 from normscope.geometry.channels.labels import ChannelLabels
 from normscope.geometry.function import ModelFunction, function_of
@@ -33,7 +33,9 @@ from normscope.geometry.independence import independent
 from normscope.geometry.orbits import Orbit, orbits
 from normscope.graph.capture import capture
 from normscope.graph.guard import untouched
+from normscope.graph.hidden_reads import hidden_reads, note_on
 from normscope.graph.inputs import first_samples, guess_inputs, iterate
+from normscope.graph.ir import UNKNOWN, Graph
 from normscope.graph.wrappers import require_module, uncompiled
 
 Progress = Callable[[str], None]
@@ -62,7 +64,7 @@ def symmetry_groups(
     say("rows")
     rows = _rows(exact, labels, seed)
     say("shifts")
-    found = independent(found + rows + _shifts(exact, labels, rows, seed))
+    found = holding_elsewhere(exact, independent(found + rows + _shifts(exact, labels, rows, seed)), seed)
     if search == "directions":
         return found
     say("gradient and Hessian")
@@ -238,6 +240,7 @@ class Symmetries(Stored, Shown):
     #: the model as a function of its parameters; ``None`` in a result that was read from a file
     measured_on: ModelFunction | None = field(default=None, repr=False, compare=False)
     orbits: tuple[Orbit, ...] = ()  #: how the outputs change along and across one orbit of each kind, if requested
+    messages: tuple[str, ...] = ()  #: what limits these symmetries
 
     @property
     def function(self) -> ModelFunction:
@@ -278,8 +281,9 @@ def symmetry(
 ) -> Symmetries:
     """Find the symmetries of a model: changes of its parameters that leave its function unchanged.
 
-    Candidates come from the graph; each is verified in float64 with the stabilizers of the normalizers set to zero,
-    and those that fail are not reported. The model is not changed.
+    Candidates come from the graph; each is verified in float64 with the stabilizers of the normalizers set to zero, on
+    the data, on stretched data and at parameters nearby, and those that fail are not reported. The model is not
+    changed.
 
     Args:
         model: any PyTorch module.
@@ -324,13 +328,25 @@ def symmetry(
         integer = inputs.labels is not None and not inputs.labels.is_floating_point()
         loss = "cross_entropy" if integer else "none"
     with untouched(model):
-        function = function_of(capture(model, inputs), mode=mode, loss=loss)
+        captured = capture(model, inputs)
+        hidden = hidden_reads(model, inputs, captured)
+        function = function_of(captured, mode=mode, loss=loss)
     function = replace(function, deadline=time.monotonic() + seconds)
     groups = symmetry_groups(function, say, seed, search=search) if function.names else []
+    closed = {function.canonical(name) for name in hidden or ()}
+    groups = [group for group in groups if closed.isdisjoint(group.parameters)]
     followed: tuple[Orbit, ...] = ()
     if follow_orbits:
         say("orbits")
         followed = tuple(orbits(function, groups, seed=seed))
     count = sum(function.tensors[n].numel() for n in function.names)
     function = replace(function, deadline=math.inf)
-    return Symmetries(name or type(model).__name__, mode, loss, count, tuple(groups), function, followed)
+    messages = tuple(_messages(captured.graph, hidden))
+    return Symmetries(name or type(model).__name__, mode, loss, count, tuple(groups), function, followed, messages)
+
+
+def _messages(graph: Graph, hidden: Sequence[str] | None) -> Iterable[str]:
+    """Say what limits the symmetries that were found."""
+    yield from note_on(hidden)
+    if any(node.op == UNKNOWN for node in graph):
+        yield "the model branches on its inputs: symmetries hold for the branches that these inputs take"

@@ -1,12 +1,13 @@
 """Parameters that a model also reads where its graph does not: as Python numbers, through NumPy, to decide a branch."""
 
 import copy
-from collections.abc import Sequence
+from collections.abc import Collection, Iterator, Sequence
 
 import torch
 from torch import Tensor, nn
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
+from normscope.core.errors import listed
 from normscope.graph.capture import Captured, FlatModel, are_alike, compiled_parts_as_written
 from normscope.graph.inputs import ModelInputs
 from normscope.graph.interpreter import run
@@ -16,7 +17,7 @@ from normscope.graph.statefulness import RepeatedRuns, evaluating
 CHANGES = ((1.0, 0.05), (-1.0, 0.0), (0.0, 1.0), (0.0, -1.0))
 
 
-def hidden_reads(model: nn.Module, inputs: ModelInputs, captured: Captured) -> tuple[str, ...]:
+def hidden_reads(model: nn.Module, inputs: ModelInputs, captured: Captured) -> tuple[str, ...] | None:
     """Return the parameters whose changes change a model, but not its graph in the same way.
 
     A copy of the model is run with other parameters, and so is the graph. What was a number, an index or a branch when
@@ -28,9 +29,11 @@ def hidden_reads(model: nn.Module, inputs: ModelInputs, captured: Captured) -> t
         captured: its graph.
 
     Returns:
-        The names of the parameters; all of them if it shows only when all are changed together.
+        The names of the parameters; all of them if it shows only when all are changed together. ``None`` if the model
+        cannot be copied.
 
-    >>> from normscope.graph.capture import capture
+    >>> from normscope.core.errors import listed
+    from normscope.graph.capture import capture
     >>> class Scaled(nn.Linear):
     ...     def forward(self, x):
     ...         return super().forward(x) * float(self.bias.detach().numpy().sum())
@@ -38,7 +41,10 @@ def hidden_reads(model: nn.Module, inputs: ModelInputs, captured: Captured) -> t
     >>> hidden_reads(model, inputs, capture(model, inputs))
     ('bias',)
     """
-    twin = evaluating(copy.deepcopy(model))
+    try:
+        twin = evaluating(copy.deepcopy(model))
+    except Exception:  # copying runs the user's code
+        return None
     some = next(iter(captured.tensors.values()), None)
     twin = twin if some is None else twin.to(some.device)
     flat = FlatModel(twin, inputs)
@@ -49,6 +55,14 @@ def hidden_reads(model: nn.Module, inputs: ModelInputs, captured: Captured) -> t
         if follows(names):
             return ()
         return tuple(name for name in names if not follows([name])) or tuple(names)
+
+
+def note_on(hidden: Collection[str] | None) -> Iterator[str]:
+    """Say what is unknown because of such parameters, if there are any or if the model could not be copied."""
+    if hidden is None:
+        yield "the model cannot be copied, so it is unknown whether it reads parameters as numbers or for branches"
+    elif hidden:
+        yield f"read as numbers, as indices or for branches, so nothing is known of them: {listed(sorted(hidden))}"
 
 
 class _Comparison:

@@ -27,11 +27,11 @@ def symmetry_sections(found: Symmetries, *, everything: bool = False) -> list[Se
         f"{found.dimension} of {found.parameters} directions leave the outputs unchanged ({statistics}; {loss})",
         f"every group was verified in float64 with {eps}: derivative, finite orbit",
     )
-    head = Section(f"symmetries of {found.model}", (*lines, *_identities(found)))
+    head = Section(f"symmetries of {found.model}", (*lines, *_identities(found), *found.messages))
     if not found.parameters:
         return [Section(head.title, ("No parameter is trainable: requires_grad is off everywhere.",))]
     if not found.groups:
-        return [Section(head.title, ("No symmetry found: every change of the parameters changes the function.",))]
+        return [Section(head.title, ("No symmetry found.", *found.messages))]
     shown = found.groups if everything else found.groups[:LISTED]
     cells = tuple(
         (
