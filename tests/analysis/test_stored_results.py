@@ -44,15 +44,22 @@ def test_what_is_shown_beside_a_result_comes_back_equal(tmp_path: Path) -> None:
         assert read_panel(file).to_dict() == found.to_dict()
     (tmp_path / "x.json").write_text('{"kind": "capacity"}')
     assert not is_panel(tmp_path / "x.json")
-    with pytest.raises(InputError, match="'curvature' or 'bounds' or 'weight-normalization'"):
+    with pytest.raises(InputError, match=r"x\.json is not a result of normscope curvature, bounds"):
         read_panel(tmp_path / "x.json")
 
 
-@pytest.mark.parametrize("text", ["", "[]", "{}", '{"kind": "other"}', '{"kind": "capacity", "schema_version": 99}'])
-def test_other_files_are_refused(tmp_path: Path, text: str) -> None:
-    """With what was expected."""
-    (tmp_path / "x.json").write_text(text)
-    with pytest.raises(InputError, match="JSON written by analyze"):
+@pytest.mark.parametrize("content", [b"", b"\xff\xfe", b"[]", b"{}", b'{"kind": "other"}'])
+def test_other_files_are_refused(tmp_path: Path, content: bytes) -> None:
+    """With what was expected; how their bytes fail to be JSON is of no use."""
+    (tmp_path / "x.json").write_bytes(content)
+    with pytest.raises(InputError, match=r"x\.json is not a result of `normscope analyze`\.$"):
+        read_result(tmp_path / "x.json")
+
+
+def test_results_of_another_version_are_refused_with_the_version(tmp_path: Path) -> None:
+    """They are results all the same."""
+    (tmp_path / "x.json").write_text('{"kind": "capacity", "schema_version": 99}')
+    with pytest.raises(InputError, match=r"got 99.*Write it again"):
         read_result(tmp_path / "x.json")
 
 
@@ -61,6 +68,9 @@ def test_no_file(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="File not found"):
         read_result(tmp_path / "x.json")
     with pytest.raises(InputError, match="directory"):
+        read_result(tmp_path)
+    (tmp_path / "metrics.jsonl").touch()
+    with pytest.raises(InputError, match="is a training run: use `normscope watch`"):
         read_result(tmp_path)
 
 

@@ -62,7 +62,7 @@ def test_text(run: Run) -> None:
     ("arguments", "text"),
     [
         (("nowhere.json",), "File not found: nowhere.json"),
-        (("wrong.json",), "Expected the JSON written by analyze"),
+        (("wrong.json",), "wrong.json is not a result of `normscope analyze`"),
         ((MODEL, "--alpha", "0"), "Expected alpha to be positive"),
         ((MODEL, "--loss", "none"), "No rule for a loss named 'none'"),
         (("zoo:nothing",), "nothing"),

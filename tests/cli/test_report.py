@@ -111,7 +111,7 @@ def test_panels_beside_a_result(run: Run, results: list[str]) -> None:
         (["other.json"], "other.json is not"),
         (["bn/result.json", "--from-html", "x.html"], "cannot be used together"),
         (["--from-html", "nothing.html"], "nothing.html"),
-        (["broken.json"], "broken.json is not"),
+        (["broken.json"], "result in broken.json cannot be read"),
         (["--from-html", "bad.json"], "No results found in this file"),
         (["--from-html", "cut.html"], "damaged"),
         (["bn/result.json", "--out", "bn"], "is a folder"),

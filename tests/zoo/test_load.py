@@ -157,6 +157,15 @@ def test_zoo_networks_take_arguments_and_checkpoints(tmp_path: Path) -> None:
     assert origin.initialization == "random"
 
 
+def test_a_folder_of_training_runs_is_told_with_their_names(tmp_path: Path) -> None:
+    """One of them is what `check` takes."""
+    for name in ("a", "b"):
+        (tmp_path / "runs" / name).mkdir(parents=True)
+        (tmp_path / "runs" / name / "metrics.jsonl").touch()
+    with pytest.raises(ModelNotFoundError, match=r"runs contains several runs\. Name one: .*runs/a, .*runs/b"):
+        load_model(str(tmp_path / "runs"))
+
+
 @pytest.mark.parametrize(
     ("spec", "error", "message"),
     [

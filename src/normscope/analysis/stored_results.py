@@ -42,7 +42,7 @@ def read_result(file: str | os.PathLike[str]) -> Result | CheckpointResult:
         ...
     normscope.core.errors.InputError: File not found: nowhere.json. Check the path.
     """
-    return _read(file, _RESULTS)
+    return _read(file, _RESULTS, "`normscope analyze`")
 
 
 def read_panel(file: str | os.PathLike[str]) -> PanelResult:
@@ -54,7 +54,7 @@ def read_panel(file: str | os.PathLike[str]) -> PanelResult:
     Raises:
         InputError: if the file is not there, or holds something else.
     """
-    return _read(file, _PANELS)
+    return _read(file, _PANELS, "normscope curvature, bounds, symmetry or weight_normalization.verify")
 
 
 def is_panel(file: str | os.PathLike[str]) -> bool:
@@ -69,19 +69,26 @@ def is_panel(file: str | os.PathLike[str]) -> bool:
         return False
 
 
-def _read(file: str | os.PathLike[str], kinds: Mapping[str, type[T]]) -> T:
-    """Return the result in a file; its kind says which class it has."""
+def _read(file: str | os.PathLike[str], kinds: Mapping[str, type[T]], maker: str) -> T:
+    """Return the result in a file that some command made; its kind says which class it has."""
     path = user_path(file)
     if not path.is_file():
+        if (path / "metrics.jsonl").is_file():
+            raise InputError(f"{path} is a training run: use `normscope watch`.")
         if path.is_dir():
             raise InputError(f"Expected a result.json, but {path} is a directory. Name the file in it.")
         raise InputError(f"File not found: {path}. Check the path.")
     try:
         data = json.loads(path.read_text(encoding="utf-8"))
-        return kinds[data["kind"]].from_dict(data)
+        kind = kinds[data["kind"]]
+    except OSError as error:
+        raise InputError(f"Cannot read {path}: {error.strerror}.") from error
     except _DAMAGED as error:
-        known = " or ".join(repr(kind) for kind in kinds)
+        raise InputError(f"{path} is not a result of {maker}.") from error
+    try:
+        return kind.from_dict(data)
+    except _DAMAGED as error:
+        first = str(error).splitlines()[0] if str(error) else ""
         raise InputError(
-            f"Expected the JSON written by analyze, of kind {known}; {path} is not ({type(error).__name__}: "
-            f"{str(error).splitlines()[0] if str(error) else ''}). Write it again."
+            f"The result in {path} cannot be read ({type(error).__name__}: {first}). Write it again."
         ) from error

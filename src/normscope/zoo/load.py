@@ -69,7 +69,9 @@ def _guess(text: str) -> str:
         names = listed(callables_in_source(path)) or "none"
         return f"Write {text}:NAME with a model, or a function or class that returns one. Names there: {names}."
     if path.suffix.lower() in CHECKPOINT.endings or (path.is_file() and holds_tensors(path)):
-        return "A checkpoint contains only weights: name the model, and pass this file as its weights."
+        return "A checkpoint contains only weights: name the model, and pass this file with --weights."
+    if runs := sorted(str(file.parent) for file in path.glob("*/metrics.jsonl")):
+        return f"{path} contains {'several runs' if len(runs) > 1 else 'a run'}. Name one: {listed(runs)}."
     if path.is_dir():
         return f"Write hf:{text}." if (path / "config.json").is_file() else "Name a Python file in that directory."
     if text in zoo.ZOO:
