@@ -13,6 +13,7 @@ from torch import Tensor, nn
 
 from checking import noise
 from fingerprints import fingerprint
+from networks import Lambda, seeded
 from normscope import fix
 from normscope.core.errors import CaptureError, InputError
 from normscope.doctor.fixes import run as run_module
@@ -82,6 +83,19 @@ def test_a_change_that_does_not_hold_is_refused(monkeypatch: pytest.MonkeyPatch)
     assert [c.place for c in result.changes] == ["2"]
     assert [r.place for r in result.refusals] == ["0"]
     assert torch.equal(result.state["0.weight"], model[0].weight)
+
+
+def test_a_change_that_holds_on_the_data_only_is_refused() -> None:
+    """Far from it the model takes another branch, without the normalizer."""
+
+    def forward(m: Lambda, x: Tensor) -> Tensor:
+        h = m.first(x)
+        return m.last((m.norm(h) if x.abs().max() < 50 else h).relu())
+
+    model = seeded(Lambda(forward, first=nn.Linear(6, 6), norm=nn.BatchNorm1d(6), last=nn.Linear(6, 2)))
+    result = fix(model, noise(16, 6).double(), only="fold")
+    assert not result.changes
+    assert "would change" in result.refusals[0].reason
 
 
 def test_files(tmp_path: Path) -> None:

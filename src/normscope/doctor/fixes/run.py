@@ -4,7 +4,7 @@ import contextlib
 import errno
 import itertools
 import os
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -21,7 +21,7 @@ from normscope.doctor.fixes.change import Change, Draft, Fix, Refusal
 from normscope.doctor.fixes.fold import fold_normalizers
 from normscope.doctor.fixes.rotate import rotate_streams
 from normscope.doctor.fixes.unit_norm import unit_norms
-from normscope.doctor.fixes.verify import RELATIVE, Difference, difference
+from normscope.doctor.fixes.verify import RELATIVE, Difference, difference, far_from
 from normscope.doctor.subject import Progress, Subject, examine
 from normscope.graph.guard import untouched
 from normscope.graph.inputs import ModelInputs, guess_inputs, iterate
@@ -38,8 +38,11 @@ KINDS: dict[str, Fix] = {
 }
 #: Fixes that are applied only on request.
 ON_REQUEST = ("rotate",)
+#: Largest relative change of outputs far from the data, where rounding may be amplified.
+FAR = 1e-3
 #: Number of batches of the data on which the function is verified.
 BATCHES = 4
+State = dict[str, Tensor]
 ENDINGS = (".safetensors", ".pt")
 
 
@@ -166,10 +169,11 @@ def fix(
             raise CaptureError(f"Cannot fix a model without a graph: {subject.failure}")
         before = {k: v.detach() for k, v in model.state_dict().items() if isinstance(v, Tensor)}
         batches = _inputs(model, data, input_shape, seed)
+        far = list(far_from(model, batches[0]))
         say("fixing")
         steps = [KINDS[kind] for kind in KINDS if kind in wanted or not (wanted or kind in ON_REQUEST)]
-        draft = _verified(subject, before, steps, batches, say)
-        off = difference(model, before, draft.state, batches)
+        draft = _verified(subject, before, steps, lambda state: _change(model, before, state, batches, far), say)
+        off = _change(model, before, draft.state, batches, far)
     if not off.is_rounding:
         raise InputError(f"The fixes would change the function: {_described(off)}. Nothing was returned.")
     state = {key: tensor.clone() for key, tensor in draft.state.items()}
@@ -188,7 +192,7 @@ def _consistent(changes: list[Change]) -> tuple[Change, ...]:
 
 
 def _verified(
-    subject: Subject, before: dict[str, Tensor], steps: list[Fix], batches: list[ModelInputs], say: Progress
+    subject: Subject, before: State, steps: list[Fix], change_of: Callable[[State], Difference], say: Progress
 ) -> Draft:
     """Return a draft with the changes that do not change the function; the others become refusals."""
     draft = Draft(subject, dict(before))
@@ -200,17 +204,25 @@ def _verified(
         if not new:
             continue
         say(f"verifying {new[0].kind}")
-        if difference(subject.model, before, fresh.state, batches).is_rounding:
+        if change_of(fresh.state).is_rounding:
             draft = fresh
             continue
         for change in new:  # one by one, to keep those that pass
             state = dict(draft.state) | {n: v.to(draft.state[n]) for n, v in change.tensors.items()}
-            off = difference(subject.model, before, state, batches)
+            off = change_of(state)
             if off.is_rounding:
                 draft.apply(change)
             else:
                 draft.refusals.append(Refusal(change.kind, change.place, _described(off)))
     return draft
+
+
+def _change(
+    model: nn.Module, before: State, after: State, batches: list[ModelInputs], far: list[ModelInputs]
+) -> Difference:
+    """Return how far other weights change the outputs on the data, or far from it if they change there by more."""
+    near, away = (difference(model, before, after, some) for some in (batches, far))
+    return near if away.relative <= FAR else replace(near, relative=max(near.relative, away.relative))
 
 
 def _described(off: Difference) -> str:

@@ -1,8 +1,9 @@
 """Verify that two sets of weights compute the same function."""
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -18,6 +19,8 @@ from normscope.graph.interpreter import as_floating
 RELATIVE = 1e-5
 #: The same relative to the variation of outputs over samples, for weights rounded to float32.
 VARIATION = 1e-3
+#: Factors by which inputs are stretched to verify far from the data.
+STRETCHES = (100.0, -100.0)
 
 
 def outputs_of(model: nn.Module, state: Mapping[str, Tensor], inputs: ModelInputs) -> list[Tensor]:
@@ -77,6 +80,30 @@ def difference(
                     variation = max(variation, _quotient(a - b, a - a.mean(0, keepdim=True)))
         samples += inputs.batch
     return Difference(relative, variation if wide else None, samples)
+
+
+def far_from(model: nn.Module, inputs: ModelInputs) -> Iterator[ModelInputs]:
+    """Yield stretched inputs on which the model runs and is finite; a branch on the input may show there.
+
+    >>> layer, inputs = nn.Linear(1, 1), ModelInputs((torch.tensor([[1.0]]),))
+    >>> [float(found.args[0]) for found in far_from(layer, inputs)]
+    [100.0, -100.0]
+    """
+    given = [t for t in (*inputs.args, *inputs.kwargs.values()) if isinstance(t, Tensor)]
+    for factor in STRETCHES if any(t.is_floating_point() for t in given) else ():
+        args = tuple(_stretched(value, factor) for value in inputs.args)
+        found = ModelInputs(args, {name: _stretched(value, factor) for name, value in inputs.kwargs.items()})
+        try:
+            outputs = outputs_of(model, model.state_dict(), found)
+        except Exception:  # these inputs are ours: a model need not run on them
+            continue
+        if all(bool(t.isfinite().all()) for t in outputs):
+            yield found
+
+
+def _stretched(value: Any, factor: float) -> Any:
+    """Return a value times a factor if it is a floating tensor."""
+    return value * factor if isinstance(value, Tensor) and value.is_floating_point() else value
 
 
 def _quotient(gap: Tensor, reference: Tensor) -> float:
