@@ -11,7 +11,7 @@ from torch import nn
 
 import normscope
 from normscope.analysis.capacity import ASSUMPTION, NOTE
-from normscope.core.errors import STOPPED
+from normscope.core.errors import STOPPED, InputError
 from normscope.core.result import Result
 from normscope.core.value import Kind
 
@@ -61,6 +61,13 @@ def test_everything_else_is_there(looks: tuple[Result, Result]) -> None:
     assert first.model["fast"] is True
     assert NOTE in first.messages
     assert Result.from_dict(first.to_dict()).end_to_end == first.end_to_end
+
+
+@pytest.mark.parametrize("unused", [{"radius": 0.1}, {"time": 5.0}])
+def test_settings_that_a_first_look_does_not_use_are_refused(unused: dict[str, float]) -> None:
+    """Nothing within a radius is bounded in it."""
+    with pytest.raises(InputError, match="uses neither radius nor time"):
+        normscope.analyze(_network(), _data(), fast=True, **unused)
 
 
 @pytest.mark.parametrize("where", ["layers", "search"])

@@ -32,7 +32,7 @@ from normscope.analysis.layers import layer_tables
 from normscope.analysis.options import Options
 from normscope.core.depth_curve import Depth
 from normscope.core.environment import few_threads, rarely_collected
-from normscope.core.errors import STOPPED, attempt, unless_stopped
+from normscope.core.errors import STOPPED, InputError, attempt, unless_stopped
 from normscope.core.memory import held, readable, require
 from normscope.core.result import Result, Rows
 from normscope.core.value import Kind
@@ -41,6 +41,7 @@ from normscope.graph.guard import COPY_LIMIT, untouched
 from normscope.graph.ir import Graph
 from normscope.graph.model_state import ModelState
 from normscope.linalg.dense import BLOCK_NUMBERS, LARGEST_COPIED
+from normscope.lipschitz.chains.join import SECONDS
 from normscope.lipschitz.composition import Composition
 from normscope.lipschitz.cost import forward_cost
 from normscope.lipschitz.quick_norms import QuickNorms, Roughly, affordable
@@ -104,6 +105,10 @@ def analyze(
     """
     say = progress or (lambda text: None)
     request = AnalysisRequest(model, data, Options.of(options, settings), name, limit, input_shape, device, say)
+    if fast and (request.options.radii or request.options.time not in (0.0, SECONDS)):
+        raise InputError(
+            "The first look (fast, --fast) uses neither radius nor time. Leave them out, or run the whole analysis."
+        )
     request = checked(request)
     model = request.model
     held_before = held()

@@ -265,6 +265,8 @@ def measured(request: Request, stages: Callable[[str], None], twin: Callable[...
     notes = list(origin.notes)
     if origin.initialization == "random" and not any("random" in note for note in notes):
         notes.append(f"The weights are random (seed {options.seed}). Pass --weights to use those of a trained model.")
+    if data is not None and data.records.note:
+        notes.append(data.records.note)
     source = None if data is None else {"name": data.name, "split": request.split, "samples": len(data)}
     complete: Measured = replace(
         found,

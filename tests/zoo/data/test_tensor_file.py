@@ -127,6 +127,15 @@ def test_code_in_files_is_not_run(tmp_path: Path) -> None:
     assert not target.exists()
 
 
+def test_labels_that_are_no_numbers_are_left_out_with_a_note(tmp_path: Path) -> None:
+    """The inputs can be used all the same."""
+    np.savez(tmp_path / "a.npz", x=X, y=np.array(["cat"] * len(X)))
+    data = tensor_file(tmp_path / "a.npz")
+    assert not data.labelled
+    assert data.note.startswith("The labels are left out. Expected numbers, but y in ")
+    assert tensor_file(save(tmp_path, "npz")).note == ""
+
+
 def test_what_holds_no_examples_is_refused(tmp_path: Path) -> None:
     """Scalars, empty sets, text, complex numbers, other objects, other numbers of labels."""
     cases = {

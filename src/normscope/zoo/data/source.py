@@ -25,6 +25,7 @@ class Records:
 
     inputs: Tensor | np.ndarray
     labels: Tensor | np.ndarray | None = None
+    note: str = ""  #: why labels that the file holds are left out
 
     @property
     def count(self) -> int:

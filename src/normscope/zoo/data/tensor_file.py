@@ -153,7 +153,9 @@ def _checked(path: Path, columns: Mapping[str, Column]) -> Records:
         raise examples
     others = {key: column for key, column in columns.items() if not isinstance(column, InputError) and key != name}
     label = _chosen(others, LABELS)
-    records = Records(examples, None if label is None else others[label])
+    unusable = _chosen([key for key, column in columns.items() if isinstance(column, InputError)], LABELS)
+    note = "" if label or unusable is None else f"The labels are left out. {columns[unusable]}"
+    records = Records(examples, None if label is None else others[label], note)
     if not examples.shape or examples.shape[0] == 0:
         raise InputError(
             f"Expected examples along the first axis, but {name} in {path} has shape {tuple(examples.shape)}."
