@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 import pytest
 
@@ -28,6 +29,13 @@ def bounds_result() -> BoundsResult:
     return BoundsResult("<net>", TRUTH, Rows(rows), margins)
 
 
+def test_a_reason_is_given_once_for_all_bounds_it_refuses() -> None:
+    """Their names have commas."""
+    found = bounds_result()
+    rows = Rows((*found.rows, BoundRow.refused("Theorem 20, printed", "a <skip>")))
+    assert "chain; Theorem 20, printed: a <skip>" in plain_text(bounds_sections(replace(found, rows=rows)))
+
+
 def test_text() -> None:
     """Errors, values, what is vacuous, what is refused and why."""
     text = plain_text(bounds_sections(bounds_result()))
@@ -39,6 +47,7 @@ def test_text() -> None:
         "vacuous",
         "informative",
         "chain: a <skip>",
+        "over spectral complexity: no chain",
     ):
         assert words in text
     assert "best certificate for this network: held-out" in text

@@ -37,7 +37,10 @@ def bounds_sections(result: BoundsResult) -> list[Section]:
         f"each certificate fails with probability at most {truth['delta']:g}",
     )
     table = Table(_COLUMNS, tuple(map(_cells, result.rows)), _LEFT)
-    notes = [f"{r.name}: {r.reason}" for r in result.rows if r.reason]
+    same: dict[str, list[str]] = {}
+    for row in result.rows:
+        same.setdefault(row.reason, []).append(row.name)
+    notes = [f"{'; '.join(names)}: {reason}" for reason, names in same.items() if reason]
     best = result.best
     if best is not None:
         notes.insert(0, f"best certificate for this network: {best.name}, error at most {shown(best.bound)}")
@@ -60,7 +63,8 @@ def _margins(margins: Mapping[str, Any]) -> Section:
         for name, values in margins.items()
     )
     columns = ("margin", *(f"{100 * float(q):g} %" for q in names))
-    return Section("margins on the training data, quantiles", table=Table(columns, rows, ("margin",)))
+    notes = tuple(f"{name}: {values['refused']}" for name, values in margins.items() if "refused" in values)
+    return Section("margins on the training data, quantiles", table=Table(columns, rows, ("margin",)), after=notes)
 
 
 def _chart(result: BoundsResult) -> Chart | None:

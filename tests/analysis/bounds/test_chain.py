@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from networks import Lambda
 from normscope.analysis.bounds.chain import chain_of, has_biases, relu_units, row_squares
 from normscope.analysis.bounds.result import RefusedError
 from normscope.lipschitz.segments import SegmentNorms
@@ -171,6 +172,7 @@ class _Signed(nn.Module):
         (nn.Sequential(nn.Linear(3, 3), nn.Tanh(), nn.Linear(3, 2)), "not a ReLU"),
         (nn.Sequential(nn.Linear(3, 3), nn.LeakyReLU(2.0), nn.Linear(3, 2)), "slope above one"),
         (nn.Sequential(nn.Linear(3, 3), nn.LayerNorm(3), nn.ReLU(), nn.Linear(3, 2)), "not a ReLU"),
+        (Lambda(lambda s, x: s.b(torch.tanh(s.a(x))), a=nn.Linear(3, 3), b=nn.Linear(3, 2)), "^the tanh layer is not"),
     ],
 )
 def test_refused(model: nn.Module, reason: str) -> None:

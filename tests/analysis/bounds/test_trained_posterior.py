@@ -92,7 +92,7 @@ def test_rows(trained: Any) -> None:
     tuned = bounds(model, train=train, test=test, posterior=0.1, only=[NAME], tuned_on_test=True)
     assert tuned.rows[-1].status == "refused"
     without = bounds(model, train=train, test=test, only=[NAME])
-    assert without.rows[0].status == "refused"
+    assert without.rows[0].status == "not requested"
     assert "--posterior" in without.rows[0].reason
     with pytest.raises(InputError, match="seconds"):
         bounds(model, train=train, test=test, posterior=-1.0)

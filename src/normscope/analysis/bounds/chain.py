@@ -92,15 +92,19 @@ def _place(atom: Expr) -> str:
     return "the input" if isinstance(atom.atom, Input) else atom.atom.owner or atom.atom.name
 
 
+def _described(atom: Expr) -> str:
+    """Return the operation of an atom and its module, if it is in one."""
+    place = _place(atom)
+    return f"{_name(atom)} in {place}" if isinstance(atom.atom, Input) or atom.atom.owner else f"the {place} layer"
+
+
 def _check(atom: Expr) -> None:
     """Raise unless an atom is a positively homogeneous activation."""
     if not isinstance(atom.atom, Pointwise) or _name(atom) not in _HOMOGENEOUS:
-        raise RefusedError(
-            f"{_name(atom)} in {_place(atom)} is not a ReLU: the bound is proved only for chains of ReLU layers"
-        )
+        raise RefusedError(f"{_described(atom)} is not a ReLU: the bound is proved only for chains of ReLU layers")
     sector = atom.atom.sector
     if sector is None or max(map(abs, sector)) > 1 + 1e-9:
-        raise RefusedError(f"{_name(atom)} in {_place(atom)} has a slope above one")
+        raise RefusedError(f"{_described(atom)} has a slope above one")
 
 
 def _terms(expr: Expr) -> Iterator[Expr]:

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from normscope.analysis.bounds.cells import CellStatistics, LocalConstants, cell_statistics, local_constants
 from normscope.analysis.bounds.folded_network import NoisePosterior, noise_posterior
 from normscope.analysis.bounds.measured_network import MeasuredNetwork
-from normscope.analysis.bounds.result import BoundRow, RefusedError
+from normscope.analysis.bounds.result import BoundRow, NotRequestedError
 from normscope.analysis.bounds.scores import Scores
 from normscope.analysis.bounds.trained_posterior import TrainedPosterior, trained_posterior
 from normscope.core.value import Kind, Value, total
@@ -66,9 +66,7 @@ class BoundsContext:
     def trained(self) -> TrainedPosterior:
         """Return a posterior that is trained to make its bound small."""
         if not self.seconds:
-            raise RefusedError(
-                "not requested: pass the seconds to train a randomized network, posterior= or --posterior"
-            )
+            raise NotRequestedError("pass the seconds to train a randomized network, posterior= or --posterior")
         network = self.network
         return trained_posterior(
             self.model, network.captured, self.data, self.seconds, network.context.program, self.seed, network.say,

@@ -15,7 +15,7 @@ from normscope.core.result import Rows
 from normscope.core.value import Kind, Value
 
 #: Values of the status of a row.
-STATUS = ("certificate", "estimate", "scale only", "refused")
+STATUS = ("certificate", "estimate", "scale only", "refused", "not requested")
 _OF_KIND = {
     Kind.CERTIFIED: "certificate",
     Kind.PROBABILISTIC: "certificate",
@@ -27,6 +27,14 @@ _OF_KIND = {
 
 class RefusedError(NormscopeError):
     """A bound does not apply to this network, or to these data; the message says why."""
+
+    status = "refused"
+
+
+class NotRequestedError(RefusedError):
+    """A bound is computed only on request; the message says how to request it."""
+
+    status = "not requested"
 
 
 @dataclass(frozen=True)
@@ -52,9 +60,9 @@ class BoundRow:
         return cls(name, bound, _OF_KIND[bound.kind], vacuous, **said, **rest)
 
     @classmethod
-    def refused(cls, name: str, reason: str) -> BoundRow:
+    def refused(cls, name: str, reason: str, status: str = RefusedError.status) -> BoundRow:
         """Return the row of a bound that does not apply."""
-        return cls(name, None, "refused", True, reason=reason)
+        return cls(name, None, status, True, reason=reason)
 
 
 @dataclass(frozen=True, repr=False)

@@ -50,7 +50,7 @@ def held_out(s: BoundsContext) -> BoundRow:
 def lyu(s: BoundsContext) -> BoundRow:
     """Return the bound of Lyu et al. at its best: noise as large as the weights, and zero sharpness."""
     value = lyu_bound(s.network.parameters, 1.0, 0.0, s.train.samples, s.delta)
-    note = "sharpness is set to zero: it only adds"
+    note = "the sharpness term is left out; it could only increase the bound"
     return row_of("Lyu et al.", plus(s.error, value), s, of="the randomized network", note=note)
 
 
@@ -65,7 +65,9 @@ def vc(s: BoundsContext) -> BoundRow:
 
 def _radius(s: BoundsContext) -> float:
     if s.box is None:
-        raise RefusedError("it needs a bound on the norm of inputs, fixed before the data: pass box=(low, high)")
+        raise RefusedError(
+            "it needs a bound on the norm of inputs, fixed before the data: pass box=(low, high) or --box LOW,HIGH"
+        )
     return s.network.radius(s.box)
 
 

@@ -215,7 +215,7 @@ def _table(context: BoundsContext, only: Sequence[str] | None, file: Path | None
                 try:
                     found = make(context)
                 except RefusedError as error:
-                    found = BoundRow.refused(name, str(error))
+                    found = BoundRow.refused(name, str(error), error.status)
                 kept[name] = [to_plain(row) for row in (found if isinstance(found, list) else [found])]
                 if file is not None:
                     file.write_text(json.dumps(kept))
