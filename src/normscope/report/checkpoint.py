@@ -32,7 +32,7 @@ def checkpoint_sections(result: CheckpointResult, *, everything: bool = False) -
         sections.append(Section("messages", lines=result.messages))
     if result.products:
         words = {
-            "printed_weights": "product of upper bounds of the layers (Lemma 5)",
+            "printed_weights": "product of weight norms (Lemma 5)",
             "printed_kernels": "product of matrices and reshaped kernels, not a bound",
         }
         rows = tuple((words.get(key, key), value_text(v), kind_text(v)) for key, v in result.products.items())

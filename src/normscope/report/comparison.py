@@ -15,7 +15,7 @@ _WORDS = {key: words for key, words, _ in END_TO_END} | {
     "printed_kernels": "product of matrices and reshaped kernels",
 }
 #: Numbers of a layer, a normalizer or a tensor.
-_NUMBERS = {"upper": "certified", "proved": "certified", "on_floor": "on variance floor"}
+_NUMBERS = {"upper": "certified", "proved": "certified", "on_floor": "on variance floor", "kernel": "reshaped kernel"}
 
 
 def comparison_sections(comparison: Comparison, *, everything: bool = False, printed: bool = False) -> list[Section]:
