@@ -18,8 +18,8 @@ def check(rule: Rule, subject: Subject) -> Findings:
     for owner, reasons in broken.items():
         alike.setdefault(tuple(sorted(reasons)), []).append(owner)
     for ops, owners in alike.items():  # equal modules are reported once
-        where = f"{len(owners)} places" if len(owners) > 1 else "here"
-        text = f"{', '.join(ops)} ({where}) is not Lipschitz: {broken[owners[0]][ops[0]]}"
+        where = f" ({len(owners)} places)" if len(owners) > 1 else "" if owners[0] else " in forward()"
+        text = f"{', '.join(ops)}{where} is not Lipschitz: {broken[owners[0]][ops[0]]}"
         yield rule.finding(owners[0], text, {"places": len(owners), "operations": ", ".join(ops)})
     attended = {id(attention) for attention, _ in attentions(subject)}
     lipschitz = subject.on_all_inputs.lipschitz
