@@ -32,7 +32,7 @@ def test_folders_of_runs(tmp_path: Path) -> None:
     (tmp_path / "all" / "other").mkdir()
     assert [p.name for p in run_folders([tmp_path / "all"])] == ["a", "b"]
     assert [p.name for p in run_folders([tmp_path / "all" / "b", tmp_path / "all"])] == ["b", "a"]
-    with pytest.raises(InputError, match="not found"):
+    with pytest.raises(InputError, match=r"not found.*use wait=True or --wait\."):
         run_folders([tmp_path / "none"])
     with pytest.raises(InputError, match=r"no config\.json in it"):
         run_folders([tmp_path / "all" / "other"])

@@ -145,7 +145,8 @@ def cell_statistics(partition: Partition | None, train: Scores, test: Scores) ->
     """Return the counts and distances of the data in the cells of a partition."""
     if partition is None:
         raise RefusedError(
-            "it needs a box that contains the inputs, fixed before the data: pass box=(low, high), or use pixels"
+            "it needs a box that contains the inputs, fixed before the data: pass box=(low, high) or --box LOW,HIGH, "
+            "or use pixels"
         )
     for refusal in (train.refusal, test.refusal):
         if refusal:

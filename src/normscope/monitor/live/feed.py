@@ -41,7 +41,9 @@ def run_folders(paths: Sequence[str | Path], *, wait: bool = False) -> list[Path
             found += inside
         else:
             what = "not found" if not path.exists() else f"no {CONFIG} in it"
-            raise InputError(f"Not a run folder: {path} ({what}). Use --wait to wait for a run that has not started.")
+            raise InputError(
+                f"Not a run folder: {path} ({what}). To wait for a run that has not started, use wait=True or --wait."
+            )
     unique = list(dict.fromkeys(p.resolve() for p in found))
     if not unique:
         raise InputError("Expected at least one run.")
