@@ -101,9 +101,9 @@ RULE = Rule(
     statement="normscope F2",
     why="In evaluation, BatchNorm should be a fixed affine map. With batch statistics, the result for one sample "
     "changes with its neighbours, accuracy depends on the order of the data, and running statistics keep moving. The "
-    "same is true of any operation along the sample axis (a deviation over the batch, a view that mixes samples): with "
-    "data, samples are run with and without the others of their batch and compared.",
-    effect="the result for one sample changes with the others of its batch",
+    "same is true of any operation along the sample axis (a standard deviation over the batch, a view that mixes "
+    "samples): with data, samples are run with and without the rest of their batch, and the results are compared.",
+    effect="the result for one sample changes with the rest of its batch",
     fix="call model.eval(), and keep running statistics",
     example="model = nn.Sequential(nn.Linear(8, 8, bias=False), nn.BatchNorm1d(8)).eval()\nmodel[1].train()",
     good="model = nn.Sequential(nn.Linear(8, 8, bias=False), nn.BatchNorm1d(8)).eval()",

@@ -87,9 +87,9 @@ RULE = Rule(
     certainty=Certainty.PROVED,
     statement="(x + b) - mean(x + b) = x - mean(x) if b is constant within a group",
     why="A centred normalizer subtracts the mean of each group. A bias that is the same for all entries of a group is "
-    "subtracted too: its gradient is zero, weight decay shrinks it for nothing, and it costs memory and attention. In "
-    "evaluation, BatchNorm's running mean has absorbed it. Dropout in between is taken into account: it leaves the "
-    "bias at some entries only. Other training-only behaviour of a model is not seen.",
+    "subtracted too: its gradient is zero, weight decay shrinks it for nothing, and it costs memory and time. In "
+    "evaluation it cancels against BatchNorm's running mean. Dropout in between is taken into account: it leaves the "
+    "bias at some entries only. The rule does not see other behaviour that exists only in training.",
     effect="none on accuracy: wasted parameters, memory and time",
     fix="build the layer with bias=False (the normalizer's own shift does the work), or run `normscope fix` to move it "
     "into the running mean",

@@ -73,7 +73,7 @@ RULE = Rule(
     statement="256^2 > 65504",
     why="torch's own normalizers convert half precision to float32 internally. A normalizer written by hand does so "
     "only if its code does: in float16 the square of 256 is infinite and the output zero or NaN; in bfloat16 the mean "
-    "has two digits.",
+    "has two significant digits.",
     effect="NaN or zeros as soon as activations grow, as they do in deep networks",
     fix="convert first: x = x.float(), normalize, then .to(dtype); or use nn.RMSNorm or nn.LayerNorm",
     example=_NORM.format("x", ""),

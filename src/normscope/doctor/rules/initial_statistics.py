@@ -151,7 +151,7 @@ RULE = Rule(
     "or loaded, when keys do not match and strict=False hides it, and when a functional copy is trained. In "
     "evaluation, BatchNorm then divides by one and subtracts nothing. A converter may lose one of the two: estimated "
     "means next to variances of exactly one in every channel. Weights with a folded normalizer, loaded into a network "
-    "that still has the normalizer, leave all of it at its initial values.",
+    "that still has the normalizer, leave all of its parameters and statistics at their initial values.",
     effect="evaluation is close to chance, while training looks fine",
     fix="save and load the whole state_dict, average buffers too, or estimate the statistics again: run training data "
     "through the model in train mode with momentum=None",

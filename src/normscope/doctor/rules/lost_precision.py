@@ -106,9 +106,9 @@ RULE = Rule(
     certainty=Certainty.MEASURED,
     statement="E x^2 - (E x)^2 loses log10((E x)^2 / Var x) digits; float16 ends at 65504",
     why="A few samples are run in the precision of the model, or in the planned one (dtype=), and in float64. A "
-    "running variance above 65504 is infinite in float16, and its channel zero; activations overflow; a variance "
-    "computed as the mean of squares minus the squared mean is noise where the mean is far larger than the spread, and "
-    "so is anything divided by its root.",
+    "running variance above 65504 is infinite in float16, and its channel becomes zero; activations overflow; a "
+    "variance computed as the mean of squares minus the squared mean is noise where the mean is far larger than the "
+    "spread, and so is anything divided by its root.",
     effect="the network no longer computes the function it was trained for, or returns NaN",
     fix="compute this layer in a wider precision, or rewrite it so that nothing cancels or overflows",
     example=_NORM.format("x.pow(2).mean(-1, keepdim=True) - mean.pow(2)"),

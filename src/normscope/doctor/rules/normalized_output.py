@@ -50,10 +50,10 @@ RULE = Rule(
     code="NS106",
     title="normalizer right before the output",
     certainty=Certainty.LIKELY,
-    why="A normalizer as the last layer fixes the mean and variance of the outputs over the batch, or over the outputs "
-    "of a sample. Regression targets and the logits of a classifier have their own scale. Outputs of more than 16 "
-    "entries are taken for embeddings, which are normalized on purpose, and a single layer for a part of a network; "
-    "pooled features and residual sums are not outputs of a head.",
+    why="A normalizer as the last layer fixes the mean and variance of the outputs over the batch, or over the "
+    "outputs of a sample. Regression targets and the logits of a classifier have their own scale. Outputs of more "
+    "than 16 entries are taken to be embeddings, which are normalized on purpose, and a single layer is taken to be "
+    "part of a network; pooled features and residual sums do not count as outputs of a head.",
     effect="the network cannot fit the scale of its targets; with BatchNorm, predictions depend on the batch",
     fix="remove the normalizer after the last linear layer",
     example="model = nn.Sequential(nn.Linear(8, 8), nn.ReLU(), nn.Linear(8, 1, bias=False), nn.BatchNorm1d(1))",

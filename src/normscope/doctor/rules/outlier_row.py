@@ -33,9 +33,9 @@ RULE = Rule(
     code="NS508",
     title="rows of a layer far longer than the others",
     certainty=Certainty.LIKELY,
-    why="The rows of a layer are its output units. One that is a hundred times longer than the median alone determines "
-    "the constant of the layer, and in the last layer one class wins whatever the input: rows initialized differently, "
-    "a unit conversion, a diverged class.",
+    why="The rows of a layer are its output units. One that is a hundred times longer than the median alone "
+    "determines the constant of the layer, and in the last layer one class wins whatever the input. Usual causes: "
+    "rows that were initialized differently, a conversion of units, a class that diverged.",
     effect="one output dominates; the first loss is huge",
     fix="initialize the rows like the others, or find what wrote them",
     example="model = nn.Sequential(nn.Linear(8, 8), nn.ReLU(), nn.Linear(8, 4))\nmodel[2].weight.data[1] *= 1000",

@@ -59,9 +59,10 @@ RULE = Rule(
     code="NS607",
     title="weight with the same direction but a different length",
     certainty=Certainty.PROVED,
-    why="Training turns a weight; only a factor changes its length and nothing else. Removing spectral or weight "
-    "normalization must leave the normalized weight: the raw one has a different length. A lost g, or a normalizer "
-    "folded twice or folded without being removed, looks the same. Nothing is reported if the outputs are unchanged.",
+    why="Training changes the direction of a weight. If only its length changed, something multiplied it by a factor. "
+    "Removing spectral or weight normalization must keep the normalized weight: the raw one has a different length. A "
+    "lost g, or a normalizer folded twice or folded without being removed, looks the same. Nothing is reported if the "
+    "outputs are unchanged.",
     effect="the network no longer computes the function it was trained for",
     fix="store the weight the layer computed with: remove_parametrizations(layer, 'weight', leave_parametrized=True), "
     "or fold once",

@@ -89,8 +89,8 @@ RULE = Rule(
     certainty=Certainty.PROVED,
     statement="d sqrt(v)/dv = 1/(2 sqrt(v)), infinite at v = 0",
     why="eps after the root keeps the value finite but not its derivative: at equal entries the chain rule multiplies "
-    "infinity by zero. A single constant sample, or padding, is enough. If the data stays far from zero, the finding "
-    "is only a remark.",
+    "infinity by zero. A single constant sample, or padding, is enough. If the data stays far from zero, the severity "
+    "is only info.",
     effect="training runs for hours and then the loss is NaN",
     fix="add eps inside the root: (variance + eps).sqrt()",
     example=_NORM.format(".sqrt() + 1e-5)"),

@@ -37,8 +37,8 @@ RULE = Rule(
     title="scales near zero, or doubled",
     certainty=Certainty.LIKELY,
     why="Trained scales of LayerNorm and RMSNorm are near one and have one sign. Some families of models store "
-    "deviations from one and multiply by 1 + w; read without the one, every normalizer nearly closes, and with w set "
-    "to one it doubles every signal.",
+    "deviations from one and multiply by 1 + w; read without the one, every normalizer outputs almost zero, and with "
+    "w set to one it doubles every signal.",
     effect="the model's outputs are garbage, without an error",
     fix="multiply by 1 + weight, or add one to these weights when converting the checkpoint",
     example="model = nn.Sequential(nn.Linear(16, 16), nn.RMSNorm(16))\nnn.init.normal_(model[1].weight, 0.0, 0.05)",

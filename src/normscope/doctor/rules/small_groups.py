@@ -26,9 +26,9 @@ RULE = Rule(
     title="normalization groups of one or two entries",
     certainty=Certainty.PROVED,
     statement="normscope F3",
-    why="A centred group of one entry is zero after normalization: the layer outputs its shift and passes no gradient. "
-    "A group of two becomes (1, -1) or (-1, 1). GroupNorm or InstanceNorm on 1x1 feature maps, or LayerNorm over an "
-    "axis of one, do this.",
+    why="A centred group of one entry is zero after normalization: the layer outputs its shift and passes no "
+    "gradient. A group of two becomes (1, -1) or (-1, 1). GroupNorm or InstanceNorm on 1x1 feature maps, or LayerNorm "
+    "over an axis of one, lead to such groups.",
     effect="the layer outputs a constant and passes no gradient: the layers before it are not trained",
     fix="use fewer groups, normalize before pooling to 1x1, or use another normalizer (LayerNorm over all channels)",
     example="model = nn.Sequential(nn.AdaptiveAvgPool2d(1), nn.GroupNorm(8, 8))\noptions = {'input_shape': (8, 4, 4)}",

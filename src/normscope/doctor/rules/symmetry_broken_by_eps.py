@@ -53,7 +53,7 @@ RULE = Rule(
     why="Before a normalizer, the scale of a weight should not matter; the theory of effective learning rates and "
     "weight decay relies on that. Where eps is a large part of the denominator, the scale does matter: weight decay "
     "then shrinks the output, and the network slowly loses the layer.",
-    effect="the theory of effective learning rates does not apply; weight decay slowly closes the layer",
+    effect="the theory of effective learning rates does not apply; weight decay slowly shuts the layer down",
     fix="rescale the weight (and the running variance) up, lower eps, or reduce weight decay on this layer",
     example="model = nn.Sequential(nn.Linear(8, 8, bias=False), nn.BatchNorm1d(8), nn.ReLU()).eval()\n"
     "model[1].running_var.fill_(1e-6)  # eps is 1e-5",

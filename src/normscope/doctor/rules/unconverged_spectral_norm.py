@@ -56,8 +56,8 @@ RULE = Rule(
     title="power iteration of spectral normalization has not converged",
     certainty=Certainty.PROVED,
     why="Spectral normalization divides by an estimate that one power iteration improves at every training step, and "
-    "none in evaluation. Weights loaded without their vectors, or changed in evaluation, are divided by an estimate "
-    "for other weights.",
+    "none in evaluation. Weights loaded without the vectors u and v, or changed in evaluation, are divided by an "
+    "estimate for other weights.",
     effect="the layer is steeper than promised: a discriminator or an invertible network breaks in evaluation",
     fix="run some batches in train mode (or raise n_power_iterations), and load u and v with the weights",
     example="model = nn.Sequential(nn.utils.parametrizations.spectral_norm(nn.Linear(8, 8)))\n"

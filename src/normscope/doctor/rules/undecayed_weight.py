@@ -47,9 +47,9 @@ RULE = Rule(
     severity=Severity.INFO,
     certainty=Certainty.PROVED,
     statement="<w, grad> = 0, so ||w - lr grad||^2 = ||w||^2 + lr^2 ||grad||^2",
-    why="The gradient of a scale-invariant weight is orthogonal to it: every step of gradient descent makes it longer, "
-    "and the same step turns it less. Without decay nothing balances this; the effective learning rate falls whatever "
-    "the schedule is.",
+    why="The gradient of a scale-invariant weight is orthogonal to it: every step of gradient descent makes it "
+    "longer, and the longer it is, the less a step of the same size turns it. Without decay nothing balances this; "
+    "the effective learning rate falls whatever the schedule is.",
     effect="the effective learning rate falls whatever the schedule is",
     fix="apply weight decay to these weights (or normalize them after each step), or be aware that the rate decays by "
     "itself",

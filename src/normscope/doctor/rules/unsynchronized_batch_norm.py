@@ -28,9 +28,9 @@ RULE = Rule(
     title="BatchNorm separate on each device",
     certainty=Certainty.LIKELY,
     statement="the variance of m normal values has the relative standard error sqrt(2/(m - 1))",
-    why="Data-parallel training splits the batch. Plain BatchNorm then sees the share of its device: with few samples "
-    "each, the statistics are noise although the whole batch is large. With sixteen or more each there is little to "
-    "gain.",
+    why="Data-parallel training splits the batch. Plain BatchNorm then sees only the share of its device: with few "
+    "samples per device, the statistics are noise although the whole batch is large. With sixteen or more per device "
+    "there is little to gain.",
     effect="training is noisier, and evaluation worse, than on one device with the same total batch",
     fix="model = torch.nn.SyncBatchNorm.convert_sync_batchnorm(model) before wrapping it, or use GroupNorm",
     example="model = nn.DataParallel(nn.Sequential(nn.Conv2d(3, 8, 3, bias=False), nn.BatchNorm2d(8), nn.ReLU()))\n"
