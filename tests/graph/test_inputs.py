@@ -151,9 +151,18 @@ def test_masks_may_be_infinite_and_nothing_else() -> None:
     assert as_inputs({"input_ids": ids, "attention_mask": mask}, Optional()).kwargs["attention_mask"].isinf().any()
     bad = X.clone()
     bad[0, 0], bad[1, 1] = torch.nan, torch.inf
-    with pytest.raises(InputError, match="1 NaN and 1 infinite entries of 12") as caught:
+    with pytest.raises(InputError, match="1 NaN and 1 infinite of 12 entries, the first in sample 0") as caught:
         as_inputs(bad, LINEAR)
     assert isinstance(caught.value, NonFiniteError)
+
+
+def test_the_first_sample_that_is_not_finite_is_named() -> None:
+    """Counted over all batches, with the kinds of entries that there are."""
+    bad = torch.zeros(6, 3)
+    bad[5, 0] = torch.nan
+    for data in (bad, [(bad[:4],), (bad[4:],)]):
+        with pytest.raises(InputError, match=r"has 1 NaN of \d+ entries, the first in sample 5\."):
+            list(iterate(data, LINEAR, batch=4))
 
 
 CONV = nn.Sequential(nn.Conv2d(3, 4, 3), nn.ReLU())

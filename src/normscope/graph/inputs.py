@@ -21,7 +21,7 @@ from normscope.graph.guard import untouched
 from normscope.graph.safe_load import unlike_numbers
 from normscope.graph.signature import InnermostModule, input_device, input_dtype, signature_of, sized_layers
 from normscope.graph.statefulness import evaluating, refuse_quantized
-from normscope.graph.weights_validation import count_non_finite
+from normscope.graph.weights_validation import count_non_finite, non_finite_text
 
 _ADVICE = "Pass a shape (--input 3,224,224, without the batch axis) or data (--data, data=...)."
 #: Where torch's own code lies.
@@ -79,7 +79,7 @@ def first_samples(inputs: ModelInputs, count: int) -> ModelInputs:
     return picked(inputs, slice(count))
 
 
-def as_inputs(data: Any, model: nn.Module) -> ModelInputs:
+def as_inputs(data: Any, model: nn.Module, first: int = 0) -> ModelInputs:
     """Return one batch of data as the arguments of a model.
 
     Numbers are brought to the dtype and device of the model's parameters.
@@ -89,6 +89,7 @@ def as_inputs(data: Any, model: nn.Module) -> ModelInputs:
             ``model.forward`` and the next one is the labels, also as ``((x, z), labels)``; or a mapping from argument
             names.
         model: the model that will take it.
+        first: the number of the first sample, for messages.
 
     Raises:
         InputError: if the data is empty, of a type or dtype the model cannot take, or lacks the batch axis.
@@ -105,7 +106,7 @@ def as_inputs(data: Any, model: nn.Module) -> ModelInputs:
         inputs = _from_sequence(data, model)
     else:
         inputs = _called(model, [_tensor(data, model)])
-    _check(inputs, model)
+    _check(inputs, model, first)
     return inputs
 
 
@@ -125,11 +126,13 @@ def iterate(data: Any, model: nn.Module, *, batch: int = 64) -> Iterator[ModelIn
     [2, 2, 1]
     """
     state = rng_state()
-    empty = True
+    empty, seen = True, 0
     try:
         for item in _batches(data, model, batch):
             empty = False
-            yield as_inputs(item, model)
+            inputs = as_inputs(item, model, seen)
+            seen += inputs.batch
+            yield inputs
     finally:
         restore_rng(state)
     if empty:
@@ -317,7 +320,7 @@ def refuse_unusable(value: Any) -> None:
         raise InputError(f"Expected a dense tensor of numbers, got one that is {kind}. Pass {mend}.")
 
 
-def _check(inputs: ModelInputs, model: nn.Module) -> None:
+def _check(inputs: ModelInputs, model: nn.Module, first_sample: int) -> None:
     """Raise if a batch cannot be what the model takes."""
     tensors = inputs.tensors()
     if not tensors and (inputs.args or inputs.kwargs):
@@ -335,7 +338,7 @@ def _check(inputs: ModelInputs, model: nn.Module) -> None:
             raise InputError(
                 f"Expected real inputs, but input {name} is {value.dtype}. Pass its real and imaginary parts."
             )
-        _check_finite(name, value)
+        _check_finite(name, value, first_sample)
     first = next((pair for pair in sized_layers(model)), None)
     if first is None:
         return
@@ -348,13 +351,15 @@ def _check(inputs: ModelInputs, model: nn.Module) -> None:
             raise InputError(problem) from None
 
 
-def _check_finite(name: str, value: Tensor) -> None:
+def _check_finite(name: str, value: Tensor, first_sample: int) -> None:
     """Raise if an input contains NaN or infinity; a mask may use minus infinity for "never"."""
     nan, infinite = (0, 0) if value.is_meta or "mask" in name else count_non_finite(value)
     if nan or infinite:
+        broken = ~torch.isfinite(value.float() if value.element_size() == 1 else value)
+        sample = first_sample + (int(broken.nonzero()[0, 0]) if value.ndim else 0)
         raise NonFiniteInputError(
-            f"Expected finite inputs, but input {name} has {nan} NaN and {infinite} infinite entries "
-            f"of {value.numel()}. Remove those samples, or fix the code that computes them."
+            f"Expected finite inputs, but input {name} has {non_finite_text(nan, infinite, value.numel())} entries, "
+            f"the first in sample {sample}. Remove such samples, or fix the code that computes them."
         )
 
 
