@@ -61,6 +61,27 @@ def _bottlenecks() -> nn.Module:
     return Lambda(forward, **convolutions, **norms)
 
 
+class _FrozenByTrain(Lambda):
+    """A normalizer that keeps its running statistics in training, as detectors have them."""
+
+    def train(self, mode: bool = True) -> _FrozenByTrain:
+        """Leave the normalizer in evaluation mode."""
+        super().train(mode)
+        self.norm.eval()  # type: ignore[operator]
+        return self
+
+
+def _frozen_by_train() -> nn.Module:
+    return _FrozenByTrain(lambda s, x: s.norm(s.conv(x)).relu(), conv=nn.Conv2d(3, 4, 3), norm=nn.BatchNorm2d(4))
+
+
+def _read_once_more() -> nn.Module:
+    """Return a layer whose bias also acts outside of it."""
+    return Lambda(
+        lambda s, x: s.norm(s.conv(x)).relu() + s.conv.bias.sum(), conv=nn.Conv2d(3, 4, 3), norm=nn.BatchNorm2d(4)
+    )
+
+
 def _chain(*layers: Callable[[], nn.Module]) -> Callable[[], nn.Module]:
     """Return the factory of layers in a row, a ReLU after them."""
     return lambda: nn.Sequential(*(make() for make in layers), nn.ReLU())
@@ -93,6 +114,8 @@ CASES: dict[str, Case] = {
     "written out": (_written_out, IMAGE),
     "seen by a ReLU on the way": (_around, IMAGE),
     "linear bottlenecks": (_bottlenecks, (4, 6, 6)),
+    "frozen in training": (_frozen_by_train, IMAGE),
+    "read once more": (_read_once_more, IMAGE),
 }
 CANCELLED = (
     "convolution and BatchNorm", "linear and BatchNorm", "transposed convolution", "GroupNorm of single channels",

@@ -4,6 +4,7 @@ import torch
 
 from normscope.doctor.rule import Certainty, Findings, Rule, Severity, Subject, place_of
 from normscope.doctor.structure import ZERO, Structure, centred, propagated
+from normscope.doctor.training_run import acting_in_training
 from normscope.operators.expression import Expr, reached
 from normscope.operators.normalizer import couples_samples
 from normscope.operators.site import Site
@@ -14,7 +15,8 @@ def cancelling_sites(subject: Subject) -> dict[str, list[tuple[Expr, list[Site]]
 
     A bias ``b`` reaches a normalizer as ``M b`` with the linear map ``M`` between them, and is cancelled if ``M b`` is
     constant within every group, which is tested with random values for ``b``. A bias that is used in several places
-    must be cancelled in each.
+    must be cancelled in each. Last, the model is run in training mode with other biases: a normalizer may be frozen
+    there, or a bias read once more.
     """
     structure = subject.structure
     uses: dict[str, list[tuple[Expr, list[Site]]]] = {}
@@ -25,12 +27,16 @@ def cancelling_sites(subject: Subject) -> dict[str, list[tuple[Expr, list[Site]]
         name = subject.parameter_name(bias, expr.op.owner)
         if name:
             uses.setdefault(name, []).append((expr, sites_that_cancel(structure, expr)))
-    return {  # dropout leaves a bias at some entries of a group and not at others
+    cancelled = {  # dropout leaves a bias at some entries of a group and not at others
         name: found
         for name, found in uses.items()
         if all(sites for _, sites in found)
         and not any(subject.drops_between(name, site.node) for _, sites in found for site in sites)
     }
+    if cancelled and subject.example is not None:
+        for name in acting_in_training(subject.model, subject.example, cancelled):
+            del cancelled[name]
+    return cancelled
 
 
 def sites_that_cancel(structure: Structure, expr: Expr) -> list[Site]:
@@ -89,7 +95,8 @@ RULE = Rule(
     why="A centred normalizer subtracts the mean of each group. A bias that is the same for all entries of a group is "
     "subtracted too: its gradient is zero, weight decay shrinks it for nothing, and it costs memory and time. In "
     "evaluation it cancels against BatchNorm's running mean. Dropout in between is taken into account: it leaves the "
-    "bias at some entries only. The rule does not see other behaviour that exists only in training.",
+    "bias at some entries only. So that nothing else that happens only in training is missed, the model is run in "
+    "training mode with other biases: none that changes its outputs is reported.",
     effect="none on accuracy: wasted parameters, memory and time",
     fix="build the layer with bias=False (the normalizer's own shift does the work), or run `normscope fix` to move it "
     "into the running mean",
