@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
+
+from normscope.zoo.catalogue import build
 
 Run = Callable[..., Any]
 MODEL = "zoo:relu10[norm=bn,width=6,in_features=64]"
@@ -28,6 +32,18 @@ def test_model_and_result_agree(run: Run) -> None:
                 assert a[part]["lipschitz"]["log10"] == pytest.approx(b[part]["lipschitz"]["log10"], abs=1e-6)
     assert len(first["layers"]) == 10
     assert first["layers"][-1]["with_normalizers"] is None
+
+
+def test_weights_are_those_of_a_file(run: Run) -> None:
+    """Doubled weights have other counts; a result that is stored has its own."""
+    model = build("relu10", norm="bn", width=6, in_features=64)
+    with torch.no_grad():
+        model.head.weight.mul_(2)
+    torch.save(model.state_dict(), "w.pt")
+    plain, loaded = (run("complexity", MODEL, "--json", *more).stdout for more in ((), ("--weights", "w.pt")))
+    first, other = (json.loads(text)["layers"][0]["without_normalizers"]["lipschitz"] for text in (plain, loaded))
+    assert other["log10"] == pytest.approx(first["log10"] + math.log10(2), abs=1e-3)
+    assert run("complexity", "result.json", "--weights", "w.pt").exit_code == 2
 
 
 @pytest.mark.turns(2)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
-from typer import Argument, Option
+from typer import Argument, BadParameter, Option
 
 from normscope.cli import options
 from normscope.cli.analyze import Request, measured
@@ -28,6 +28,7 @@ def complexity(
     radius: Annotated[float, Option(help="Distance from the start to a minimizer, for convex losses.")] = 1.0,
     signal: Annotated[float, Option(help="Bound on the norm of the input of each layer.")] = 1.0,
     loss: Annotated[str, Option(help="Name of the loss, e.g. cross-entropy or l1.")] = "cross-entropy",
+    weights: options.WeightsFile = None,
     data: Annotated[str | None, Option(help="Data for a model, as for analyze.")] = None,
     data_root: options.DataRoot = None,
     limit: options.Limit = None,
@@ -40,15 +41,18 @@ def complexity(
     normalizer k after layer k, as the corollaries assume, and for a model also on its real graph.
     """
     from normscope.lipschitz.loss import loss_constant
-    from normscope.papers.than2025.complexity.network_complexity import Setting, iterations_of
+    from normscope.papers.than2025.complexity.network_complexity import QUICK, Setting, iterations_of
 
     setting = Setting(alpha, delta, gap, radius, signal)
     loss_constant(loss, 1)  # an unknown name is reported before any work
     found: WeightResult | None = None
     if Path(model).suffix == ".json":
+        if weights is not None:
+            raise BadParameter("A stored result has its weights. Name the model instead.", param_hint="--weights")
         result = _read(user_path(model))
     else:
-        result, found = _analyzed(model, data, data_root, limit, input, quiet=json)
+        request = Request(model, weights, data, data_root, "test", limit, None, input, None, QUICK)
+        result, found = _analyzed(request, quiet=json)
     finish(iterations_of(result, found, loss, setting), json=json)
 
 
@@ -63,18 +67,17 @@ def _read(path: Path) -> Result:
     return found
 
 
-def _analyzed(
-    model: str, data: str | None, root: Path | None, limit: int | None, shape: str | None, *, quiet: bool
-) -> tuple[Result, WeightResult]:
+def _analyzed(request: Request, *, quiet: bool) -> tuple[Result, WeightResult]:
     """Return the results of quick analyses, in the input and in the weights: constants, no search for bad inputs."""
     from normscope.analysis import analyze
     from normscope.analysis.checkpoint import is_checkpoint
     from normscope.analysis.weight_lipschitz import weight_lipschitz
     from normscope.core.errors import InputError
-    from normscope.papers.than2025.complexity.network_complexity import QUICK
 
-    request = Request(model, None, data, root, "test", limit, None, shape, None, QUICK)
-    if is_checkpoint(model):
-        raise InputError(f"Expected a model, got a checkpoint: {model}. Iteration counts need the network itself.")
+    if is_checkpoint(request.model):
+        raise InputError(
+            f"Expected a model, got a checkpoint: {request.model}. Iteration counts need the network itself; "
+            "pass the checkpoint with --weights."
+        )
     with Stages(quiet=quiet) as stages:
         return measured(request, stages, analyze), measured(request, stages, weight_lipschitz)
