@@ -343,7 +343,9 @@ def test_a_given_shape_is_taken_or_refused_with_the_layer() -> None:
     assert tuple(guess_inputs(model, (28, 28)).args[0].shape) == (2, 28, 28)
     assert guess_inputs(nn.Embedding(7, 3), (4,)).args[0].dtype == torch.int64
     assert guess_inputs(nn.Identity(), (4,), torch.float64).args[0].dtype == torch.float64
-    with pytest.raises(InputError, match=r"layer 1, Linear\(in_features=784.*got \(2, 1024\)"):
+    with pytest.raises(
+        InputError, match=r"layer 1, Linear\(in_features=784.*got \(2, 1024\).*Pass another shape \(--input\)"
+    ):
         guess_inputs(model, "1,32,32")
 
 

@@ -414,11 +414,11 @@ def check_runs(model: nn.Module, inputs: ModelInputs) -> ModelInputs:
     except NormscopeError:
         raise
     except (Exception, SystemExit) as error:  # the user's code may raise anything, and call sys.exit()
-        at = f" in {where.text}" if where.text else ""
+        at, advice = (f" in {where.text}", " Pass another shape (--input) or other data.") if where.text else ("", "")
         shape = _shapes(inputs.tensors())
         raise InputError(
             own_exception(error, shape, where.path)
-            or f"The model does not run on an input of shape {shape}{at}: {_reason(error)}."
+            or f"The model does not run on an input of shape {shape}{at}: {_reason(error)}.{advice}"
         ) from error
     return inputs
 
