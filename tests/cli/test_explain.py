@@ -45,9 +45,14 @@ def test_json_alone(run: Run) -> None:
     assert len(word["parts"]) == 1
 
 
-@pytest.mark.parametrize(("text", "said"), [("Theorm 13", "Theorem 13"), ("qqqqqqq", "`normscope audit` lists")])
+@pytest.mark.parametrize(("text", "said"), [("Theorm 13", "Theorem 13"), ("qqqqqqq", "docs/words.md lists all words")])
 def test_mistakes_are_one_line(run: Run, text: str, said: str) -> None:
     result = run("explain", text)
     assert result.exit_code == 2
     assert said in result.stderr
     assert "Traceback" not in result.stderr
+
+
+@pytest.mark.parametrize("word", ["activation patterns", "floor of chain bounds", "decades", "largest Jacobian"])
+def test_words_of_the_tables_of_analyze(run: Run, word: str) -> None:
+    assert run("explain", word).stdout.startswith(f"{word}: ")

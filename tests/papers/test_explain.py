@@ -71,7 +71,7 @@ def test_code_that_is_not_there(name: str) -> None:
         ("001-L99", "Did you mean "),
         ("Theorem 133", "Theorem 13"),
         ("than2025 Lemma 99", "Lemma"),
-        ("%%%%", "`normscope audit` lists"),
+        ("%%%%", "`normscope audit` all claims"),
         ("", "is named ''"),
     ],
 )

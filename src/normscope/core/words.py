@@ -17,8 +17,12 @@ OTHERS = {
         "balls around data points: a bound there holds for most inputs like the data, with the stated confidence"
     ),
     "stacked batch": "a whole batch as one input, as BatchNorm in training sees it",
+    "domain": "the inputs for which a number holds",
     "Lipschitz constant": "the most the output can move when the input moves by 1, in the l2 norm",
     "norm": "of a layer: the most it can stretch a vector, its largest singular value",
+    "product of norms": (
+        "the bound composed step by step from the constants of layers and operations, without multiplier chains"
+    ),
     "normalizer": "a layer that divides by a spread: BatchNorm, LayerNorm, GroupNorm, InstanceNorm, RMSNorm, ...",
     "folded": (
         "a layer together with the fixed normalization after it, ||diag(gamma/sigma) W||: "
@@ -26,6 +30,14 @@ OTHERS = {
     ),
     "width": "the distance between certified and attained, relative to attained",
     "over attained": "a bound divided by the attained value: the most it can be above the truth",
+    "searched everywhere": (
+        "the largest attained value of a search that starts at the best data points and may leave the domain of the "
+        "data; compare it with the bound on all inputs"
+    ),
+    "largest Jacobian": (
+        "the largest norm of the derivative that was found at the data points themselves, or at random points without "
+        "data"
+    ),
     "mode": (
         "the statistics BatchNorm uses: running (evaluation), those of the batch (training), or "
         "those of one fixed batch"
@@ -37,8 +49,22 @@ OTHERS = {
     "understood": (
         "there is a rule with a constant for the operation; bounds through other operations are infinite, never skipped"
     ),
+    "operations": "the steps of the network's graph that depend on the input: layers, activations, sums and so on",
     "first look": "what is known within seconds: the same guarantees, with looser bounds",
     "gap": "the distance between certified and attained, step by step along the network",
+    "decades": "factors of ten: +1 is a factor of 10, +0.3 a factor of 2",
+    "activation patterns": (
+        "the slopes that the activations have at an input, e.g. 0 or 1 for each entry of a ReLU; as a cause of the "
+        "gap: the bound allows combinations of slopes that may belong to no input"
+    ),
+    "chains": (
+        "multiplier chains: one certificate for a whole part of the network instead of a product of norms; as a cause "
+        "of the gap: what they change, negative where they tighten the bound"
+    ),
+    "floor of chain bounds": (
+        "a value that is attained if every activation may choose its slope freely, whatever the input: no bound by "
+        "multiplier chains can be smaller, but the Lipschitz constant can"
+    ),
     "hot channel": "a channel whose factor or variance is more than three times the median of its normalizer",
     "least std": "the smallest standard deviation a normalizer divides by, in the data or in its running statistics",
     "finding": "a problem or remark of the doctor about one place of the model, with a code such as NS101",
@@ -49,6 +75,14 @@ OTHERS = {
     "likely": "of a finding: usually true, from experience",
     "confidence": "the probability that a statement about most inputs is right, over the draw of the data points",
     "radius": "the l2 distance from a data point within which a bound holds",
+    "decisions": (
+        "the classes with the largest output; one is proved not to change within a distance if no input within it "
+        "from the data point has another class"
+    ),
+    "sketch": (
+        "with --sketch: random combinations of the input directions instead of all of them; constants around data "
+        "points of deep ReLU networks take less time, and may be wrong with a probability below 1e-9"
+    ),
     "verdict": (
         "the three sentences every view starts with: what moving the input does, what "
         "normalization does, what to do next"

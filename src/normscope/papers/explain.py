@@ -139,7 +139,10 @@ def explain(text: str) -> Answer:
     if not found:
         names = [name for topic in known for name in topic.names]
         near = near_names(asked.removeprefix(_paper_of(asked)[0]).strip() or asked, names)
-        every = "`normscope audit` lists all claims, `normscope statements` all statements."
+        every = (
+            "docs/words.md lists all words, docs/checks all rules, `normscope audit` all claims and "
+            "`normscope statements` all statements."
+        )
         hint = f"Did you mean {listed(near)}?" if near else every
         raise InputError(f"No word, claim, statement or rule is named {text!r}. {hint}")
     if len(papers) > 1:
