@@ -459,6 +459,7 @@ RECORDED: dict[str, Form] = {
     "inference mode": lambda m, x: 10.0 * x if torch.is_inference_mode_enabled() else x,
     "a tensor of inference mode": lambda m, x: 10.0 * x if (x + 1).is_inference() else x,
     "a result that requires a gradient": lambda m, x: 10.0 * x if (x * m.scale).requires_grad else x,
+    "an input that requires a gradient": lambda m, x: 10.0 * x if x.requires_grad else x,
 }
 
 

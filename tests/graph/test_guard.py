@@ -141,6 +141,17 @@ def test_replaced_memory_comes_back_without_a_copy(monkeypatch: pytest.MonkeyPat
     assert fingerprint(model) == before
 
 
+def test_a_buffer_that_took_up_a_gradient_is_a_leaf_again() -> None:
+    """An average of activations is written in place, and its gradient leads to the weights."""
+    norm = nn.BatchNorm1d(3)
+    with untouched(norm):
+        norm.running_mean.add_(norm.weight)  # type: ignore[operator]
+        assert norm.running_mean.requires_grad  # type: ignore[union-attr]
+    assert norm.running_mean.is_leaf  # type: ignore[union-attr]
+    assert not norm.running_mean.requires_grad  # type: ignore[union-attr]
+    assert norm.running_mean.tolist() == [0.0, 0.0, 0.0]  # type: ignore[union-attr,operator]
+
+
 def test_another_part_of_the_same_memory_comes_back() -> None:
     """Of the same shape and strides, at another place of its storage."""
     base = torch.arange(6.0)

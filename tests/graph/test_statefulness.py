@@ -101,6 +101,25 @@ def test_a_count_that_nothing_uses_is_no_harm() -> None:
     _reproduces(captured_of(model, points(3, 4)), model, 4)
 
 
+def _after_seven_calls(self: Any, x: Tensor) -> Tensor:
+    """Behave differently from the eighth call on."""
+    self.calls = getattr(self, "calls", 0) + 1
+    return self.a(x) * (1 if self.calls < 8 else 50)  # type: ignore[no-any-return]
+
+
+def _from_a_full_window(self: Any, x: Tensor) -> Tensor:
+    """Keep what was seen last, and use it once there are three."""
+    self.window = [*getattr(self, "window", []), x.detach().abs().mean()][-3:]
+    return self.a(x) * (1 if len(self.window) < 3 else 11)  # type: ignore[no-any-return]
+
+
+@pytest.mark.parametrize(("forward", "name"), [(_after_seven_calls, "calls"), (_from_a_full_window, "window")])
+def test_what_shows_after_some_calls_is_refused(forward: Callable[..., Any], name: str) -> None:
+    """The first two calls return the same."""
+    with pytest.raises(CaptureError, match=f"when it is called again.*changes {name},"):
+        captured_of(_linear(forward), points(2, 4))
+
+
 @pytest.mark.parametrize("size", [1, 3])
 @pytest.mark.parametrize(("forward", "name"), [(_counts, "calls"), (_keeps(torch.clone), "kept"), (_averages, "mean")])
 def test_what_depends_on_earlier_calls_is_refused(forward: Callable[..., Any], name: str, size: int) -> None:

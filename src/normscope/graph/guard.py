@@ -225,6 +225,8 @@ class _TensorState:
         changed = self._changed()
         if changed and self.copy is not None:
             _write(tensor, self.copy)
+        if self.leaf and not tensor.is_leaf and not tensor._is_view():
+            tensor.detach_()  # something with a gradient was written to it
         if self.leaf:
             if tensor.is_leaf and tensor.requires_grad != self.requires_grad:
                 tensor.requires_grad_(self.requires_grad)

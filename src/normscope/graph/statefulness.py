@@ -1,5 +1,6 @@
 """Run a model from its original state every time: no run may see what another has left behind."""
 
+import contextlib
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -13,6 +14,8 @@ from normscope.graph.guard import StateGuard, copies, untouched
 _ROUNDINGS = 256.0
 #: The same for two modes of autograd: a module may have another kernel for each.
 _BETWEEN_MODES = 1e4
+#: Calls in a row that must all return the same, if something in the model moves.
+CALLS = 8
 #: The ways in which a model may be run; what it computes must not depend on them.
 MODES: tuple[Callable[[], Any], ...] = (torch.no_grad, torch.enable_grad, torch.inference_mode)
 
@@ -51,6 +54,15 @@ def _is_quantized(kind: type) -> bool:
     return names[0] == "torch" and "quantized" in names and "FloatFunctional" not in kind.__name__
 
 
+def _as_it_is(t: Tensor) -> Tensor:
+    return t
+
+
+def _recorded(t: Tensor) -> Tensor:
+    """Return an input for which a gradient is recorded: no leaf, so that it may be written to."""
+    return t.requires_grad_().clone() if t.is_floating_point() else t
+
+
 class RepeatedRuns:
     """A model whose every run starts from the same state.
 
@@ -70,13 +82,27 @@ class RepeatedRuns:
         return untouched(self.model, parameters=False)
 
     def run(self, *several: Sequence[Tensor], mode: Callable[[], Any] = torch.no_grad) -> tuple[Tensor, ...]:
-        """Run the model from its first state, on one input after another, and return the last result."""
+        """Run the model from its first state, on one input after another, and return the last result.
+
+        Where gradients are recorded, the inputs have one too, if the model takes them: NumPy does not.
+        """
+        if mode is torch.enable_grad:
+            with contextlib.suppress(Exception):
+                return self._run(several, mode, _recorded)
+        return self._run(several, mode)
+
+    def _run(
+        self,
+        several: Sequence[Sequence[Tensor]],
+        mode: Callable[[], Any],
+        given: Callable[[Tensor], Tensor] = _as_it_is,
+    ) -> tuple[Tensor, ...]:
         result: tuple[Tensor, ...] = ()
         try:
             with self.state() as guard:
                 with mode():
                     for inputs in several:
-                        result = self.flat(*copies(inputs))
+                        result = self.flat(*map(given, copies(inputs)))
                 result = tuple(t.detach().clone() for t in result)  # the guard may write to a buffer that was returned
         except (Exception, SystemExit) as error:
             if not self._ran or isinstance(error, NormscopeError):
@@ -110,10 +136,10 @@ class RepeatedRuns:
         if not all(_agree(first, self.run(example, mode=mode), _BETWEEN_MODES) for mode in MODES[1:]):
             raise CaptureError(
                 "Expected the output to depend on the input only, but the model returns something else "
-                "when gradients are recorded or in inference mode. Remove torch.is_grad_enabled() and "
-                "torch.is_inference_mode_enabled() from forward()."
+                "when gradients are recorded or in inference mode. Remove torch.is_grad_enabled(), "
+                "torch.is_inference_mode_enabled() and requires_grad from forward()."
             )
-        if all(_agree(first, again) for again in (self.run(example), self._after(example, example))):
+        if all(_agree(first, again) for again in (self.run(example), self._after(*[example] * CALLS))):
             other = [_another(t) for t in example]
             try:
                 expected = self.run(other)
@@ -134,10 +160,10 @@ class RepeatedRuns:
             "noise), or draw it once and keep it."
         )
 
-    def _after(self, before: Sequence[Tensor], inputs: Sequence[Tensor]) -> tuple[Tensor, ...]:
-        """Return what the model returns after another run; nothing if it then fails."""
+    def _after(self, *several: Sequence[Tensor]) -> tuple[Tensor, ...]:
+        """Return what the model returns for the last of several inputs; nothing if it then fails."""
         try:
-            return self.run(before, inputs)
+            return self.run(*several)
         except Exception:  # it ran from its first state, so failing now is a difference too
             return ()
 
