@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 
 import pytest
 import torch
@@ -10,6 +11,7 @@ from torch import Tensor, nn
 
 from networks import Lambda, jacobian_norm, points, program_of, seeded
 from normscope.core.errors import InputError
+from normscope.lipschitz.local import ball
 from normscope.lipschitz.local.ball import Ball, on_balls
 from normscope.lipschitz.local.linear_steps import Steps
 from normscope.lipschitz.local.tangent_propagation import TangentPropagation
@@ -83,6 +85,36 @@ def test_where_no_slope_changes_it_is_attained() -> None:
 def test_a_kink_inside_is_attained() -> None:
     model = Lambda(lambda s, x: torch.relu(x)).double()
     assert _constant(model, torch.tensor([[-0.1]], dtype=torch.float64), 0.2).constant == pytest.approx(1.0, rel=1e-6)
+
+
+#: Formulas with a kink at a point, and the larger one-sided derivative there.
+WRITTEN_OUT: dict[str, tuple[Callable[[Tensor], Tensor], float, float]] = {
+    "absolute value times sigmoid": (lambda x: x.abs() * x.sigmoid(), 0.0, 0.5),
+    "root of an absolute value": (lambda x: (x.abs() + 1e-6).sqrt(), 0.0, 500.0),
+    "two kinks": (lambda x: (x.abs() - 1).abs() * x.sigmoid(), 0.0, 0.75),
+    "beside the origin": (lambda x: (x.abs() - 1).abs() * x.exp(), 1.0, math.e),
+}
+
+
+@pytest.mark.parametrize("name", WRITTEN_OUT)
+def test_both_sides_of_a_kink_at_the_point_count(name: str) -> None:
+    """In functions written out from several operations as well."""
+    function, kink, steepest = WRITTEN_OUT[name]
+    model = Lambda(lambda s, x: function(x)).double()
+    found = _constant(model, torch.full((1, 1), kink, dtype=torch.float64), 0.0).constant
+    assert steepest <= found * (1 + 1e-15)
+    assert found == pytest.approx(steepest, rel=1e-6)
+
+
+def test_what_holds_on_a_ball_holds_inside(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The search may end later in a small ball, where several kinks meet, than in a larger one."""
+    searched = {0.0: 5.0, 0.1: 3.0, 0.2: 4.0, 0.3: math.inf}
+    monkeypatch.setattr(ball._Methods, "best", lambda self, radius: Ball(radius, searched[radius], margin=radius))
+    model, x = seeded(nn.Linear(2, 2)), points(1, 2)
+    balls = on_balls(program_of(model, x), Steps(SegmentNorms()), [x], list(searched))
+    assert [(b.radius, b.constant, b.margin) for b in balls] == [
+        (0.0, 3.0, 0.0), (0.1, 3.0, 0.1), (0.2, 4.0, 0.2), (0.3, math.inf, 0.3)
+    ]  # fmt: skip
 
 
 def test_it_does_not_move_under_rescaling_of_neurons() -> None:

@@ -100,6 +100,10 @@ def on_balls(
             continue
         found = ways.best(radius)
         balls.append(replace(found, seconds=time.process_time() - start))
+    for i in reversed(range(len(balls) - 1)):  # what holds on a ball holds on those inside it
+        outer = balls[i + 1]
+        if outer.constant < balls[i].constant:
+            balls[i] = replace(balls[i], constant=outer.constant, units=outer.units, delta=outer.delta)
     return balls
 
 

@@ -199,8 +199,9 @@ class FormulaFunction(ScalarFunction):
         return sum(self._jets(z, z, 1)) / 2  # type: ignore[return-value]
 
     def tangents(self, low: Tensor, high: Tensor) -> LowHigh:
-        """Return the least and the largest g' on intervals."""
-        least, most = self._jets(low, high, 1)
+        """Return the least and the largest g' on intervals and next to them: kinks at an end have two sides."""
+        below, above = low.new_full((), -math.inf), high.new_full((), math.inf)
+        least, most = self._jets(low.nextafter(below), high.nextafter(above), 1)
         unknown = least.isnan() | most.isnan()
         return least.masked_fill(unknown, -math.inf), most.masked_fill(unknown, math.inf)
 
