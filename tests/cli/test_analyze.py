@@ -122,7 +122,7 @@ BAD: list[tuple[str, list[str], list[str]]] = [
     ("shape that is none", ["net.py:good", "--input", "3,a"], ["--input", "positive integers", "3,224,224"]),
     ("floats for an embedding", ["net.py:tokens", "--data", "ids.npy"], ["integer ids", "Embedding(7, 4)"]),
     ("integers for a convolution", ["net.py:convolution", "--data", "images.npy"], ["int64", "x.float()"]),
-    ("NaN weights", ["net.py:broken"], ["0.weight has 20 NaN", "Train or load"]),
+    ("NaN weights", ["net.py:broken"], ["0.weight has 20 NaN", "Use an earlier checkpoint"]),
     (
         "misfit weights",
         ["net.py:good", "--weights", "misfit.pt"],

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import re
+from pathlib import Path
 
 import torch
 from torch import nn
 
 from networks import points
 from normscope import analyze
+from normscope.analysis.checkpoint import analyze_checkpoint
 from normscope.analysis.compare import Comparison, compare
 from normscope.core.finding import Finding, Severity
+from normscope.report.checkpoint import checkpoint_sections
 from normscope.report.comparison import change_text, comparison_sections, letters
 from normscope.report.table import plain_text
 
@@ -91,3 +94,16 @@ def test_changes_as_factors() -> None:
     """Infinite ones in words."""
     assert change_text(float("inf")) == "x no bound"
     assert change_text(-25.0) == "x 1e-25"
+
+
+def test_checkpoints_are_compared_in_the_words_of_their_own_report(tmp_path: Path) -> None:
+    found = {}
+    for factor in (1.0, 2.0):
+        torch.save({"conv.weight": factor * torch.ones(1, 1, 2, 2)}, tmp_path / "m.pt")
+        found[str(factor)] = analyze_checkpoint(tmp_path / "m.pt")
+    text = plain_text(comparison_sections(compare(found), printed=True))
+    own = plain_text(checkpoint_sections(found["1.0"]))
+    for words in ("product of weight norms (Lemma 5)", "product of matrices and reshaped kernels, not a bound"):
+        assert words in text
+        assert words in own
+    assert "reshaped kernel " in text[text.index("\nlayers") :]

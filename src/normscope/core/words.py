@@ -67,7 +67,7 @@ OTHERS = {
     ),
     "hot channel": "a channel whose factor or variance is more than three times the median of its normalizer",
     "least std": "the smallest standard deviation a normalizer divides by, in the data or in its running statistics",
-    "finding": "a problem or remark of the doctor about one place of the model, with a code such as NS101",
+    "finding": "what the doctor reports about one place of the model, with a code such as NS101",
     "error": "a finding that makes results wrong",
     "warning": "a finding that costs accuracy, stability or time",
     "info": "a finding worth knowing; nothing has to change",

@@ -12,7 +12,7 @@ from normscope.report.numbers import NOTHING, kind_text, value_text
 from normscope.report.table import ROWS, Section, Table
 
 _WORDS = {key: words for key, words, _ in END_TO_END} | {
-    "printed_kernels": "product of matrices and reshaped kernels",
+    "printed_kernels": "product of matrices and reshaped kernels, not a bound",
 }
 #: Numbers of a layer, a normalizer or a tensor.
 _NUMBERS = {"upper": "certified", "proved": "certified", "on_floor": "on variance floor", "kernel": "reshaped kernel"}

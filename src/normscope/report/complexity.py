@@ -7,8 +7,8 @@ from normscope.report.numbers import kind_text, value_text
 from normscope.report.table import Section, Table, shortened
 
 NO_CHAIN = (
-    "This network is not a plain chain (its proved constant exceeds the product over its layers), so the numbers below "
-    "do not apply to it."
+    "This network is not a plain chain (its proved constant exceeds the product over its layers), so the tables "
+    "'without normalizers' and 'with normalizers' do not apply to it."
 )
 
 
