@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from typing import Any
 
 import pytest
-from torch import nn
+import torch
+from torch import Tensor, nn
 
 import normscope
 from fuzzing.draw import Draw
@@ -107,3 +109,31 @@ def test_a_layer_is_not_below_its_own_norm() -> None:
     assert "contradiction (l)" in told[0]
     fine = LayerResult("l", "matrix", (2, 2), Value(1.0, Kind.CERTIFIED), Value(1.0, Kind.LOWER), None, "dense", None)
     assert uncontradicted_row(fine, told) is fine
+
+
+def _hidden_first_token(m: Lambda, x: Tensor) -> Tensor:
+    """Attend to tokens before each only: the first sees none, and its softmax is NaN."""
+    scores = m.q(x) @ m.k(x).transpose(-1, -2)
+    seen = torch.ones(scores.shape[-2:], dtype=torch.bool).tril(-1)
+    return scores.masked_fill(~seen, float("-inf")).softmax(-1) @ x
+
+
+#: Networks that return NaN on every input.
+NOT_NUMBERS: dict[str, Callable[[Lambda, Tensor], Tensor]] = {
+    "hidden first token": lambda m, x: _hidden_first_token(m, m.norm(x)),
+    "zero over zero": lambda m, x: m.q(x) / 0.0 * 0,
+    "a logarithm of negative numbers": lambda m, x: torch.log(-m.q(x).abs() - 1) * 0,
+    "infinity times zero": lambda m, x: m.q(x) * float("inf") * 0 + m.q(x),
+}
+
+
+@pytest.mark.parametrize("fast", [True, False])
+@pytest.mark.parametrize("name", NOT_NUMBERS)
+def test_a_model_that_returns_nan_has_no_bound(name: str, fast: bool) -> None:
+    """Its rules give one; without data, its example refutes it."""
+    model = seeded(Lambda(NOT_NUMBERS[name], q=nn.Linear(8, 8), k=nn.Linear(8, 8), norm=nn.LayerNorm(8)))
+    result = normscope.analyze(model, input_shape=(4, 8), fast=fast, **({} if fast else {"time": 0}))
+    upper = result.end_to_end["global"]
+    assert upper is not None
+    assert upper.log == math.inf
+    assert any("returns NaN on the example input" in message for message in result.messages)

@@ -24,7 +24,7 @@ from normscope.analysis.context import (
     prepare,
     walk_one,
 )
-from normscope.analysis.contradiction import uncontradicted, uncontradicted_row
+from normscope.analysis.contradiction import uncontradicted, uncontradicted_row, where_defined
 from normscope.analysis.depth_curve import depth, gap
 from normscope.analysis.end_to_end import end_to_end
 from normscope.analysis.facts import assembled_result
@@ -155,6 +155,8 @@ def _analyze(request: AnalysisRequest, captured: Captured) -> Result:
     observed = observe(context, context.at_most(CANDIDATES), context.limit)
     tables = layer_tables(context, observed.seen, messages)
     whole = uncontradicted(end_to_end(context, observed, tables, messages), messages)
+    if context.data is None:  # a sample with NaN is an error
+        whole = where_defined(whole, captured, context.reference, messages)
     tables = replace(tables, layers=[uncontradicted_row(row, messages) for row in tables.layers])
 
     ceiling = whole.constants["global"]
@@ -194,6 +196,8 @@ def first_look(request: AnalysisRequest, prepared: PreparedModel) -> Result:
     tables = layer_tables(context, observed.seen, messages)
     search = functools.partial(glance, captured, context.program, observed.candidates[0], options.seed)
     whole = end_to_end(context, observed, tables, messages, search)
+    if context.data is None:
+        whole = where_defined(whole, captured, context.reference, messages)
     curves = attempt("the table along depth", lambda: depth(context, tables, whole), Depth(), messages)
     constants = dict(whole.constants)
     for key, value in whole.constants.items():

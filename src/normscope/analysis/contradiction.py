@@ -4,9 +4,13 @@ import math
 from collections.abc import Iterable
 from dataclasses import replace
 
+import torch
+from torch import Tensor
+
 from normscope.analysis.end_to_end import EndToEndConstants
 from normscope.core.result import LayerResult
 from normscope.core.value import Value
+from normscope.graph.capture import Captured
 from normscope.lipschitz.weights.result import WeightRow
 
 #: Upper bounds of the whole network, and the lower bounds attained inside the domain of each.
@@ -46,9 +50,32 @@ def uncontradicted(whole: EndToEndConstants, messages: list[str]) -> EndToEndCon
     if not wrong:
         return whole
     messages.extend(wrong.values())
-    no_bound = {name: (v := constants.get(name)) and replace(v, log=math.inf) for name in PAIRS}
-    kept = {name: c for name, c in whole.compositions.items() if name not in PAIRS}  # curves along depth end there
-    return replace(whole, constants=constants | no_bound, compositions=kept)
+    return _without_bounds(whole)
+
+
+def where_defined(
+    whole: EndToEndConstants, captured: Captured, inputs: list[Tensor], messages: list[str]
+) -> EndToEndConstants:
+    """Replace all upper bounds by "no bound", with a message, if the model returns NaN on its example.
+
+    A product with zero or a constant behind an operation that is not a number has a constant of its own, which says
+    nothing. What only overflows in the model's precision is a number in float64.
+    """
+    if not _has_nan(captured.run(inputs)) or not _has_nan(captured.run(inputs, torch.float64)):
+        return whole
+    messages.append("the model returns NaN on the example input, so nothing holds on all inputs; pass data of your own")
+    return _without_bounds(whole)
+
+
+def _has_nan(outputs: Iterable[Tensor]) -> bool:
+    return any(bool(t.isnan().any()) for t in outputs)
+
+
+def _without_bounds(whole: EndToEndConstants) -> EndToEndConstants:
+    """Return the constants with every upper bound "no bound"; curves along depth end there."""
+    no_bound = {name: (v := whole.constants.get(name)) and replace(v, log=math.inf) for name in PAIRS}
+    kept = {name: c for name, c in whole.compositions.items() if name not in PAIRS}
+    return replace(whole, constants=whole.constants | no_bound, compositions=kept)
 
 
 def uncontradicted_row(row: LayerResult, messages: list[str]) -> LayerResult:

@@ -81,9 +81,11 @@ class Captured:
             self._in_precision[dtype] = found
         return found
 
-    def run(self, inputs: list[Tensor]) -> list[Tensor]:
-        """Run the graph on other inputs."""
-        return run(self.graph, self.tensors, inputs)
+    def run(self, inputs: list[Tensor], dtype: torch.dtype | None = None) -> list[Tensor]:
+        """Run the graph on other inputs, in another precision if one is given."""
+        if dtype is None:
+            return run(self.graph, self.tensors, inputs)
+        return run(self.graph, self.tensors_as(dtype), as_floating(inputs, dtype), None, dtype)
 
     def on(self, device: str | torch.device | None) -> Captured:
         """Return the same with all of its tensors on a device; ``None`` leaves them where they are."""
