@@ -64,6 +64,21 @@ def test_slow_steps_get_one_plain_line(capsys: pytest.CaptureFixture[str]) -> No
 
 
 @pytest.mark.usefixtures("impatient")
+def test_very_slow_steps_say_how_far_they_are(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Now and then, also where there is no terminal."""
+    monkeypatch.setattr("normscope.cli.console.OFTEN", 0.05)
+    written, deadline = "", time.monotonic() + 20
+    with Stages() as stages:
+        stages("statistics: 5 samples")
+        while "5 samples" not in written and time.monotonic() < deadline:
+            time.sleep(0.02)
+            written += capsys.readouterr().err
+    assert written.splitlines()[:2] == ["normscope: statistics ...", "normscope: statistics: 5 samples ..."]
+
+
+@pytest.mark.usefixtures("impatient")
 def test_notes_of_long_work_come_while_it_goes_on(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

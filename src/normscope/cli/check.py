@@ -57,6 +57,7 @@ def check(
         Path | None, Option(help="Write the findings to this baseline file and exit with 0.")
     ] = None,
     format: Annotated[str, Option("--format", help="Output format: text, json, sarif, github or html.")] = "text",
+    json: Annotated[bool, Option("--json", help="The same as --format json.")] = False,
     out: Annotated[Path | None, Option(help="Write the report to this file instead of stdout.")] = None,
     isolated: Annotated[bool, Option("--isolated", help="Do not read pyproject.toml.")] = False,
     device: options.Device = None,
@@ -70,6 +71,7 @@ def check(
     Exit code 0: no finding at or above --fail-on; 1: at least one; 2: wrong use. Settings are also read from
     [tool.normscope] in pyproject.toml. `normscope explain CODE` explains a rule.
     """
+    format = "json" if json else format
     if format not in FORMATS:
         raise BadParameter(f"Unknown format {format!r}. Choose from: {', '.join(FORMATS)}.", param_hint="--format")
     folder = run_folder(model)
@@ -77,7 +79,7 @@ def check(
     write_baseline = None if write_baseline is None else checked_file(write_baseline, "--write-baseline")
     named = Named(model, weights, data, data_root, split, limit, normalize, input)
     width = line_width()
-    with Stages(quiet=quiet, lines=format == "text") as stages:
+    with Stages(quiet=quiet, lines=format in ("text", "html")) as stages:
         settings = _settings(select, ignore, fail_on, baseline, isolated=isolated)
         if write_baseline is not None:
             settings = replace(settings, baseline=None)

@@ -32,6 +32,8 @@ WRONG_USE, STOPPED = 2, 130
 LOADING = "loading torch"
 #: Seconds after which progress is shown.
 PATIENCE = 2.0
+#: Seconds between lines that say how far a step is, where there is no terminal.
+OFTEN = 15.0
 #: Seconds after which a note is printed, unless the result, which contains it too, comes first.
 NOTED = 10.0
 _TICK = 0.2
@@ -122,9 +124,10 @@ def _is_memory(error: Exception) -> bool:
 class Stages:
     """Progress of long work, on stderr. Use as a context manager; call it with a line of text at each step.
 
-    On a terminal it shows, after two seconds, a line with the current step and the time; elsewhere, one plain line for
-    each step that takes more than two seconds. Steps are distinguished by their text before a colon and a space. What
-    is printed inside the block, by the user's code for example, goes to stderr: stdout is for the result.
+    On a terminal it shows, after two seconds, a line with the current step and the time; elsewhere, a plain line for
+    each step that takes more than two seconds, and another every 15 seconds that says how far it is. Steps are
+    distinguished by their text before a colon and a space. What is printed inside the block, by the user's code for
+    example, goes to stderr: stdout is for the result.
 
     Args:
         quiet: show nothing.
@@ -134,7 +137,8 @@ class Stages:
     def __init__(self, *, quiet: bool = False, lines: bool = True) -> None:
         self._live = not quiet and is_terminal(sys.stderr)
         self._lines = not quiet and not self._live and lines
-        self._text, self._began, self._announced = LOADING, time.monotonic(), ""
+        self._text, self._announced = LOADING, ""
+        self._began = self._repeated = time.monotonic()
         self._stop = threading.Event()
         self._notes: list[tuple[float, str]] = []
         self._above: tuple[str, ...] = ()
@@ -189,10 +193,15 @@ class Stages:
                 spinner.start()
             while self._notes and now - self._notes[0][0] > NOTED:
                 print(self._notes.pop(0)[1], file=sys.stderr, flush=True)
-            step = _step(self._text)
-            if self._lines and step != self._announced and now - self._began > PATIENCE:
+            text, step = self._text, _step(self._text)
+            if not self._lines or now - self._began <= PATIENCE:
+                continue
+            if step != self._announced:
                 print(f"normscope: {step} ...", file=sys.stderr, flush=True)
-                self._announced = step
+                self._announced, self._repeated = step, now
+            elif text != step and now - self._repeated > OFTEN:
+                print(f"normscope: {text} ...", file=sys.stderr, flush=True)
+                self._repeated = now
         if spinner is not None:
             spinner.stop()
 
