@@ -126,7 +126,12 @@ def test_networks_without_normalizers_and_unchanged_bounds() -> None:
 def test_the_last_sentence_names_the_gravest_findings_and_a_command() -> None:
     """Errors before warnings; remarks are not urgent; what can be mended leads to fix, and is named alone there."""
     bias = Finding(
-        "NS101", Severity.WARNING, "a", "a.bias has no effect (also b)", fix="`normscope fix`", places=("a", "b")
+        "NS101",
+        Severity.WARNING,
+        "a",
+        "a.bias has no effect (also b)",
+        fix="`normscope fix --only drop-bias`",
+        places=("a", "b"),
     )
     grave = Finding("NS210", Severity.ERROR, "bn", "a variance is negative")
     remark = Finding("NS503", Severity.INFO, "", "logits have no bound")
@@ -134,10 +139,13 @@ def test_the_last_sentence_names_the_gravest_findings_and_a_command() -> None:
     said = "Next: NS101, a.bias has no effect (and at 1 more place); 1 more below. "
     typed = {"name": "zoo:cnn[norm=none]", "origin": {}}
     many = (dead, bias, remark)
-    assert _next(findings=many, model=typed) == said + "Run: `normscope fix 'zoo:cnn[norm=none]'`."
+    assert _next(findings=many, model=typed) == said + "Run: `normscope fix 'zoo:cnn[norm=none]' --only drop-bias`."
     shaped = typed | {"origin": {"typed": "--input 1,8,8"}}
-    assert _next(findings=many, model=shaped) == said + "Run: `normscope fix 'zoo:cnn[norm=none]' --input 1,8,8`."
-    assert _next(findings=many) == said + "Run: `normscope.fix(model, data)`."
+    assert (
+        _next(findings=many, model=shaped)
+        == said + "Run: `normscope fix 'zoo:cnn[norm=none]' --input 1,8,8 --only drop-bias`."
+    )
+    assert _next(findings=many) == said + 'Run: `normscope.fix(model, data, only="drop-bias")`.'
     both = _next(findings=(bias, grave), model=typed)
     assert both.startswith("Next: NS210 at bn, a variance is negative; NS101, a.bias has no effect (and")
     assert both.endswith("Run: `normscope explain NS210`.")

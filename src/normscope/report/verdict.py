@@ -4,6 +4,7 @@ How far the output moves with the input, what the normalizers do, and what to do
 """
 
 import math
+import re
 import shlex
 from collections import Counter
 from collections.abc import Iterable, Mapping
@@ -26,6 +27,8 @@ LOOSE = 3.0
 EQUAL = 0.005
 #: How many findings the last sentence names.
 NAMED = 2
+#: The command in the fix of a finding that changes the weights only.
+_MENDS = re.compile(r"`normscope fix --only ([\w-]+)`")
 
 
 @dataclass(frozen=True)
@@ -241,15 +244,17 @@ def _urgent(result: Result) -> list[Finding]:
 def _findings(findings: Iterable[Finding], name: str | None) -> str:
     """Return the most severe findings and a command to act on them, in Python if the model has no name to type."""
     found = order(findings)
-    fixable = "normscope fix" in found[0].fix
-    named = [f for f in found if not fixable or "normscope fix" in f.fix][:NAMED]
+    mended = _MENDS.search(found[0].fix)
+    named = [f for f in found if mended is None or _MENDS.search(f.fix)][:NAMED]
     said = "; ".join(map(_named, named))
     more = len(found) - len(named)
     rest = f"; {more} more below" if more > 0 else ""
-    if name is None:
-        command = "normscope.fix(model, data)" if fixable else f'normscope.explain("{found[0].code}")'
+    if mended is None:
+        code = found[0].code
+        command = f'normscope.explain("{code}")' if name is None else f"normscope explain {code}"
     else:
-        command = f"normscope fix {name}" if fixable else f"normscope explain {found[0].code}"
+        only = mended[1]
+        command = f"normscope fix {name} --only {only}" if name else f'normscope.fix(model, data, only="{only}")'
     return f"{said}{rest}. Run: `{command}`"
 
 

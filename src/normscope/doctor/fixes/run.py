@@ -187,7 +187,7 @@ def _consistent(changes: list[Change]) -> tuple[Change, ...]:
     for i, change in enumerate(changes):
         later = {name for other in changes[i + 1 :] for name in other.tensors}
         again = change.kind == "drop-bias" and any(n in later for n in change.tensors if not n.endswith("running_mean"))
-        kept.append(replace(change, code="") if again else change)
+        kept.append(replace(change, what=f"{change.what}; a later fix uses it again", code="") if again else change)
     return tuple(kept)
 
 

@@ -98,8 +98,8 @@ RULE = Rule(
     "bias at some entries only. So that nothing else that happens only in training is missed, the model is run in "
     "training mode with other biases: none that changes its outputs is reported.",
     effect="none on accuracy: wasted parameters, memory and time",
-    fix="build the layer with bias=False (the normalizer's own shift does the work), or run `normscope fix` to move it "
-    "into the running mean",
+    fix="build the layer with bias=False (the normalizer's own shift does the work), or run "
+    "`normscope fix --only drop-bias` to move it into the running mean",
     example="model = nn.Sequential(nn.Conv2d(3, 16, 3), nn.BatchNorm2d(16))",
     good="model = nn.Sequential(nn.Conv2d(3, 16, 3, bias=False), nn.BatchNorm2d(16))",
     threads=("milesial/Pytorch-UNet/pull/325", "4uiiurz1/pytorch-nested-unet/issues/39"),
