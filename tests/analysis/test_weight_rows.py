@@ -101,7 +101,7 @@ def test_a_weight_before_a_normalizer_is_told_to_have_no_scale() -> None:
     """With the normalizer's name; eps decides whether a bound for all values exists."""
     rows = _rows(seeded(nn.Sequential(nn.Linear(4, 6, bias=False), nn.LayerNorm(6), nn.Linear(6, 3))))
     assert rows["0.weight"].scale_free == "1"
-    assert any("scale-invariant" in note and "only eps" in note for note in rows["0.weight"].notes)
+    assert any("scale-invariant" in note and "only because of eps" in note for note in rows["0.weight"].notes)
     assert rows["2.weight"].scale_free is None
 
 

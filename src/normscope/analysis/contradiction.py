@@ -59,9 +59,10 @@ def where_defined(
     """Replace all upper bounds by "no bound", with a message, if the model returns NaN on its example.
 
     A product with zero or a constant behind an operation that is not a number has a constant of its own, which says
-    nothing. What only overflows in the model's precision is a number in float64.
+    nothing. What only overflows is a number in float64, or a search that scales it has attained a value.
     """
-    if not _has_nan(captured.run(inputs)) or not _has_nan(captured.run(inputs, torch.float64)):
+    attained = any(v is not None and v.log > -math.inf for v in map(whole.constants.get, PAIRS["global"]))
+    if attained or not _has_nan(captured.run(inputs)) or not _has_nan(captured.run(inputs, torch.float64)):
         return whole
     messages.append("the model returns NaN on the example input, so nothing holds on all inputs; pass data of your own")
     return _without_bounds(whole)

@@ -32,8 +32,7 @@ def hidden_reads(model: nn.Module, inputs: ModelInputs, captured: Captured) -> t
         The names of the parameters; all of them if it shows only when all are changed together. ``None`` if the model
         cannot be copied.
 
-    >>> from normscope.core.errors import listed
-    from normscope.graph.capture import capture
+    >>> from normscope.graph.capture import capture
     >>> class Scaled(nn.Linear):
     ...     def forward(self, x):
     ...         return super().forward(x) * float(self.bias.detach().numpy().sum())
