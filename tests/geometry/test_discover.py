@@ -12,6 +12,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 import normscope
+from architectures import ARCHITECTURES
 from fingerprints import fingerprint
 from networks import Lambda, points, seeded
 from normscope.core.errors import CaptureError, InputError
@@ -373,6 +374,16 @@ def test_symmetries_of_a_fresh_model_are_not_those_of_its_scales_of_one() -> Non
     trained = symmetry(seeded(fresh), points(8, 3), mode="running", loss="none")
     assert found.dimension == trained.dimension
     assert all(g.certificate.hessian < 1e-9 for g in found.groups if g.certificate and g.certificate.hessian)
+
+
+@pytest.mark.parametrize("name", ["gpt", "Falcon", "nfnet"])
+def test_identities_hold_before_training(name: str) -> None:
+    """Scales of one, shifts and gains of zero make no symmetries, so the Hessian is what each group predicts."""
+    model, x = ARCHITECTURES[name].build()
+    proofs = [g.certificate for g in symmetry(model, x).groups if g.certificate]
+    errors = [proof.hessian for proof in proofs if proof.hessian is not None]
+    assert errors
+    assert max(errors) < 1e-9
 
 
 def test_parameters_read_as_numbers_have_no_known_symmetry() -> None:

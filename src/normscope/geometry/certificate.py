@@ -86,18 +86,23 @@ def holding_elsewhere(function: ModelFunction, groups: Sequence[SymmetryGroup], 
     point among the parameters. Inputs are stretched, parameters moved a little; where the outputs are then not finite,
     nothing is tested.
     """
-    noise = random_like(function.point, seed)
+    # what is zero, as shifts are before training, is moved too
+    noise = random_like({n: v if bool(v.any()) else torch.ones_like(v) for n, v in function.point.items()}, seed)
     moved = {name: value + MOVED * noise[name] for name, value in function.point.items()}
-    others = [replace(function, tensors=function.tensors | moved)]
+    nearby = replace(function, tensors=function.tensors | moved)
     floating = [isinstance(t, Tensor) and t.is_floating_point() for t in function.inputs]
-    for factor in STRETCHES if any(floating) else ():
-        inputs = [t * factor if stretched else t for t, stretched in zip(function.inputs, floating, strict=True)]
-        others.append(replace(function, inputs=inputs))
+    others = [nearby, *(_stretched(nearby, floating, factor) for factor in STRETCHES if any(floating))]
     left = [group for group in groups if group.family is not None]
     for other in others:
         if all(bool(t.isfinite().all()) for t in other.outputs(other.point)):
             left = _verified(other, left, seed)
     return [group for group in groups if group.family is None] + left
+
+
+def _stretched(function: ModelFunction, floating: Sequence[bool], factor: float) -> ModelFunction:
+    """Return a function on its inputs times a factor, those that are floating."""
+    inputs = [t * factor if stretched else t for t, stretched in zip(function.inputs, floating, strict=True)]
+    return replace(function, inputs=inputs)
 
 
 def _verified(exact: ModelFunction, groups: Sequence[SymmetryGroup], seed: int) -> list[SymmetryGroup]:
