@@ -107,3 +107,24 @@ def test_checkpoints_are_compared_in_the_words_of_their_own_report(tmp_path: Pat
         assert words in text
         assert words in own
     assert "reshaped kernel " in text[text.index("\nlayers") :]
+
+
+def test_tensors_without_a_norm_are_compared_by_their_entries(tmp_path: Path) -> None:
+    """A scale, a bias and statistics that changed are shown; a counter is said not to be compared."""
+    found = {}
+    net = nn.Sequential(nn.Linear(4, 5), nn.BatchNorm1d(5))
+    for name in ("a", "b"):
+        torch.save(net.state_dict(), tmp_path / "m.pt")
+        found[name] = analyze_checkpoint(tmp_path / "m.pt")
+        with torch.no_grad():
+            net[1].weight.mul_(1000)
+            net[1].bias.add_(5)
+            net[1].running_var.mul_(4)
+    text = plain_text(comparison_sections(compare(found)))
+    assert re.search(r"1\.weight +norm scale +largest entry +1 +1000 +x 1000", text)
+    assert re.search(r"1\.bias +bias +largest entry +0 +5 +from 0", text)
+    assert re.search(r"1\.running_var .* least std +1 +2 +x 2", text)
+    assert "3 of 6 did not change in these numbers" in text
+    assert "1 tensor without numbers to compare" in text
+    whole = plain_text(comparison_sections(compare(found), everything=True))
+    assert re.search(r"num_batches_tracked .* not compared +there +there", whole)

@@ -15,9 +15,11 @@ from normscope.core.files import Saved
 from normscope.core.finding import Finding, order
 from normscope.core.json_form import fields_of, to_plain
 from normscope.core.result import Result
-from normscope.core.value import LN10, Value
+from normscope.core.value import LN10, Kind, Value
 
 Comparable = Result | CheckpointResult
+#: Numbers of tensors that have no norm.
+DETAILS = ("largest", "std_min", "std_max", "frobenius")
 
 
 @dataclass(frozen=True)
@@ -31,7 +33,6 @@ class Quantity:
     def changes(self) -> tuple[float | None, ...]:
         """Return the decimal logarithm of each value over the first; ``None`` where one of them is missing.
 
-        >>> from normscope.core.value import Kind
         >>> Quantity("upper", (Value.of(1.0, Kind.CERTIFIED), Value.of(10.0, Kind.CERTIFIED), None)).changes
         (0.0, 1.0, None)
         """
@@ -171,7 +172,7 @@ def compare(results: Mapping[str, Comparable], findings: Mapping[str, Sequence[F
     names = tuple(results)
     seen, checked = _findings(names, findings or {})
     if checkpoints:
-        rows = _rows([c.tensors for c in checkpoints], ("role", "shape"), ("upper", "kernel"))
+        rows = _rows([c.tensors for c in checkpoints], ("role", "shape"), ("upper", "kernel", *DETAILS))
         products = _quantities([c.products for c in checkpoints])
         return Comparison(names, products, rows, (), seen, checked, _messages(rows), tuple(checkpoints))
     layers = _rows([r.layers for r in models], ("kind", "shape"), ("upper", "attained", "folded"))
@@ -197,10 +198,18 @@ def _rows(
     ):
         items = [None if i is None else column[i] for i, column in zip(places, columns, strict=True)]
         kinds = tuple(None if x is None else str(getattr(x, "kind", None) or getattr(x, "role", "")) for x in items)
-        found = (Quantity(n, tuple(None if x is None else getattr(x, n) for x in items)) for n in numbers)
+        found = (Quantity(n, tuple(None if x is None else _number(x, n) for x in items)) for n in numbers)
         quantities = tuple(q for q in found if any(v is not None for v in q.values))
         rows.append(ComparedPart(tuple(None if x is None else x.name for x in items), kinds, quantities))
     return tuple(rows)
+
+
+def _number(part: Any, name: str) -> Value | None:
+    """Return a number of a part, or of its details if it is one of these."""
+    if name not in DETAILS:
+        value: Value | None = getattr(part, name)
+        return value
+    return Value.of(part.details[name], Kind.ESTIMATE) if name in part.details else None
 
 
 def _findings(

@@ -8,7 +8,7 @@ from normscope.core.finding import Finding
 from normscope.core.number_text import number_text
 from normscope.core.value import Kind, Value
 from normscope.report.analysis import END_TO_END, FOLDED
-from normscope.report.numbers import NOTHING, kind_text, value_text
+from normscope.report.numbers import NOTHING, kind_text, plural, value_text
 from normscope.report.table import ROWS, Section, Table
 
 _WORDS = {key: words for key, words, _ in END_TO_END} | {
@@ -16,6 +16,12 @@ _WORDS = {key: words for key, words, _ in END_TO_END} | {
 }
 #: Numbers of a layer, a normalizer or a tensor.
 _NUMBERS = {"upper": "certified", "proved": "certified", "on_floor": "on variance floor", "kernel": "reshaped kernel"}
+_NUMBERS |= {
+    "largest": "largest entry",
+    "std_min": "least std",
+    "std_max": "largest std",
+    "frobenius": "Frobenius norm",
+}
 
 
 def comparison_sections(comparison: Comparison, *, everything: bool = False, printed: bool = False) -> list[Section]:
@@ -70,7 +76,10 @@ def _asked(quantities: tuple[Quantity, ...], printed: bool) -> tuple[Quantity, .
 
 
 def _cells(quantity: Quantity) -> tuple[str, ...]:
-    return (*map(value_text, quantity.values), *map(change_text, quantity.changes[1:]))
+    first = quantity.values[0]
+    zero = first is not None and first.log == -math.inf
+    changes = ("from 0" if zero and c == math.inf else change_text(c) for c in quantity.changes[1:])
+    return (*map(value_text, quantity.values), *changes)
 
 
 def _first(quantity: Quantity) -> Value | None:
@@ -83,12 +92,16 @@ def _parts(title: str, comparison: Comparison, rows: tuple[ComparedPart, ...], e
     after: list[str] = []
     if not everything:
         changed = [row for row in rows if row.largest_change > 0]
+        unseen = sum(map(_not_compared, rows))
+        note = [f"{plural(unseen, 'tensor')} without numbers to compare, such as integers"] if unseen else []
+        compared = len(rows) - unseen
         if not changed:
-            return Section(title, lines=(f"none of {len(rows)} changed",))
+            return Section(title, lines=(f"none of {compared} changed in the numbers that are compared", *note))
         shown = sorted(changed, key=lambda row: -row.largest_change)[:ROWS]
-        same = len(rows) - len(changed)
+        same = compared - len(changed)
         if same:
-            after.append(f"{same} of {len(rows)} did not change")
+            after.append(f"{same} of {compared} did not change in these numbers")
+        after += note
         if len(changed) > ROWS:
             after.append(f"... {len(changed) - ROWS} more that changed less (--all shows all)")
     columns = ("name", "what", "number", *letters(comparison), *(f"{x}/A" for x in letters(comparison)[1:]))
@@ -100,9 +113,15 @@ def _parts(title: str, comparison: Comparison, rows: tuple[ComparedPart, ...], e
             cells.append((*head, _NUMBERS.get(quantity.name, quantity.name), *_cells(quantity)))
         if not row.quantities:
             there = (NOTHING if name is None else "there" for name in row.names)
-            cells.append((_name(row), kinds, NOTHING, *there, *(NOTHING for _ in row.names[1:])))
+            number = "not compared" if _not_compared(row) else NOTHING
+            cells.append((_name(row), kinds, number, *there, *(NOTHING for _ in row.names[1:])))
     table = Table(columns, tuple(cells), ("name", "what", "number"))
     return Section(title, table=table, after=tuple(after))
+
+
+def _not_compared(row: ComparedPart) -> bool:
+    """Return whether a part is in every model but has no number."""
+    return not row.quantities and None not in row.names
 
 
 def _name(row: ComparedPart) -> str:
