@@ -154,6 +154,34 @@ def test_a_run_too_short_for_its_budget_says_so(tmp_path: Path) -> None:
         assert sum("use budget=math.inf to measure more" in note for note in Run.open(folder).notes) == said
 
 
+@pytest.mark.parametrize("step", [torch.tensor(0.7), 0.3, 3.0, -7, torch.tensor([1, 2]), "3"])
+def test_a_step_that_is_not_a_whole_number_is_refused(tmp_path: Path, step: Any) -> None:
+    """The loss in the place of the step is named as the likely mistake, and the counter stays where it was."""
+    with _monitor(tmp_path, every=100) as mon:
+        mon.step(torch.tensor(4), loss=1.0)
+        with pytest.raises(InputError, match="Expected step"):
+            mon.step(step)
+        with pytest.raises(InputError, match="scalar metric"):
+            mon.step(loss=torch.zeros(2))
+        mon.step(loss=0.5)
+    assert Run.open(tmp_path).series("train/loss").steps.tolist() == [4, 5]
+    with pytest.raises(InputError, match=r"got a tensor\. Pass the loss as loss=\.\.\."):
+        mon.step(torch.tensor(0.7))  # type: ignore[arg-type]
+
+
+def test_steps_that_go_back_give_one_warning(tmp_path: Path) -> None:
+    """Own metrics are kept, but nothing is measured before the last probe: the user is told, once."""
+    with _monitor(tmp_path) as mon:
+        mon.step(5, loss=5.0)
+        with pytest.warns(MonitorWarning, match="step 3 follows step 5: nothing is measured until .* past step 5"):
+            mon.step(3, loss=3.0)
+        for step in (4, 2, 6):  # warnings are errors in tests, which the monitor would log
+            mon.step(step, loss=float(step))
+    run = Run.open(tmp_path)
+    assert run.series("train/loss").steps.tolist() == [5, 3, 4, 2, 6]
+    assert run.series("norm/0").steps.tolist() == [0, 5, 6]
+
+
 def test_a_complex_loss_is_refused(tmp_path: Path) -> None:
     with _monitor(tmp_path, every=100) as mon:
         for loss in (torch.tensor(1 + 2j), torch.tensor(1 + 0j), 1j):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import logging
 import math
+import operator
 import platform
 import subprocess
 import time
@@ -135,7 +136,7 @@ class Monitor:
         self._probe_seconds = 0.0  # of the last probe, in seconds
         self._config: dict[str, Any] = {}
         self._doctor: RunDoctor | None = None
-        self._has_ended = False
+        self._has_ended = self._went_back = False
         self._measures_here = is_first_process()
 
     @property
@@ -189,14 +190,25 @@ class Monitor:
             **metrics: your own metrics, such as ``loss=...``; all are kept, as ``train/loss``. They are written at once
                 if that is cheap compared with the step and no value has to be fetched from an accelerator; otherwise
                 with the next probe or at the end.
+
+        Raises:
+            InputError: if the step is not a whole number, or a metric is not one real number; nothing is recorded then.
         """
         if not self._measures_here:
             return
+        given = None if step is None else step_number(step)
         self.begin()
         with self.budget.spending():
-            self._step = self._step + 1 if step is None else int(step)
-            self._given_rate = lr if lr is None else float(lr)
-            self._user_metrics.keep(self._step, metrics)
+            now, rate = self._step + 1 if given is None else given, lr if lr is None else float(lr)
+            self._user_metrics.keep(now, metrics)
+            if now < self._step and not self._went_back:
+                self._went_back = True
+                self._failures.report(
+                    f"monitor: step {now} follows step {self._step}: nothing is measured until training is past step "
+                    f"{self._last_probe} again, and trackers may drop metrics of earlier steps",
+                    now,
+                )
+            self._step, self._given_rate = now, rate
             if self._is_unfinished():
                 self._continue_probe()
             elif self._is_due():
@@ -465,6 +477,25 @@ def _wait_for_training() -> None:
     """Wait for work that training has queued on an accelerator, so that the probe is not charged for it."""
     if torch.accelerator.is_available():
         torch.accelerator.synchronize()
+
+
+def step_number(step: Any) -> int:
+    """Return a number of updates as an int.
+
+    Raises:
+        InputError: if it is not a whole number of at least 0.
+
+    >>> step_number(torch.tensor(3))
+    3
+    """
+    try:
+        number = operator.index(step)
+    except TypeError:
+        shown = "a tensor" if isinstance(step, Tensor) else f"{step!r} ({type(step).__name__})"
+        raise InputError(f"Expected step to be a whole number, got {shown}. Pass the loss as loss=...") from None
+    if number < 0:
+        raise InputError(f"Expected step >= 0, got {number}.")
+    return number
 
 
 def run_facts(model: nn.Module, view: View, name: str) -> dict[str, Any]:

@@ -60,7 +60,7 @@ class ConsecutiveFailures:
         except Exception as error:  # e.g. a full disk or NaN weights: training must go on
             self._count[what] += 1
             if self._count[what] == 1:
-                self._report(f"monitor: {what} failed at step {step}: {type(error).__name__}: {error}", step)
+                self.report(f"monitor: {what} failed at step {step}: {type(error).__name__}: {error}", step)
             if self._count[what] >= PATIENCE and give_up is not None and what not in self._given_up:
                 self._given_up.add(what)
                 give_up()
@@ -71,10 +71,11 @@ class ConsecutiveFailures:
     def skip(self, what: Sequence[str], step: int) -> None:
         """Report what is skipped at a step, once until a step at which nothing is."""
         if what and not self._skips:
-            self._report(f"monitor: skipped from step {step}: {listed(what, 3)} contain NaN or infinite values", step)
+            self.report(f"monitor: skipped from step {step}: {listed(what, 3)} contain NaN or infinite values", step)
         self._skips = bool(what)
 
-    def _report(self, message: str, step: int) -> None:
+    def report(self, message: str, step: int) -> None:
+        """Give a warning and a note."""
         with contextlib.suppress(Exception):
             self._note(message, step)
         try:
