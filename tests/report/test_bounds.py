@@ -59,6 +59,7 @@ def test_chart() -> None:
     chart = bounds_sections(bounds_result())[0].chart
     assert chart is not None
     assert chart.places == ("held-out", "norms")
+    assert (chart.x_title, chart.y_title) == ("bound", "error at most")
     assert {line.label: line.log10 for line in chart.lines} == {
         "certificate": (pytest.approx(math.log10(0.09)), None),
         "scale only": (None, pytest.approx(90 / math.log(10))),

@@ -32,6 +32,7 @@ def test_charts_show_the_numbers() -> None:
     assert traces is not None
     assert density is not None
     assert traces.places == tuple(row.name for row in found.layers)
+    assert (traces.y_title, density.x_title) == ("trace", "eigenvalue")
     for i, row in enumerate(found.layers):
         drawn = [sign * 10**x for sign, line in zip((1, -1), traces.lines, strict=False)
                  if (x := line.log10[i]) is not None]  # fmt: skip

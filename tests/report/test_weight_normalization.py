@@ -16,6 +16,7 @@ def test_rows_and_chart_hold_the_guarantees(activation: str) -> None:
     section = weight_normalization_sections(found)[0]
     assert section.table is not None
     assert section.chart is not None
+    assert (section.chart.x_title, section.chart.y_title) == ("quantity", "at most")
     assert [row[0] for row in section.table.rows] == [row.name for row in found.rows]
     drawn = {line.label: dict(zip(section.chart.places, line.log10, strict=True)) for line in section.chart.lines}
     for row in found.rows:

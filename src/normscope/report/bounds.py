@@ -79,7 +79,10 @@ def _chart(result: BoundsResult) -> Chart | None:
     )
     error = float(result.truth["test_error"])
     names = tuple(row.name for row, _ in rows)
-    return Chart("bounds", "Every bound on the error", names, lines, (), log10_of(error), f"test error {error:.4g}")
+    return Chart(
+        "bounds", "Every bound on the error", names, lines, ("bound",) * len(names), log10_of(error),
+        f"test error {error:.4g}", "bound", "error at most",
+    )  # fmt: skip
 
 
 def plot_bounds(result: BoundsResult) -> Figure:

@@ -159,7 +159,10 @@ def _trace_chart(result: CurvatureResult) -> Chart | None:
     names = tuple(row.name for row in result.layers)
     if not lines:
         return None
-    return Chart("traces", "Trace by parameter", names, lines)
+    return Chart(
+        "traces", "Trace by parameter", names, lines, ("parameter",) * len(names),
+        x_title="parameters, from the input to the output", y_title="trace",
+    )  # fmt: skip
 
 
 def _density_chart(density: dict[str, Any]) -> Chart | None:
@@ -173,7 +176,10 @@ def _density_chart(density: dict[str, Any]) -> Chart | None:
     line = ChartLine(
         "global", "share of the eigenvalues", "estimate", "by stochastic Lanczos quadrature", log10, gaps=True
     )
-    return Chart("density", "Spectral density", names, (line,))
+    return Chart(
+        "density", "Spectral density", names, (line,), ("eigenvalues",) * len(names),
+        x_title="eigenvalue", y_title="share of the eigenvalues",
+    )  # fmt: skip
 
 
 def _density(density: dict[str, Any]) -> Section:

@@ -41,4 +41,7 @@ def _chart(found: Guarantees) -> Chart:
         ChartLine(style, label, kind, label, tuple(None if v is None else v.log10 for v in values), gaps=True)
         for (style, label, kind), values in columns.items()
     )
-    return Chart("weight-normalization", "Bounds of weight normalization", names, lines)
+    return Chart(
+        "weight-normalization", "Bounds of weight normalization", names, lines, ("quantity",) * len(names),
+        x_title="quantity", y_title="at most",
+    )  # fmt: skip
