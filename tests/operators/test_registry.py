@@ -12,11 +12,12 @@ from normscope.graph.ir import Node
 from normscope.operators import registry
 from normscope.operators.expression import as_expr, atom_expr
 from normscope.operators.nonlinear import Opaque, Pointwise
-from normscope.operators.registry import Call, bind, expressions, find_rule, register_rule, rule
+from normscope.operators.registry import Call, Rule, bind, expressions, find_rule, register_rule, rule
 
 
 @pytest.fixture(autouse=True)
 def _rules_put_back(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert find_rule("aten.relu.default") is not None  # loads the rules, once
     monkeypatch.setattr(registry, "_RULES", dict(registry._RULES))
 
 
@@ -81,15 +82,31 @@ def test_a_rule_is_a_function() -> None:
         register_rule("a.b.c", 3.0)  # type: ignore[arg-type]
 
 
+@pytest.mark.parametrize(
+    ("function", "words"),
+    [
+        (lambda call: None, "call.opaque.*got NoneType"),
+        (lambda call: 0.4, "got float"),
+        (lambda call: call["y"], r"raised KeyError: 'y'\. Arguments of the call: x\."),
+    ],
+)
+def test_a_rule_returns_an_expression(function: Rule, words: str) -> None:
+    """Without one the operation would be taken for a constant, and the bound would be zero."""
+    register_rule("normscope_test.triple.default", function)
+    with pytest.raises(RuleError, match=words):
+        program_of(_model(), points(2, 3))
+
+
 def test_the_most_specific_rule_wins() -> None:
     """Full name, then overload, then every overload; other namespaces do not inherit from aten."""
     rule("made_up")(lambda call: "any")
     rule("made_up.Tensor")(lambda call: "tensor")
-    register_rule("aten.made_up.Scalar", lambda call: "full")
+    given = atom_expr(Opaque("mine", "test", []), (2,))
+    register_rule("aten.made_up.Scalar", lambda call: given)
     found = {o: find_rule(f"aten.made_up.{o}") for o in ("Tensor", "Scalar", "default")}
     assert {o: f(None) for o, f in found.items() if f is not None} == {  # type: ignore[arg-type]
         "Tensor": "tensor",
-        "Scalar": "full",
+        "Scalar": given,
         "default": "any",
     }
     assert find_rule("mine.made_up.Tensor") is None

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from normscope.core.errors import RuleError
+from normscope.core.errors import NormscopeError, RuleError
 from normscope.core.lazy import modules_in
 from normscope.graph.interpreter import as_floating, literals, resolve
 from normscope.graph.ir import Node
@@ -184,7 +184,26 @@ def register_rule(op: str, function: Rule) -> None:
     if not callable(function):
         raise RuleError(f"Expected the rule for {op} to be a function of a Call, got {type(function).__name__}.")
     _load_rules()
-    _RULES[op] = function
+    _RULES[op] = functools.partial(_checked, op, function)
+
+
+def _checked(op: str, function: Rule, call: Call) -> Any:
+    """Return what a user's rule returns, if it is an expression; a missing return would hide the operation."""
+    try:
+        found = function(call)
+    except NormscopeError:
+        raise
+    except Exception as error:
+        raise RuleError(
+            f"The rule for {op} raised {type(error).__name__}: {error}. Arguments of the call: "
+            f"{', '.join(call.arguments) or 'none'}."
+        ) from error
+    if not expressions(found):
+        raise RuleError(
+            f"Expected the rule for {op} to return call.linear(...), call.atom(...) or call.opaque(...), got "
+            f"{type(found).__name__}."
+        )
+    return found
 
 
 def find_rule(op: str) -> Rule | None:
