@@ -121,3 +121,10 @@ def test_what_is_no_number() -> None:
     assert page_value(Value(math.inf, Kind.CERTIFIED)) == "no bound"
     assert page_value(Value(-math.inf, Kind.LOWER)) == "0"
     assert [page_float(x) for x in (0.0, None, "inf", -2.5)] == ["0", "-", "inf", "-2.5"]
+
+
+def test_a_floor_of_free_slopes_is_not_called_attained() -> None:
+    """No input need reach it, and its kind in a table says so."""
+    floor = Value.of(2.0, Kind.LOWER, statement="normscope Pattern floor")
+    assert kind_text(floor) == "attained by free slopes"
+    assert guarantee(floor).startswith("attained by free slopes; ")

@@ -11,6 +11,8 @@ _SUPERSCRIPT = str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹")
 _EXPONENT = re.compile(r"(?<![\w.])(\d(?:\.\d+)?)e([+-]\d{2,})\b")
 #: Decimal logarithms between which a number is written without a power of ten.
 PLAIN = (-3.0, 4.0)
+#: What is attained for some choice of the activations' slopes, but perhaps by no input.
+PATTERN_FLOOR = "normscope Pattern floor"
 #: What each kind of number is, in words.
 KINDS = {
     Kind.CERTIFIED: "certified upper bound",
@@ -50,6 +52,8 @@ def kind_text(value: Value | None) -> str:
     if value.kind is Kind.PROBABILISTIC:
         mantissa, _, exponent = f"{value.delta:.3g}".partition("e")
         return f"prob. 1-{mantissa}e{int(exponent)}" if exponent else f"prob. 1-{mantissa}"
+    if value.statement == PATTERN_FLOOR:
+        return "attained by free slopes"
     return "attained" if value.kind is Kind.LOWER else value.kind.value
 
 
@@ -161,7 +165,7 @@ def guarantee(value: Value) -> str:
     >>> guarantee(Value.of(2.0, Kind.CERTIFIED, mode="running", statement="normscope F1"))
     'certified upper bound; on all inputs; BatchNorm: running; normscope F1; log10 0.30103'
     """
-    words = KINDS[value.kind]
+    words = kind_text(value) if value.statement == PATTERN_FLOOR else KINDS[value.kind]
     parts = [f"{words} ({kind_text(value)})" if value.kind is Kind.PROBABILISTIC else words]
     parts.append(f"on {value.domain}" if value.domain == ALL_INPUTS else value.domain)
     if value.mode:
