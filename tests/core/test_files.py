@@ -7,11 +7,12 @@ import os
 import stat
 import subprocess
 import sys
+from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
 
-from normscope.core.files import replacing, write_text
+from normscope.core.files import Stored, replacing, write_text
 
 
 def test_the_target_appears_at_the_end_of_the_block(tmp_path: Path) -> None:
@@ -113,3 +114,21 @@ def test_bytes_that_are_no_text_are_written_as_escapes(tmp_path: Path) -> None:
     """As names of files may hold them; JSON reads them back."""
     text = write_text(tmp_path / "a.json", '"m\udcff"').read_text(encoding="utf-8")
     assert json.loads(text) == "m\udcff"
+
+
+@dataclass
+class _One(Stored):
+    """A result of one number."""
+
+    _kind = "one"
+    one: int
+
+
+def test_what_was_saved_is_loaded(tmp_path: Path) -> None:
+    """Files of other kinds, and those that are no JSON, are refused with the kind or the file named."""
+    file = _One(1).save(tmp_path / "one.json")
+    assert _One.load(file) == _One(1)
+    for text, words in (('{"kind": "two"}', "kind 'one', got 'two'"), ("[]", "got None"), ("{", "one.json is not a")):
+        file.write_text(text, encoding="utf-8")
+        with pytest.raises(ValueError, match=words):
+            _One.load(file)

@@ -104,12 +104,26 @@ class Stored(Saved):
             ValueError: if it is of another kind or schema version, or was changed.
         """
         version, kind = data.get("schema_version"), data.get("kind")
-        if version != SCHEMA_VERSION or kind != cls._kind:
-            raise ValueError(
-                f"Expected schema version {SCHEMA_VERSION}, got {version!r}; expected kind {cls._kind!r}, got {kind!r}."
-            )
+        if kind != cls._kind:
+            raise ValueError(f"Expected a result of kind {cls._kind!r}, got {kind!r}.")
+        if version != SCHEMA_VERSION:
+            raise ValueError(f"Expected schema version {SCHEMA_VERSION}, got {version!r}.")
         known: Any = fields(cls)  # type: ignore[arg-type]
         return cast(Self, read_fields(cls, {f.name: data[f.name] for f in known if f.name in data}, "result"))
+
+    @classmethod
+    def load(cls, path: str | os.PathLike[str]) -> Self:
+        """Read a file that :meth:`save` wrote.
+
+        Raises:
+            OSError: if it cannot be read.
+            ValueError: if it is not JSON, or not a result of this kind.
+        """
+        try:
+            data = json.loads(user_path(path).read_text(encoding="utf-8"))
+        except ValueError as error:
+            raise ValueError(f"{path} is not a result: {error}.") from error
+        return cls.from_dict(data if isinstance(data, dict) else {})
 
 
 def user_path(path: str | os.PathLike[str]) -> Path:
