@@ -60,6 +60,25 @@ def test_a_forgotten_train_mode_is_told_everywhere(tmp_path: Path, caplog: pytes
             assert json.loads(shown.stdout)["findings"][0]["place"] == "1"
 
 
+def test_nan_is_dated_by_the_probes_and_the_logged_loss(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """A probe sees NaN only after it has spread: the message says when the last clean probe and the first NaN were."""
+    model = nn.Sequential(nn.Linear(3, 4), nn.Tanh(), nn.Linear(4, 2))
+    probe = (torch.randn(8, 3), torch.tensor([0, 1] * 4))
+    with normscope.Monitor(model, probe, run=tmp_path, quantities=["health"], every=10, budget=math.inf) as mon:
+        for step in range(1, 31):
+            if step == 23:
+                nn.init.constant_(model[0].weight, math.nan)
+            mon.step(loss=math.nan if step >= 21 else 1.0)
+    (one,) = check_run(tmp_path).findings
+    assert (one.code, one.place, one.evidence["step"]) == ("NS002", "0", 30)
+    assert one.message == (
+        "by step 30 (the last probe without any was at step 20) it is the first layer in the network with NaN or "
+        "infinite values; train/loss was first nan at step 21"
+    )
+    assert one.message in caplog.text  # during the run, too
+    caplog.clear()
+
+
 def test_a_run_in_order_has_no_findings(tmp_path: Path) -> None:
     """With train mode called again."""
     result = check_run(_trained(tmp_path / "run", forgets=False))

@@ -3,6 +3,7 @@
 from collections import deque
 from collections.abc import Iterable, Mapping
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 from normscope.core.finding import Finding, Severity
@@ -61,7 +62,7 @@ class RunDoctor:
 
     >>> doctor = RunDoctor(64)
     >>> doctor.examine({"not_finite/fc": 3.0}, 10)[0].message
-    'at step 10 it is the first layer with NaN or infinite values'
+    'by step 10 it is the first layer in the network with NaN or infinite values'
     >>> doctor.examine({"not_finite/fc": 3.0}, 20)
     []
     """
@@ -71,12 +72,20 @@ class RunDoctor:
         self._kept: dict[str, tuple[deque[int], deque[float]]] = {}
         self._told: set[tuple[str, str]] = set()
 
-    def examine(self, metrics: Mapping[str, float], step: int) -> list[Finding]:
-        """Add the metrics of a step, and return the new warnings and errors."""
-        for name, value in metrics.items():
+    def examine(
+        self, metrics: Mapping[str, float], step: int, broken: Mapping[str, tuple[int, float]] = MappingProxyType({})
+    ) -> list[Finding]:
+        """Add the metrics of a step, and return the new warnings and errors.
+
+        Args:
+            metrics: the metrics by name.
+            step: the step.
+            broken: metrics that were NaN or infinite at an earlier step since the last call, with that step.
+        """
+        for name, (at, value) in [*broken.items(), *((name, (step, value)) for name, value in metrics.items())]:
             if name.partition("/")[0] in GROUPS:
                 steps, values = self._kept.setdefault(name, (deque(maxlen=KEPT), deque(maxlen=KEPT)))
-                steps.append(step)
+                steps.append(at)
                 values.append(float(value))
         series = {name: (list(steps), list(values)) for name, (steps, values) in self._kept.items()}
         found = check_history(RunHistory(series, self.samples)).findings

@@ -431,7 +431,8 @@ class Monitor:
         with self._failures.tolerate("the doctor", self._step):
             if self._doctor is None:
                 self._doctor = RunDoctor(probe_samples(self._config))
-            for finding in self._doctor.examine(self._user_metrics.latest() | dict(found), self._step):
+            metrics, broken = self._user_metrics.latest() | dict(found), self._user_metrics.pop_broken()
+            for finding in self._doctor.examine(metrics, self._step, broken):
                 text = f"{finding.code} {finding.place}: {finding.message}. {finding.fix[:1].upper()}{finding.fix[1:]}."
                 FINDINGS.warning(text)
                 self._sinks.note(text, self._step)

@@ -1,5 +1,6 @@
 """Metrics that a user logs: kept until they are written, and read late so that nothing waits for an accelerator."""
 
+import math
 from collections.abc import Mapping
 
 import torch
@@ -59,6 +60,7 @@ class UserMetrics:
 
     def __init__(self) -> None:
         self._waiting: dict[int, dict[str, Tensor | float]] = {}
+        self._broken: dict[str, tuple[int, float]] = {}
 
     def __bool__(self) -> bool:
         return bool(self._waiting)
@@ -68,6 +70,9 @@ class UserMetrics:
         given = {name: deferred(value) for name, value in metrics.items() if value is not None}
         if given:
             self._waiting.setdefault(step, {}).update(given)
+        for name, value in given.items():
+            if isinstance(value, float) and not math.isfinite(value):
+                self._broken.setdefault(f"train/{name}", (step, value))
 
     def is_ready(self) -> bool:
         """Return whether no value has to be fetched from an accelerator."""
@@ -77,6 +82,11 @@ class UserMetrics:
         """Return the last value of each metric that is not on an accelerator, as ``train/...``, without removing it."""
         last = {name: value for given in self._waiting.values() for name, value in given.items()}
         return {f"train/{name}": one_number(value) for name, value in last.items() if not on_accelerator(value)}
+
+    def pop_broken(self) -> dict[str, tuple[int, float]]:
+        """Return where each metric was first NaN or infinite since the last call, as ``train/...``."""
+        found, self._broken = self._broken, {}
+        return found
 
     def pop_all(self) -> dict[int, dict[str, float]]:
         """Remove and return everything by step, as ``train/...``."""

@@ -10,17 +10,21 @@ def check(rule: Rule, subject: Subject) -> Findings:
 
 
 def check_history(rule: Rule, history: RunHistory) -> Findings:
-    """Yield the first layer that is not finite, and since which step."""
+    """Yield the first layer that is not finite at the first probe that finds one, or a logged number that is not."""
+    lost = history.first_non_finite("train")
     metrics = [t for t in history.metrics("not_finite") if max(t.values) > 0]
     if metrics:
         begun = [next(step for step, entries in t.points if entries > 0) for t in metrics]
         step = min(begun)
         first = metrics[begun.index(step)]
-        text = f"at step {step} it is the first layer with NaN or infinite values"
+        clean = max((at for t in history.metrics("clock") for at in t.steps if at < step), default=None)
+        text = f"by step {step}" + ("" if clean is None else f" (the last probe without any was at step {clean})")
+        text += " it is the first layer in the network with NaN or infinite values"
+        if lost is not None and lost.steps[0] < step:
+            text += f"; train/{lost.place} was first {lost.values[0]} at step {lost.steps[0]}"
         evidence = {"step": int(step), "entries": max(first.values)}
         yield rule.finding(first.place, text, evidence, certainty=Certainty.MEASURED)
         return
-    lost = history.first_non_finite("train")
     if lost is not None:
         text = f"at step {lost.steps[0]} it is {lost.values[0]}, with finite weights at the probes"
         yield rule.finding(f"train/{lost.place}", text, {"step": int(lost.steps[0])}, certainty=Certainty.MEASURED)
@@ -39,6 +43,6 @@ RULE = Rule(
     good="model = nn.Linear(4, 2)",
     needs=(),
     explains=("NS001", "NS203", "NS301", "NS303", "NS501", "NS601"),
-    metrics=("not_finite", "train"),
+    metrics=("not_finite", "train", "clock"),
     threads=("pytorch/pytorch/issues/1206",),
 )

@@ -32,7 +32,11 @@ class Health(Quantity):
         Description(
             "scale_moved/*", Kind.ESTIMATE, "relative distance of a scale from its initial value", domain=_LAYER
         ),
-        Description("not_finite/*", Kind.ESTIMATE, "NaN and infinite entries of the first layer that has any"),
+        Description(
+            "not_finite/*",
+            Kind.ESTIMATE,
+            "NaN and infinite entries of the network's first layer that has any at the probe",
+        ),
     )
 
     def __init__(self) -> None:
