@@ -235,6 +235,19 @@ def test_the_result_survives_a_round_trip() -> None:
         WeightResult.from_dict({"schema_version": 1, "kind": "capacity"})
 
 
+def test_a_constant_made_of_a_weight_counts_with_what_it_meets() -> None:
+    """The derivative of ``x exp(b) + b`` is ``x exp(b) + 1``, largest at a sample that no Jacobian was taken at."""
+    model = Lambda(lambda m, x: x * m.b.exp() + m.b, b=nn.Parameter(torch.zeros(3)))
+    x = torch.full((6, 3), 0.1, dtype=torch.float64)
+    x[5] = 50.0
+    result = weight_lipschitz(model.double().eval(), x)
+    row = next(row for row in result.weights if row.name == "b")
+    assert row.best is not None
+    assert row.best.value == pytest.approx(51.0, rel=1e-9)
+    assert row.best.value >= 51.0
+    assert not any("contradiction" in message for message in result.messages)
+
+
 #: Networks that read a parameter as a tensor and in another way, too, and which parameter.
 ALSO_READ: dict[str, tuple[str, Callable[..., Tensor]]] = {
     "as a number": ("a", lambda m, x: m.f(x) * (1 + m.a.item()) + m.a),

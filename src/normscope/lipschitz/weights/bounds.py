@@ -67,12 +67,14 @@ def _up(log: float) -> float:
 
 def input_factors(weights: Weights, sample: Sample | None, composition: Composition) -> list[float]:
     """Return the logarithm of ``||dW -> dy||`` for every use: measured at a sample, or bounded on a domain."""
-    return [_input_factor(use, i, sample, composition) for i, use in enumerate(weights.uses)]
+    factors = [_input_factor(use, i, sample, composition) for i, use in enumerate(weights.uses)]
+    for i, use in enumerate(weights.uses):
+        if use.kind == "constant" and use.through is not None:  # dW -> dc -> dy
+            factors[i] = _up(log_of(use.copies) + factors[use.through]) if use.copies else -INF
+    return factors
 
 
 def _input_factor(use: Use, index: int, sample: Sample | None, composition: Composition) -> float:
-    if use.kind == "constant":
-        return log_of(use.copies)
     if use.kind == "recurrent" and use.source is not None:
         norm = composition.range(use.source).norm
         return INF if norm == INF else log_of(norm * use.copies * (1 + 2.0**-50))

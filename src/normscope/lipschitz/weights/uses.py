@@ -72,11 +72,12 @@ class Use:
     constant: str  #: the node of ``c(W)``
     copies: float  #: norm of ``W -> c(W)``, which copies entries: the root of how often the most used one is
     #: ``matrix``, ``convolution``, ``diagonal``, ``recurrent``, ``recurrent bias``, ``constant`` (through a constant
-    #: computed from it, ``copies`` being the whole norm) or ``unknown``
+    #: computed from it, ``copies`` being the norm of the derivative of that constant) or ``unknown``
     kind: str
     place: Expr | None  #: the expression of ``y``, where a change of the weight is felt first
     source: Expr | None = None  #: the expression of ``h``, inside a recurrent operation
     reason: str = ""  #: why nothing is known, for ``unknown``
+    through: int | None = None  #: for ``constant``, the index of the use of that constant
 
 
 @dataclass(frozen=True, eq=False)
@@ -223,7 +224,7 @@ class _Finder:
 
     def through_constants(self) -> None:
         """Note where weights act through constants computed from them, besides their uses as they are."""
-        for use in tuple(self.uses):
+        for number, use in enumerate(tuple(self.uses)):
             if not self._found[use.leaf].effective:
                 continue
             start = self.graph[self._found[use.leaf].nodes[0]]
@@ -233,8 +234,8 @@ class _Finder:
                 large = "it also acts through a large constant computed from it"
                 reason = large if norm is None else "through a constant" if place is None else ""
                 kind = "unknown" if place is None else "constant"
-                factor = use.copies * (norm or 0.0)
-                self.uses.append(Use(index, use.node, use.argument, use.constant, factor, kind, place, None, reason))
+                spot = (index, use.node, use.argument, use.constant, norm or 0.0)
+                self.uses.append(Use(*spot, kind, place, None, reason, through=number))
 
     def _above(self, start: Node) -> list[Node]:
         """Return the nodes that lead from weights to a constant, in order, itself last."""
