@@ -9,12 +9,14 @@ import warnings
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from torch import Tensor, nn
 
 from normscope.core.errors import InputError
 from normscope.monitor import Run
+from normscope.monitor.live.watched_run import WatchedRun
 from normscope.monitor.monitor import Monitor
 from normscope.monitor.sinks.group import MonitorWarning
 
@@ -128,6 +130,22 @@ def test_numbers_logged_count_as_spent_and_wait_where_there_is_no_time() -> None
     assert losses == [(step, float(step)) for step in range(1, 8)]  # none is lost, each at its own step
     assert [(step, m["train/accuracy"]) for step, m in slow.points if "train/accuracy" in m] == [(2, 0.5)]
     assert [step for step, _ in slow.points] == sorted(step for step, _ in slow.points)
+
+
+def test_metrics_that_wait_keep_the_times_of_their_steps(tmp_path: Path) -> None:
+    """The speed of a run is that of its steps, also where they are written together and certifying took long."""
+    with Monitor(_net(), _probe(), run=tmp_path, every=1000, budget=1e-6) as mon:
+        for _ in range(20):
+            time.sleep(0.002)
+            mon.step(loss=1.0)
+        time.sleep(0.5)
+        mon.certify(fast=True)
+    times = Run.open(tmp_path).series("train/loss").times
+    assert np.all(np.diff(times) >= 0.0015)
+    assert times[-1] - times[0] < 0.4
+    watched = WatchedRun(tmp_path, "run")
+    watched.open()
+    assert watched.status()["rate"] > 40
 
 
 def test_where_warnings_are_errors_training_goes_on(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:

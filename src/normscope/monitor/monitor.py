@@ -133,6 +133,7 @@ class Monitor:
         self._given_rate: float | None = None
         self._user_metrics = UserMetrics()
         self._unwritten: dict[int, dict[str, float]] = {}  # measured, not yet written, by step
+        self._times: dict[int, float] = {}  # of the steps that are not written yet
         self._probe_seconds = 0.0  # of the last probe, in seconds
         self._config: dict[str, Any] = {}
         self._doctor: RunDoctor | None = None
@@ -213,9 +214,15 @@ class Monitor:
                 self._continue_probe()
             elif self._is_due():
                 self._unwritten[self._step] = self._run_probe()
+            self._keep_time()
             if self._unwritten or self._may_write_now():
                 self._write({})
             self._keep_weights()
+
+    def _keep_time(self) -> None:
+        """Keep the time of this step if something waits to be written."""
+        if self._user_metrics or self._unwritten:
+            self._times.setdefault(self._step, time.time())
 
     def _is_unfinished(self) -> bool:
         return any(quantity.unfinished for quantity in self.quantities)
@@ -242,6 +249,7 @@ class Monitor:
         self.begin()
         with self.budget.spending():
             self._user_metrics.keep(self._step, metrics)
+            self._keep_time()
             if self._may_write_now():
                 self._write({})
 
@@ -470,8 +478,8 @@ class Monitor:
         points = self._user_metrics.pop_all()
         for step, measured in self._unwritten.items():
             points[step] = points.get(step, {}) | measured
-        self._unwritten = {}
-        self._sinks.log_points({step: points[step] for step in sorted(points) if points[step]})
+        times, self._unwritten, self._times = self._times, {}, {}
+        self._sinks.log_points({step: points[step] for step in sorted(points) if points[step]}, times)
 
 
 def _wait_for_training() -> None:

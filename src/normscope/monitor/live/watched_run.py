@@ -137,7 +137,8 @@ class WatchedRun:
                 self.notes[point.note] = None
             self._recent.append((self.count, point))
             self._recent_numbers += 1 + len(point.metrics)
-            self._clock.append((point.step, point.time))
+            if not self._clock or self._clock[-1][0] != point.step:  # certifying may add a late point to a step
+                self._clock.append((point.step, point.time))
             self.first_step = min(self.first_step, point.step) if self.count else point.step
             self.count, self.last_step = self.count + 1, point.step
         while self._recent_numbers > RECENT and len(self._recent) > 1:

@@ -162,10 +162,10 @@ class RunFolder:
         """Append one point."""
         self._append([Point(step, time.time() - self._start, dict(metrics), note)])
 
-    def log_many(self, points: Mapping[int, Mapping[str, float]]) -> None:
-        """Append points by step."""
-        now = time.time() - self._start
-        self._append([Point(step, now, dict(metrics)) for step, metrics in points.items()])
+    def log_many(self, points: Mapping[int, Mapping[str, float]], times: Mapping[int, float] | None = None) -> None:
+        """Append points by step, with the times of the steps as of ``time.time()``, or the time now."""
+        times, now = times or {}, time.time()
+        self._append([Point(at, times.get(at, now) - self._start, dict(metrics)) for at, metrics in points.items()])
 
     def _append(self, points: Sequence[Point]) -> None:
         """Append points with one unbuffered write: at worst, the last line is incomplete.

@@ -146,13 +146,13 @@ class SinkGroup:
                 sink.resume(start.step)
         return start
 
-    def log_points(self, points: Mapping[int, Mapping[str, float]]) -> None:
-        """Write the metrics of several steps to every sink; a run folder writes them together."""
+    def log_points(self, points: Mapping[int, Mapping[str, float]], times: Mapping[int, float] | None = None) -> None:
+        """Write the metrics of several steps to every sink; a run folder writes them together, with their times."""
         for sink in tuple(self.sinks):
             for step in points if not isinstance(sink, RunFolder) else list(points)[-1:]:
                 with self.failures.tolerate(self._names[id(sink)], step, partial(self._give_up, sink)):
                     if isinstance(sink, RunFolder):
-                        sink.log_many(points)
+                        sink.log_many(points, times)
                     else:
                         sink.log(dict(points[step]), step=step)
 
