@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import inspect
 import json
+import re
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+import torch
+from torch import nn
 
 import normscope
 from normscope import explain
@@ -139,3 +142,46 @@ def test_statements_are_ours_and_sorted() -> None:
     assert all(s.function.startswith("normscope.") for s in found)
     assert list(found) == sorted(found, key=lambda s: (s.paper, s.number, s.function))
     assert len(set(found)) == len(found)
+
+
+def _statements(data: object) -> set[str]:
+    """Return every statement in a JSON form."""
+    if isinstance(data, dict):
+        own = {data["statement"]} if isinstance(data.get("statement"), str) else set()
+        return own.union(*map(_statements, data.values()))
+    return set().union(*map(_statements, data)) if isinstance(data, list) else set()
+
+
+def test_every_statement_of_a_result_is_explained() -> None:
+    """As the file of a result names it."""
+    norms = (nn.BatchNorm2d(2), nn.InstanceNorm2d(2), nn.GroupNorm(1, 2))
+    net = nn.Sequential(nn.Conv2d(1, 2, 3), *norms, nn.ReLU(), nn.Flatten(), nn.Linear(32, 4), nn.LayerNorm(4)).eval()
+    x = torch.ones(3, 1, 6, 6).cumsum(-1)
+    results = (normscope.analyze(net, x), normscope.weight_lipschitz(net, x))
+    found = set().union(*(_statements(json.loads(result.to_json())) for result in results)) - {""}
+    assert {"normscope F1", "normscope F10", "than2025 Corollary 10 (1)"} <= found
+    topics = list(explain_module.topics())
+    assert [name for name in sorted(found) if not explain_module._found(name, topics)] == []
+
+
+def test_composition_is_what_f10_says_first() -> None:
+    """A heading of the theory comes before a claim and a function below it."""
+    parts = explain("F10").parts
+    assert parts[0].says.startswith("composition: ")
+    assert parts == explain("normscope F10").parts
+
+
+@pytest.mark.parametrize(("text", "name"), [("GEN-20", "Proposition GEN-20"), ("grn-1", "Theorem GRN-1")])
+def test_numbers_of_the_theory_need_no_word_before_them(text: str, name: str) -> None:
+    assert {part.name for part in explain(text).parts} == {f"normscope {name}"}
+
+
+def test_a_word_that_is_a_heading_too_is_not_asked_back() -> None:
+    """The norm of a layer and the statement called norm."""
+    assert [part.kind for part in explain("norm").parts] == ["word", "statement"]
+
+
+def test_headings_are_those_of_the_theory() -> None:
+    """Each with its own name in docs/theory.md, where there is one to read."""
+    text = (ROOT.parent / "docs" / "theory.md").read_text()
+    assert [name for name in explain_module.SECTIONS if not re.search(rf"^(##|\*\*).*\b{name}:?\b", text, re.M)] == []

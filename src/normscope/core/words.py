@@ -87,5 +87,49 @@ OTHERS = {
         "the three sentences every view starts with: what moving the input does, what "
         "normalization does, what to do next"
     ),
+    "vacuous": "of a bound on the error: it says no more than random guessing, that is, it is at least 1 - 1/classes",
+    "informative": "of a bound on the error: it is below the error of random guessing, so not vacuous",
+    "certificate": "a bound that is proved; among bounds on the error, one that fails with probability at most delta",
+    "scale only": (
+        "of a bound on the error: as printed in a paper, which omits constants or conditions, so it is no bound"
+    ),
+    "refused": "of a bound: it does not apply to this network or to these data; the reason stands beside it",
+    "held-out": (
+        "samples that were used neither for training nor for choosing the network; as a bound: the one on the "
+        "error from the test samples alone"
+    ),
+    "converged": "of an eigenvalue: its residual is within the requested tolerance",
+    "residual": (
+        "of an eigenvalue: a true eigenvalue lies within this distance of it; as a matrix of the curvature: the "
+        "Hessian minus the Gauss-Newton matrix"
+    ),
+    "stable rank": "of a matrix: its squared Frobenius norm over its squared spectral norm, at most its rank",
+    "scale-invariant": (
+        "of a weight: multiplying it by a positive number does not change the function, because a normalizer "
+        "follows; exactly so only for eps = 0"
+    ),
+    "orbit": (
+        "the parameters that a symmetry reaches from the present ones: along it the outputs do not change, exactly so "
+        "for eps = 0"
+    ),
+    "drift": (
+        "of a BatchNorm: how far its running statistics are from those of the probe, in its median channel: the "
+        "larger of the shift of the mean in running standard deviations and the logarithm of the factor of the "
+        "variance"
+    ),
+    "effective rate": (
+        "the learning rate over the squared norm of a weight: how fast the direction of a scale-invariant weight moves"
+    ),
+    "multiplier chains": (
+        "one certificate for a whole part of the network instead of a product of norms; it uses that the slopes "
+        "of each activation lie in a known interval"
+    ),
+    "attained by free slopes": (
+        "of the floor of chain bounds: reached if every activation may choose its slope freely, perhaps by no input"
+    ),
+    "eps": (
+        "the small number a normalizer adds to the variance before it takes the root, so that it never divides by less "
+        "than sqrt(eps)"
+    ),
 }
 WORDS = KINDS | OTHERS

@@ -21,6 +21,27 @@ from normscope.doctor.rule import Rule
 from normscope.papers.audit import SOURCES, check_claim, every_claim, near_names
 from normscope.papers.claim import Claim, Number
 
+#: What is proved below a heading of docs/theory.md that results name as it is.
+SECTIONS = {
+    "F1": "BatchNorm with running statistics is the diagonal map gamma_c/sqrt(v_c + eps): its constant is the largest "
+    "|gamma_c|/sqrt(v_c + eps)",
+    "F2": "BatchNorm with batch statistics is a map of the stacked batch: F3 on the values of each channel",
+    "F3": "LayerNorm: its Jacobian at a point, and its constant on all inputs, on a variance floor and on a ball",
+    "F4": "GroupNorm: the largest over groups of the constants of F3",
+    "F5": "InstanceNorm: GroupNorm with one channel per group",
+    "F6": "RMSNorm and l2 normalization: as F3 without centring",
+    "F10": "composition: every tensor is an affine map of the network input and of outputs of nonlinear operations. A "
+    "matrix multiplies the constant by its norm and a nonlinearity by its own constant, sums add, and outputs of one "
+    "input that are stacked give the root of the sum of squares",
+    "F11": "attention, for rows of q, k, v of bounded norm; there is no constant on all inputs",
+    "F13": "Lipschitz constants in the weights: the constant of the network in the outputs of the operations that use a "
+    "weight, times the norm of what the weight is applied to",
+    "GRN": "global response normalization: its constant at a point, on all inputs and on a floor",
+    "norm": "the norm of a matrix: from above by a Cholesky factorisation with its rounding errors, from below by "
+    "||A v||/||v|| at a computed singular vector",
+}
+#: The number of a statement of docs/theory.md.
+_NUMBER = re.compile(r"\w+ ([A-Z]+\d?-\d+)$")
 _PLACE = re.compile(
     r"^(theorem|lemma|corollary|remark|definition|proposition|example|figure|table|section|appendix|experiment|equation)"
     r"\s+\(?[a-z]?[\d.]*\d(\.\d+)*\)?",
@@ -99,6 +120,8 @@ def topics() -> Iterator[Topic]:
 
     for word, says in WORDS.items():
         yield Topic((word, word.replace(" ", "-")), partial(Explanation, "word", word, says=says))
+    for name, says in SECTIONS.items():
+        yield Topic((name,), partial(_explained_section, name, says), "normscope")
     for claim in every_claim().values():
         yield Topic((claim.id, *_places(claim.place)), partial(_explained_claim, claim), claim.paper)
     for item in every_statement():
@@ -108,9 +131,9 @@ def topics() -> Iterator[Topic]:
 
 
 def _places(text: str) -> tuple[str, ...]:
-    """Return a place and the numbered label it begins with: ``Theorem 13 (8)`` is found as ``Theorem 13``."""
-    numbered = _PLACE.match(text)
-    return tuple(dict.fromkeys([text, numbered[0] if numbered else text]))
+    """Return a place and its shorter names: ``Theorem 13 (8)`` is found as ``Theorem 13``, ours by number alone."""
+    numbered, short = _PLACE.match(text), _NUMBER.match(text)
+    return tuple(dict.fromkeys([text, numbered[0] if numbered else text, short[1] if short else text]))
 
 
 def explain(text: str) -> Answer:
@@ -135,7 +158,7 @@ def explain(text: str) -> Answer:
     asked = " ".join(text.split())
     known = list(topics())
     found = _found(asked, known)
-    papers = list(dict.fromkeys(topic.paper for topic in found))
+    papers = list(dict.fromkeys(topic.paper for topic in found if topic.paper))
     if not found:
         names = [name for topic in known for name in topic.names]
         near = near_names(asked.removeprefix(_paper_of(asked)[0]).strip() or asked, names)
@@ -161,7 +184,10 @@ def _paper_of(asked: str) -> tuple[str, str]:
 def _found(asked: str, topics: list[Topic]) -> list[Topic]:
     """Return the topics with a name; if its first word names a paper, only those of the paper."""
     word, paper = _paper_of(asked)
-    for name, wanted in ((asked, ""), (asked.removeprefix(word).strip(), paper), (asked.removesuffix("s"), "")):
+    label = asked.removeprefix(word).strip()
+    # The last is a formula of a statement: Corollary 10 (1).
+    tried = ((asked, ""), (label, paper), (asked.removesuffix("s"), ""), (label.rpartition(" (")[0], paper))
+    for name, wanted in tried:
         same = name.casefold()
         found = [t for t in topics if wanted in ("", t.paper) and same in (n.casefold() for n in t.names)]
         if found:
@@ -176,6 +202,10 @@ def _explained_claim(claim: Claim) -> Explanation:
     code = tuple(located(name) for name in claim.code)
     where = (claim.id, claim.paper, claim.place, claim.says)
     return Explanation("claim", *where, entry.verdict, because, measured, claim.corrected, code=code)
+
+
+def _explained_section(name: str, says: str) -> Explanation:
+    return Explanation("statement", f"normscope {name}", "normscope", f"docs/theory.md, {name}", says)
 
 
 def _explained_statement(item: Statement) -> Explanation:
