@@ -87,6 +87,29 @@ def test_a_run_in_order_has_no_findings(tmp_path: Path) -> None:
     assert {"NS002", "NS203", "NS217", "NS507"} <= set(result.ran)
 
 
+def test_a_run_without_points_cannot_be_checked(tmp_path: Path) -> None:
+    """No findings would look like a healthy run: a cut or missing file is an error that names it, exit code 2."""
+    run = _trained(tmp_path / "run", forgets=True)
+    metrics = run / "metrics.jsonl"
+    metrics.write_bytes(metrics.read_bytes()[:20])
+    for said in ("has no complete point", "it has no metrics.jsonl"):
+        with pytest.raises(InputError, match=f"Nothing to check in the run .*: .*{said}"):
+            check_run(run)
+        result = CliRunner().invoke(app, ["check", str(run)])
+        assert result.exit_code == 2
+        assert said in " ".join(result.stderr.split())
+        metrics.unlink(missing_ok=True)
+
+
+def test_options_of_a_model_are_refused_for_a_run(tmp_path: Path) -> None:
+    """They would be ignored."""
+    run = _trained(tmp_path / "run", forgets=False)
+    for option in (["--data", "digits"], ["--purpose", "train"]):
+        result = CliRunner().invoke(app, ["check", str(run), *option])
+        assert result.exit_code == 2
+        assert f"{option[0]} cannot be used with the folder of a run" in " ".join(result.stderr.split())
+
+
 def test_a_folder_without_a_run(tmp_path: Path) -> None:
     """One line, exit code 2."""
     with pytest.raises(InputError, match="Not a run folder"):

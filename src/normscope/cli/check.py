@@ -75,6 +75,15 @@ def check(
     if format not in FORMATS:
         raise BadParameter(f"Unknown format {format!r}. Choose from: {', '.join(FORMATS)}.", param_hint="--format")
     folder = run_folder(model)
+    if folder is not None:
+        ignored = {
+            "--weights": weights, "--data": data, "--data-root": data_root, "--limit": limit, "--normalize": normalize,
+            "--input": input, "--optimizer": optimizer, "--batch-size": batch_size, "--dtype": dtype,
+            "--purpose": purpose, "--before": before, "--device": device,
+        }  # fmt: skip
+        given = [option for option, value in ignored.items() if value]
+        if given:
+            raise BadParameter(f"{', '.join(given)} cannot be used with the folder of a run: only a model needs it.")
     out = None if out is None else checked_file(out)
     write_baseline = None if write_baseline is None else checked_file(write_baseline, "--write-baseline")
     named = Named(model, weights, data, data_root, split, limit, normalize, input)
@@ -110,9 +119,17 @@ def check(
 
 
 def run_folder(model: str) -> Path | None:
-    """Return the folder of a training run, if that is what was named."""
+    """Return the folder of a training run, if that is what was named, complete or not."""
+    from normscope.core.errors import InputError
+    from normscope.monitor.run import read_config
+
     folder = user_path(model)
-    return folder if (folder / "config.json").is_file() and (folder / "metrics.jsonl").is_file() else None
+    if (folder / "metrics.jsonl").is_file():
+        return folder
+    with contextlib.suppress(InputError):  # not a run, but perhaps a folder of transformers
+        read_config(folder)
+        return folder
+    return None
 
 
 def run(

@@ -6,12 +6,13 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
+from normscope.core.errors import InputError
 from normscope.core.finding import Finding, Severity
 from normscope.doctor.catalogue import RULES
 from normscope.doctor.run import CheckResult, check_history
 from normscope.doctor.run_history import RunHistory
 from normscope.doctor.settings import Settings
-from normscope.monitor.run import Run
+from normscope.monitor.run import METRICS, Run
 
 #: The groups of metrics that rules read, and how many values of each metric are kept during a run.
 GROUPS, KEPT = frozenset(group for rule in RULES.values() for group in rule.metrics), 64
@@ -32,9 +33,12 @@ def check_run(
         The findings, most severe first; their evidence includes steps.
 
     Raises:
-        InputError: if the folder holds no run.
+        InputError: if the folder holds no run, or no complete point of it.
     """
     opened = run if isinstance(run, Run) else Run.open(run)
+    if not opened.names:
+        why = f"{METRICS} has no complete point" if (opened.path / METRICS).is_file() else f"it has no {METRICS}"
+        raise InputError(f"Nothing to check in the run {opened.path}: {why}.")
     return check_history(history_of(opened), settings=settings, select=select, ignore=ignore, name=str(opened.path))
 
 
