@@ -34,8 +34,8 @@ SECTIONS = {
     "matrix multiplies the constant by its norm and a nonlinearity by its own constant, sums add, and outputs of one "
     "input that are stacked give the root of the sum of squares",
     "F11": "attention, for rows of q, k, v of bounded norm; there is no constant on all inputs",
-    "F13": "Lipschitz constants in the weights: the constant of the network in the outputs of the operations that use a "
-    "weight, times the norm of what the weight is applied to",
+    "F13": "Lipschitz constants in the weights: the constant of the network in the outputs of the operations that use "
+    "a weight, times the norm of what the weight is applied to",
     "GRN": "global response normalization: its constant at a point, on all inputs and on a floor",
     "norm": "the norm of a matrix: from above by a Cholesky factorisation with its rounding errors, from below by "
     "||A v||/||v|| at a computed singular vector",
