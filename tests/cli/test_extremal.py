@@ -25,7 +25,10 @@ def test_theorem_6_explodes_and_vanishes(run: Run) -> None:
     values = found["values"]
     assert values["constant, a = 8"]["log10"] == pytest.approx(361.236, abs=1e-3)
     assert values["constant, a = 0.125"]["log10"] == pytest.approx(-361.236, abs=1e-3)
-    assert values["attained when run, a = 8"]["log10"] == pytest.approx(361.236, abs=1e-3)
+    attained = values["attained when run, a = 8"]
+    assert attained["log10"] == pytest.approx(361.236, abs=1e-3)
+    assert attained["kind"] == "lower"
+    assert attained["log"] < values["constant, a = 8"]["log"]
     up, down = (found["series"][f"passed back, a = {a}"]["log10"] for a in ("8", "0.125"))
     assert up == sorted(up, reverse=True)
     assert down == sorted(down)
@@ -55,6 +58,7 @@ def test_text_and_picture(run: Run) -> None:
     result = run("extremal", "theorem-6", "--plot", "there/chart.svg")
     assert result.exit_code == 0
     assert "than2025 Theorem 6" in result.stdout
+    assert "log10" not in result.stdout  # the numbers are no logarithms
     assert result.stdout.splitlines()[-1] == "written: there/chart.svg"
     root = ElementTree.fromstring(Path("there/chart.svg").read_text())
     assert len(root.findall("{http://www.w3.org/2000/svg}path")) == 4  # two lines, each with its key

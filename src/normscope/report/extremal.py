@@ -28,7 +28,9 @@ def extremal_sections(shown: ConstructionReport, encoding: str | None = "utf-8")
         first, last = points[0], points[-1]
         ends = f"{number_text(first[1])} at {digits(first[0])} .. {number_text(last[1])} at {digits(last[0])}"
         lines += [f"{name}: {ends}", f"  {sparkline([y for _, y in points], blocks=blocks_for(encoding))}"]
-    return [numbers, Section(f"{shown.y_label}, by {shown.x_label}", tuple(lines), after=shown.notes)]
+    # The numbers are written out; only the blocks are in log scale.
+    title = f"{shown.y_label.removeprefix('log10 of ')}, by {shown.x_label}"
+    return [numbers, Section(title, tuple(lines), after=shown.notes)]
 
 
 def extremal_chart(shown: ConstructionReport) -> str:
