@@ -97,8 +97,22 @@ def test_panels_beside_a_result(run: Run, results: list[str]) -> None:
     text = Path("report.html").read_text()
     assert "<h2>eigenvalues of the Hessian" in text
     assert list(read_back(text)) == [SMALL.format("bn")]
+    assert run("report", "there/curvature.json", "--out", "panel.html").exit_code == 0
+    alone = run("report", "--from-html", "panel.html", "--out", "again.json")
+    assert alone.exit_code == 2
+    assert "No result in this page: panel.html" in alone.stderr
+    assert not Path("again.json").exists()
     assert run("report", *results, "there/curvature.json").exit_code == 0
     assert list(read_back(Path("report.html").read_text())) == ["bn", "ln"]
+
+
+def test_a_page_is_said_to_be_replaced_only_if_there_is_something_to_write(run: Run, results: list[str]) -> None:
+    """A wrong input leaves it as it is."""
+    assert "replacing" not in run("report", results[0]).stderr
+    wrong = run("report", "nope.json")
+    assert wrong.exit_code == 2
+    assert "replacing" not in wrong.stderr
+    assert "replacing report.html" in run("report", results[0]).stderr
 
 
 @pytest.mark.parametrize(

@@ -41,7 +41,11 @@ def report(
         Path | None, Option("--from-html", help="Extract the results from this report instead.")
     ] = None,
     out: Annotated[
-        Path | None, Option(help="File to write.", show_default=f"{REPORT}, or {FILE} with --from-html")
+        Path | None,
+        Option(
+            help="File to write; with --from-html and several results, the folder for theirs.",
+            show_default=f"{REPORT}, or {FILE} with --from-html",
+        ),
     ] = None,
     title: Annotated[str, Option(help="Title of the page.", show_default="the model's name")] = "",
     quiet: options.Quiet = False,
@@ -53,8 +57,8 @@ def report(
             raise BadParameter("Results and --from-html cannot be used together.")
         written = extract(user_path(from_html), out)
     elif given:
-        target = checked_file(out or Path(REPORT))
         shown, panels = read_results(given)
+        target = checked_file(out or Path(REPORT))  # later, since it says that a file is replaced
         written = [write_page(shown, target, "--out", panels=panels, title=title)]
     else:
         raise BadParameter(f"Expected at least one {FILE}, or a report with --from-html.")
@@ -145,6 +149,8 @@ def extract(page: Path, out: Path | None) -> list[Path]:
         reason = (error.strerror if isinstance(error, OSError) else None) or "not a text file"
         raise InputError(f"Not a normscope report: {page}: {reason}.") from error
     found = read_back(text)
+    if not found:
+        raise InputError(f"No result in this page: {page}. Only results of analyze can be extracted.")
     if len(found) == 1:
         targets = [checked_file(out or Path(FILE))]
     else:
