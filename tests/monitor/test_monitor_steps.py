@@ -200,6 +200,25 @@ def test_steps_that_go_back_give_one_warning(tmp_path: Path) -> None:
     assert run.series("norm/0").steps.tolist() == [0, 5, 6]
 
 
+def test_metrics_may_be_given_by_name(tmp_path: Path) -> None:
+    """As to other trackers; a name with a group keeps it, but does not replace a metric of the monitor."""
+    with _monitor(tmp_path, every=100) as mon:
+        mon.step(loss=1.0)
+        mon.log({"val/acc": 0.3, "f1": 0.5, "norm/0": 7.0, "train/top5": 0.9}, late=2.0)
+        with pytest.raises(InputError, match=r"Expected metrics by name, such as log\(loss=\.\.\.\), got float"):
+            mon.log(0.3)  # type: ignore[arg-type]
+    run = Run.open(tmp_path)
+    for name, value in {
+        "val/acc": 0.3,
+        "train/f1": 0.5,
+        "train/norm/0": 7.0,
+        "train/top5": 0.9,
+        "train/late": 2.0,
+    }.items():
+        assert run.series(name).values.tolist() == [value]
+    assert 7.0 not in run.series("norm/0").values
+
+
 def test_a_complex_loss_is_refused(tmp_path: Path) -> None:
     with _monitor(tmp_path, every=100) as mon:
         for loss in (torch.tensor(1 + 2j), torch.tensor(1 + 0j), 1j):

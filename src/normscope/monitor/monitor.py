@@ -231,14 +231,21 @@ class Monitor:
         """Return whether there are user metrics that may be written now."""
         return bool(self._user_metrics) and self.budget.allows(SCALARS, cost=0.0) and self._user_metrics.is_ready()
 
-    def log(self, **metrics: Any) -> None:
-        """Log your own metrics at the current step, as ``train/...``, for loops that know them only after the step.
+    def log(self, named: Mapping[str, Any] | None = None, /, **metrics: Any) -> None:
+        """Log your own metrics at the current step, for loops that know them only after the step.
 
         They are written like those of :meth:`step`, and the run starts if it has not. After :meth:`close` the run is
         opened for these metrics only.
+
+        Args:
+            named: metrics by name; a name with a group, such as ``val/acc``, keeps it.
+            **metrics: metrics by name, kept as ``train/...``.
         """
         if not self._measures_here:
             return
+        if not (named is None or isinstance(named, Mapping)):
+            raise InputError(f"Expected metrics by name, such as log(loss=...), got {type(named).__name__}.")
+        metrics = {**(named or {}), **metrics}
         if self._view is None and self._has_ended:
             self._user_metrics.keep(self._step, metrics)
             with self._failures.tolerate("writing after the end", self._step):

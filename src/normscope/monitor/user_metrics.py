@@ -2,11 +2,13 @@
 
 import math
 from collections.abc import Mapping
+from functools import cache
 
 import torch
 from torch import Tensor
 
 from normscope.core.errors import InputError
+from normscope.monitor.quantities import descriptions
 
 
 def one_number(value: object) -> float:
@@ -46,6 +48,18 @@ def on_accelerator(value: object) -> bool:
     return isinstance(value, Tensor) and value.device.type != "cpu" and not isinstance(value, torch.nn.Parameter)
 
 
+@cache
+def full_name(name: str) -> str:
+    """Return the name that a metric has in the run: with its own group, or ``train/...`` for a name without one.
+
+    The names of the monitor's own metrics are not given to others.
+
+    >>> full_name("loss"), full_name("val/acc"), full_name("norm/0")
+    ('train/loss', 'val/acc', 'train/norm/0')
+    """
+    return name if "/" in name and not any(d.matches(name) for d in descriptions()) else f"train/{name}"
+
+
 class UserMetrics:
     """The metrics of some steps that have not been written yet.
 
@@ -67,32 +81,31 @@ class UserMetrics:
 
     def keep(self, step: int, metrics: Mapping[str, object]) -> None:
         """Keep metrics of a step, all or none of them; values of ``None`` are ignored."""
-        given = {name: deferred(value) for name, value in metrics.items() if value is not None}
+        given = {full_name(name): deferred(value) for name, value in metrics.items() if value is not None}
         if given:
             self._waiting.setdefault(step, {}).update(given)
         for name, value in given.items():
             if isinstance(value, float) and not math.isfinite(value):
-                self._broken.setdefault(f"train/{name}", (step, value))
+                self._broken.setdefault(name, (step, value))
 
     def is_ready(self) -> bool:
         """Return whether no value has to be fetched from an accelerator."""
         return not any(on_accelerator(value) for given in self._waiting.values() for value in given.values())
 
     def latest(self) -> dict[str, float]:
-        """Return the last value of each metric that is not on an accelerator, as ``train/...``, without removing it."""
+        """Return the last value of each metric that is not on an accelerator, without removing it."""
         last = {name: value for given in self._waiting.values() for name, value in given.items()}
-        return {f"train/{name}": one_number(value) for name, value in last.items() if not on_accelerator(value)}
+        return {name: one_number(value) for name, value in last.items() if not on_accelerator(value)}
 
     def pop_broken(self) -> dict[str, tuple[int, float]]:
-        """Return where each metric was first NaN or infinite since the last call, as ``train/...``."""
+        """Return where each metric was first NaN or infinite since the last call."""
         found, self._broken = self._broken, {}
         return found
 
     def pop_all(self) -> dict[int, dict[str, float]]:
-        """Remove and return everything by step, as ``train/...``."""
+        """Remove and return everything by step."""
         found = {
-            step: {f"train/{name}": one_number(value) for name, value in given.items()}
-            for step, given in self._waiting.items()
+            step: {name: one_number(value) for name, value in given.items()} for step, given in self._waiting.items()
         }
         self._waiting = {}
         return found
