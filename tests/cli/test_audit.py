@@ -59,7 +59,9 @@ def test_quiet_says_nothing(run: Run) -> None:
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        (["009"], "Did you mean 00"),
+        (["009"], "Known papers: 000 (than2025summary), 001"),
+        (["nope"], "extensions (normscope)"),
+        (["000", "--bound", "list"], "With --bound, no claims are checked"),
         (["than2026"], "than2025"),
         (["001", "--only", "001-l1"], "Did you mean 001-L1"),
         (["002", "--only", "001-L1"], "of the paper 002"),

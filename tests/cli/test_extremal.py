@@ -70,6 +70,7 @@ def test_text_and_picture(run: Run) -> None:
         (("theorem-7",), "Expected one of theorem-6"),
         (("theorem-6", "--width", "a"), "positive integers"),
         (("theorem-6", "--scale", "0"), "Expected a scale"),
+        (("theorem-6", "--width", "8,4", "--depth", "7"), "The widths 8,4 have depth 1 already"),
         (("theorem-6", "--plot", "x.png"), ".svg"),
         (("theorem-6", "--plot", "folder.svg"), "is a folder"),
         (("theorem-13", "--layer", "99"), "from 1 to 20"),

@@ -155,7 +155,7 @@ def test_a_paper_is_chosen_by_number_or_key(paper: str) -> None:
 @pytest.mark.parametrize(
     ("paper", "only", "said"),
     [
-        ("than2024", None, "Did you mean than2025"),
+        ("than2024", None, "001 (than2025)"),
         ("", None, "Known papers: 000"),
         (None, ["001-l1"], "Did you mean 001-L1"),
         ("002", ["001-L1"], "of the paper 002"),
@@ -181,3 +181,8 @@ def test_progress_names_each_claim() -> None:
 def test_an_entry_without_outcome_is_plain_data() -> None:
     claim = every_claim()["001-L1"]
     assert CheckedClaim(claim, None, "E: no").to_dict()["verdict"] == "error"
+
+
+def test_one_claim_may_be_named_as_a_string() -> None:
+    """It is no list of letters."""
+    assert [entry.claim.id for entry in audit(only="001-L1").entries] == ["001-L1"]

@@ -4,7 +4,7 @@ import contextlib
 from pathlib import Path
 from typing import Annotated
 
-from typer import Argument, Exit, Option
+from typer import Argument, BadParameter, Exit, Option
 
 from normscope.cli import options
 from normscope.cli.console import Stages, finish, guarded
@@ -43,6 +43,8 @@ def audit(
     bound is tested on problems whose risk is known; exit code 1 if it fails more often than allowed.
     """
     if bound is not None:
+        if paper is not None or only is not None or out is not None or markdown is not None or verbose:
+            raise BadParameter("With --bound, no claims are checked. Leave out the paper and the options for claims.")
         _bench(bound, draws, delta, seed, json=json, quiet=quiet)
         return
     ids = None if only is None else options.split_commas(only)

@@ -16,7 +16,7 @@ _WIDTHS = "Width of every layer, or n_0,n_1,... (input first), which also sets t
 @guarded
 def extremal(
     construction: Annotated[str, Argument(metavar="NAME", help="theorem-6, theorem-13, theorem-15 or layernorm.")],
-    depth: Annotated[int, Option(min=1, help="Layers.")] = 20,
+    depth: Annotated[int | None, Option(min=1, help="Layers.", show_default="20")] = None,
     width: Annotated[str, Option(help=_WIDTHS)] = "8",
     scale: Annotated[float, Option(help="Norm of every weight; the result for its inverse is shown as well.")] = 2.0,
     layer: Annotated[int, Option(min=1, help="Layer whose weight is studied, counted from 1.")] = 1,
@@ -47,14 +47,19 @@ def extremal(
     finish(shown, json=json, written=target, encoding=sys.stdout.encoding)
 
 
-def _widths(text: str, depth: int) -> tuple[int, ...]:
+def _widths(text: str, depth: int | None) -> tuple[int, ...]:
     try:
         given = tuple(int(part) for part in text.split(","))
     except ValueError:
         given = ()
     if not given or min(given) < 1:
         raise BadParameter(f"Expected positive integers such as 16 or 3,4,5, got {text!r}.", param_hint="--width")
-    return given * (depth + 1) if len(given) == 1 else given
+    if len(given) == 1:
+        return given * ((depth or 20) + 1)
+    if depth is not None:
+        raise BadParameter(f"The widths {text} have depth {len(given) - 1} already. Leave this option out.",
+                           param_hint="--depth")  # fmt: skip
+    return given
 
 
 def _numbers(text: str | None) -> tuple[float, ...] | None:

@@ -97,14 +97,14 @@ class Audit(Saved, Shown):
 def audit(
     paper: str | None = None,
     *,
-    only: Sequence[str] | None = None,
+    only: str | Sequence[str] | None = None,
     progress: Callable[[str], None] | None = None,
 ) -> Audit:
     """Check claims of the papers now; nothing is stored, every verdict follows from numbers measured in this call.
 
     Args:
         paper: its number (``000`` to ``004``), its key (``than2025``), or ``extensions``; all of them if none is given.
-        only: ids of claims, e.g. ``["001-L1"]``; all of the paper's if none are given.
+        only: ids of claims, e.g. ``["001-L1"]``, or one id; all of the paper's if none are given.
         progress: called with a line of text before each check.
 
     Returns:
@@ -117,7 +117,7 @@ def audit(
     >>> found["001-L1"].verdict
     'false'
     """
-    chosen = chosen_claims(paper, only)
+    chosen = chosen_claims(paper, [only] if isinstance(only, str) else only)
     entries = []
     for i, claim in enumerate(chosen, 1):
         if progress is not None:
@@ -173,10 +173,8 @@ def chosen_claims(paper: str | None, only: Sequence[str] | None) -> list[Claim]:
     """Return the claims a user asks for."""
     sources = [source for source in SOURCES if paper is None or paper in source[:2]]
     if not sources:
-        known = [name for source in SOURCES for name in source[:2]]
-        near = difflib.get_close_matches(str(paper), known, _CLOSE_NAMES)
-        hint = f"Did you mean {', '.join(near)}?" if near else f"Known papers: {', '.join(known)}."
-        raise InputError(f"Unknown paper {paper!r}. {hint}")
+        known = (f"{number} ({key})" for number, key, _ in SOURCES)
+        raise InputError(f"Unknown paper {paper!r}. Known papers: {', '.join(known)}.")
     claims = {claim.id: claim for source in sources for claim in claims_of(source[2])}
     if only is None:
         return list(claims.values())
