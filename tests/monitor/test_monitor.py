@@ -319,7 +319,11 @@ def test_wrong_settings_are_refused_at_once() -> None:
         ({"quantities": ["normz"]}, "Unknown quantities"),
         ({"mode": "eval"}, "Expected mode"),
         ({"every": 0}, "every >= 1"),
+        ({"every": 1.5}, r"Expected every to be a whole number, got 1\.5 \(float\)\."),
+        ({"step": -3}, "Expected step >= 0, got -3"),
         ({"budget": 2.0}, "Expected a budget"),
+        ({"budget": "2%"}, r"Expected budget to be a number, got '2%'\."),
+        ({"sinks": print}, r"Expected sinks to be a list, got builtin_function_or_method\. Pass one sink as"),
         ({"sinks": [object()]}, "log"),
         ({"optimizer": "sgd"}, "str has no param_groups"),
         ({"optimizer": [None]}, "NoneType has no param_groups"),
@@ -327,6 +331,7 @@ def test_wrong_settings_are_refused_at_once() -> None:
     ):
         with pytest.raises(InputError, match=words):
             Monitor(plain(), probe(), **settings)
+    assert [q.name for q in Monitor(plain(), probe(), quantities="norms").quantities] == ["norms"]
     with pytest.raises(InputError, match="does not run"):
         Monitor(plain(), torch.zeros(2, 9)).begin()
 

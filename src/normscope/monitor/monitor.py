@@ -66,7 +66,7 @@ class Monitor:
             :meth:`step`, or do without them.
         loss: ``f(outputs, labels)``; by default the model's own loss, cross-entropy or the mean squared error.
         mode: the statistics that BatchNorm uses on the probe: ``batch`` as in training, or ``running``.
-        quantities: names of quantities, instead of the preset's.
+        quantities: names of quantities, or one name, instead of the preset's.
         budget: share of the wall time, instead of the preset's; infinity for no limit.
         every: least number of steps between probes; by default small at the start, then growing with the run.
         step: the step training continues from, for a resumed run.
@@ -105,16 +105,15 @@ class Monitor:
         if preset not in PRESETS:
             raise InputError(f"Unknown preset {preset!r}. Known: {', '.join(PRESETS)}.")
         self.preset, chosen = preset, PRESETS[preset]
-        names = quantities_in(preset) if quantities is None else tuple(quantities)
+        names = quantities_in(preset) if quantities is None else _names(quantities)
         unknown = [n for n in names if n not in QUANTITIES]
         if unknown:
             raise InputError(f"Unknown quantities: {', '.join(map(repr, unknown))}. Known: {', '.join(QUANTITIES)}.")
         if mode not in ("batch", "running"):
             raise InputError(f"Expected mode to be 'batch' or 'running', got {mode!r}.")
-        self.every = chosen.every if every is None else every
+        self.every = chosen.every if every is None else whole_number(every, "every", 1)
         self._gap = partial(gap_after, every=chosen.every) if every is None else lambda _: self.every
-        if self.every < 1:
-            raise InputError(f"Expected every >= 1, got {every}.")
+        step = None if step is None else whole_number(step, "step")
         self.model, self.name, self.mode = unwrapped(model), name, mode
         self.quantities: list[Quantity] = [QUANTITIES[n]() for n in names]
         self.budget = Budget(chosen.budget if budget is None else budget)
@@ -197,7 +196,7 @@ class Monitor:
         """
         if not self._measures_here:
             return
-        given = None if step is None else step_number(step)
+        given = None if step is None else whole_number(step, "step", hint=" Pass the loss as loss=...")
         self.begin()
         with self.budget.spending():
             now, rate = self._step + 1 if given is None else given, lr if lr is None else float(lr)
@@ -495,22 +494,26 @@ def _wait_for_training() -> None:
         torch.accelerator.synchronize()
 
 
-def step_number(step: Any) -> int:
-    """Return a number of updates as an int.
+def _names(quantities: Iterable[str]) -> tuple[str, ...]:
+    return (quantities,) if isinstance(quantities, str) else tuple(quantities)
+
+
+def whole_number(value: Any, name: str, least: int = 0, *, hint: str = "") -> int:
+    """Return an argument, such as a step, as an int.
 
     Raises:
-        InputError: if it is not a whole number of at least 0.
+        InputError: if it is not a whole number, or is too small.
 
-    >>> step_number(torch.tensor(3))
+    >>> whole_number(torch.tensor(3), "step")
     3
     """
     try:
-        number = operator.index(step)
+        number = operator.index(value)
     except TypeError:
-        shown = "a tensor" if isinstance(step, Tensor) else f"{step!r} ({type(step).__name__})"
-        raise InputError(f"Expected step to be a whole number, got {shown}. Pass the loss as loss=...") from None
-    if number < 0:
-        raise InputError(f"Expected step >= 0, got {number}.")
+        shown = "a tensor" if isinstance(value, Tensor) else f"{value!r} ({type(value).__name__})"
+        raise InputError(f"Expected {name} to be a whole number, got {shown}.{hint}") from None
+    if number < least:
+        raise InputError(f"Expected {name} >= {least}, got {number}.")
     return number
 
 

@@ -115,6 +115,8 @@ class SinkGroup:
     """
 
     def __init__(self, run: str | Path | None, sinks: Iterable[Any]) -> None:
+        if not isinstance(sinks, Iterable):
+            raise InputError(f"Expected sinks to be a list, got {type(sinks).__name__}. Pass one sink as sinks=[sink].")
         self.sinks = [*([] if run is None else [RunFolder(run)]), *sinks]
         for sink in self.sinks:
             if not callable(getattr(sink, "log", None)):
