@@ -122,7 +122,7 @@ def test_a_page_is_said_to_be_replaced_only_if_there_is_something_to_write(run: 
         (["nothing.json"], "File not found: nothing.json"),
         (["."], "is a directory"),
         (["bad.json"], "bad.json is not"),
-        (["other.json"], "other.json is not"),
+        (["other.json"], "other.json is not a result of normscope analyze, curvature, bounds, symmetry or"),
         (["bn/result.json", "--from-html", "x.html"], "cannot be used together"),
         (["--from-html", "nothing.html"], "nothing.html"),
         (["broken.json"], "result in broken.json cannot be read"),

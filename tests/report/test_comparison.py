@@ -128,3 +128,13 @@ def test_tensors_without_a_norm_are_compared_by_their_entries(tmp_path: Path) ->
     assert "1 tensor without numbers to compare" in text
     whole = plain_text(comparison_sections(compare(found), everything=True))
     assert re.search(r"num_batches_tracked .* not compared +there +there", whole)
+
+
+def test_a_finding_that_is_gone_in_several_models_is_said_once() -> None:
+    """With the letters of all of them."""
+    result, old = analyze(nn.Linear(4, 2), X), Finding("NS101", Severity.WARNING, "0", "text")
+    names = ("a", "b", "c", "d")
+    found = compare(dict.fromkeys(names, result), {name: [old] if name == "a" else [] for name in names})
+    text = plain_text(comparison_sections(found))
+    assert text.count("NS101") == 1
+    assert "gone in B, C, D: NS101 warning 0: text" in text

@@ -21,15 +21,18 @@ PanelResult: TypeAlias = CurvatureResult | BoundsResult | Guarantees | Symmetrie
 _RESULTS: dict[str, type[Result | CheckpointResult]] = {r._kind: r for r in (Result, CheckpointResult)}
 _PANELS: dict[str, type[PanelResult]] = {r._kind: r for r in (CurvatureResult, BoundsResult, Guarantees, Symmetries)}
 
+#: What makes results of the panels.
+PANELS = "curvature, bounds, symmetry or weight_normalization.verify"
 #: Errors raised by files that are damaged, or hold something else.
 _DAMAGED = (OSError, ValueError, KeyError, TypeError, AttributeError, IndexError, OverflowError, RecursionError)
 
 
-def read_result(file: str | os.PathLike[str]) -> Result | CheckpointResult:
+def read_result(file: str | os.PathLike[str], makers: str = "`normscope analyze`") -> Result | CheckpointResult:
     """Return the result in a file.
 
     Args:
         file: a ``result.json`` of ``analyze``, of a model or of a checkpoint.
+        makers: the commands whose results are accepted there, for the message about any other file.
 
     Returns:
         The result.
@@ -42,7 +45,7 @@ def read_result(file: str | os.PathLike[str]) -> Result | CheckpointResult:
         ...
     normscope.core.errors.InputError: File not found: nowhere.json. Check the path.
     """
-    return _read(file, _RESULTS, "`normscope analyze`")
+    return _read(file, _RESULTS, makers)
 
 
 def read_panel(file: str | os.PathLike[str]) -> PanelResult:
@@ -54,7 +57,7 @@ def read_panel(file: str | os.PathLike[str]) -> PanelResult:
     Raises:
         InputError: if the file is not there, or holds something else.
     """
-    return _read(file, _PANELS, "normscope curvature, bounds, symmetry or weight_normalization.verify")
+    return _read(file, _PANELS, f"normscope {PANELS}")
 
 
 def is_panel(file: str | os.PathLike[str]) -> bool:

@@ -90,12 +90,12 @@ def result_file(path: Path) -> Path:
     return inside if os.path.isfile(inside) else path  # a model's specification may be too long for Path.is_file
 
 
-def read_whole(path: Path) -> Result | CheckpointResult:
+def read_whole(path: Path, makers: str = "`normscope analyze`") -> Result | CheckpointResult:
     """Return the result in a file, after checking that all of it can be shown."""
     from normscope.analysis.stored_results import read_result
     from normscope.report.html import report_html
 
-    found = read_result(path)
+    found = read_result(path, makers)
     with _undamaged(path, "analyze"):
         report_html(found)
     return found
@@ -103,11 +103,11 @@ def read_whole(path: Path) -> Result | CheckpointResult:
 
 def _read_shown(path: Path) -> Result | CheckpointResult | PanelResult:
     """Return what a page can show, after checking that all of it can be shown."""
-    from normscope.analysis.stored_results import is_panel, read_panel
+    from normscope.analysis.stored_results import PANELS, is_panel, read_panel
     from normscope.report.html import report_html
 
     if not is_panel(path):
-        return read_whole(path)
+        return read_whole(path, f"normscope analyze, {PANELS}")
     found = read_panel(path)
     with _undamaged(path, "the command that made it"):
         report_html({}, panels=[found])

@@ -131,10 +131,12 @@ def _name(row: ComparedPart) -> str:
 
 def _findings(comparison: Comparison) -> Section:
     """Return the findings that are new or gone in each model."""
-    lines: list[str] = []
+    places: dict[tuple[str, str], list[str]] = {}
     for i, letter in list(enumerate(letters(comparison)))[1:]:
-        lines += [f"new in {letter}: {_finding(f)}" for f in comparison.new_findings(i)]
-        lines += [f"gone in {letter}: {_finding(f)}" for f in comparison.gone_findings(i)]
+        for word, found in (("new", comparison.new_findings(i)), ("gone", comparison.gone_findings(i))):
+            for finding in found:
+                places.setdefault((word, _finding(finding)), []).append(letter)
+    lines = [f"{word} in {', '.join(where)}: {finding}" for (word, finding), where in places.items()]
     unseen = [x for x, seen in zip(letters(comparison), comparison.checked, strict=True) if not seen]
     after = (f"not checked: {', '.join(unseen)} (a stored result does not contain the model)",) if unseen else ()
     return Section("findings", lines=tuple(lines) or ("the same in all",), after=after)

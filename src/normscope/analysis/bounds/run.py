@@ -202,7 +202,8 @@ def _table(context: BoundsContext, only: Sequence[str] | None, file: Path | None
     known = [name for name, _ in ROWS]
     unknown = [name for name in only or () if name not in known]
     if unknown:
-        raise InputError(f"Unknown bound {unknown[0]!r}. Known bounds: {', '.join(known)}.")
+        hint = f"Known bounds (on the command line, separate names by ;): {'; '.join(known)}."
+        raise InputError(f"Unknown bound {unknown[0]!r}. {hint}")
     kept: dict[str, Any] = json.loads(file.read_text()) if file is not None and file.exists() else {}
     rows: list[BoundRow] = []
     messages: list[str] = []
