@@ -5,7 +5,6 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from numbers import Real
 
 from normscope.core.errors import InputError
 
@@ -41,7 +40,7 @@ class Budget:
     """
 
     def __init__(self, share: float, now: Callable[[], float] = time.perf_counter) -> None:
-        if not isinstance(share, Real):
+        if not hasattr(share, "__float__"):
             raise InputError(f"Expected budget to be a number, got {share!r}. 2 % is 0.02.")
         if not (0.0 < share <= 1.0 or share == math.inf):
             raise InputError(f"Expected a budget in (0, 1] or infinity, got {share}.")
