@@ -376,6 +376,21 @@ def test_symmetries_of_a_fresh_model_are_not_those_of_its_scales_of_one() -> Non
     assert all(g.certificate.hessian < 1e-9 for g in found.groups if g.certificate and g.certificate.hessian)
 
 
+def test_units_that_are_dead_on_the_data_have_no_shift() -> None:
+    """Behind an activation that is bounded they are dead on stretched data, too; at other parameters they are not."""
+    model = seeded(
+        nn.Sequential(
+            nn.Conv2d(2, 3, 3), nn.Tanh(), nn.Conv2d(3, 3, 3, groups=3), nn.BatchNorm2d(3), nn.ReLU(), nn.Flatten(),
+            nn.Linear(12, 2),
+        )
+    )  # fmt: skip
+    with torch.no_grad():
+        model[3].bias[0] = -8.0
+    groups = symmetry(model, points(6, 2, 6, 6), mode="running").groups
+    assert groups
+    assert not [group for group in groups if group.kind == "shift" and "0.bias" in group.parameters]
+
+
 @pytest.mark.parametrize("name", ["gpt", "Falcon", "nfnet"])
 def test_identities_hold_before_training(name: str) -> None:
     """Scales of one, shifts and gains of zero make no symmetries, so the Hessian is what each group predicts."""

@@ -24,7 +24,7 @@ TOLERANCE = 1e-7
 #: The same for a relative derivative, which loses fewer digits: branches scaled by 1e-6 must not hide a change.
 FLAT = 1e-11
 #: Factors by which inputs are stretched, and how far parameters are moved relative to their length, to test elsewhere.
-STRETCHES, MOVED = (100.0, -100.0), 0.05
+STRETCHES, MOVED = (1.0, -1.0, 100.0, -100.0), 0.05
 #: The same for one random combination of the outputs, in a first test before the verification.
 SEEMS = 1e-6
 #: Rounding of that test, relative to the norm of the whole gradient.
@@ -82,27 +82,22 @@ def verify(exact: ModelFunction, groups: Sequence[SymmetryGroup], seed: int = 0)
 def holding_elsewhere(function: ModelFunction, groups: Sequence[SymmetryGroup], seed: int = 0) -> list[SymmetryGroup]:
     """Return the groups that are symmetries on other inputs as well, and at other parameters.
 
-    A clipped activation that no sample reaches, or a scale of exactly one, make symmetries of a few inputs, or of one
-    point among the parameters. Inputs are stretched, parameters moved a little; where the outputs are then not finite,
-    nothing is tested.
+    A clipped activation that no sample reaches, a unit that is dead on the data, or a scale of exactly one make
+    symmetries of a few inputs, or of one point among the parameters. So parameters are moved a little, and drawn anew
+    with inputs stretched; where the outputs are then not finite, nothing is tested.
     """
-    # what is zero, as shifts are before training, is moved too
-    noise = random_like({n: v if bool(v.any()) else torch.ones_like(v) for n, v in function.point.items()}, seed)
+    like = {name: value if bool(value.any()) else torch.ones_like(value) for name, value in function.point.items()}
+    noise = random_like(like, seed)
     moved = {name: value + MOVED * noise[name] for name, value in function.point.items()}
-    nearby = replace(function, tensors=function.tensors | moved)
-    floating = [isinstance(t, Tensor) and t.is_floating_point() for t in function.inputs]
-    others = [nearby, *(_stretched(nearby, floating, factor) for factor in STRETCHES if any(floating))]
+    others = [replace(function, tensors=function.tensors | moved)]
+    for i, factor in enumerate(STRETCHES, 1):
+        inputs = [t * factor if isinstance(t, Tensor) and t.is_floating_point() else t for t in function.inputs]
+        others.append(replace(function, tensors=function.tensors | random_like(like, seed + i), inputs=inputs))
     left = [group for group in groups if group.family is not None]
     for other in others:
         if all(bool(t.isfinite().all()) for t in other.outputs(other.point)):
             left = _verified(other, left, seed)
     return [group for group in groups if group.family is None] + left
-
-
-def _stretched(function: ModelFunction, floating: Sequence[bool], factor: float) -> ModelFunction:
-    """Return a function on its inputs times a factor, those that are floating."""
-    inputs = [t * factor if stretched else t for t, stretched in zip(function.inputs, floating, strict=True)]
-    return replace(function, inputs=inputs)
 
 
 def _verified(exact: ModelFunction, groups: Sequence[SymmetryGroup], seed: int) -> list[SymmetryGroup]:

@@ -282,8 +282,8 @@ def symmetry(
     """Find the symmetries of a model: changes of its parameters that leave its function unchanged.
 
     Candidates come from the graph; each is verified in float64 with the stabilizers of the normalizers set to zero, on
-    the data, on stretched data and at parameters nearby, and those that fail are not reported. The model is not
-    changed.
+    the data, at parameters nearby, and at other parameters with the data stretched; those that fail are not reported.
+    The model is not changed.
 
     Args:
         model: any PyTorch module.
