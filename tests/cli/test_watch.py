@@ -101,6 +101,7 @@ def test_other_machines_only_when_told(run: Run, tmp_path: Path, monkeypatch: py
         (["good", "--export", "good"], "is a folder"),
         (["good", "--export", "good/config.json/x.html"], "is a file"),
         (["good", "--port", "70000"], "65535"),
+        (["nothing", "--wait", "--export", "x.html"], "Leave out --wait or --export"),
     ],
 )
 def test_mistakes(run: Run, arguments: list[str], said: str) -> None:

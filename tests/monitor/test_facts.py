@@ -11,7 +11,7 @@ import torch
 
 import normscope
 from monitor.moments import batch, small
-from normscope.monitor.monitor import commit, run_facts
+from normscope.monitor.facts import commit, run_facts
 from normscope.monitor.probing import view_of
 
 

@@ -27,9 +27,9 @@ def test_values_keep_their_side() -> None:
 
 
 def test_what_may_be_negative_is_no_value() -> None:
-    with pytest.raises(InputError, match="cannot be a Value"):
-        Description("a", Kind.ESTIMATE, "", signed=True).value(1.0)
-    with pytest.raises(InputError, match="cannot be a Value"):
+    with pytest.raises(InputError, match="a/b may be negative, so it has no Value"):
+        Description("a/*", Kind.ESTIMATE, "", signed=True).value(1.0, "a/b")
+    with pytest.raises(InputError, match=r"a is NaN, so it has no Value\. Read monitor\.latest\['a'\]\."):
         Description("a", Kind.ESTIMATE, "").value(math.nan)
 
 

@@ -7,7 +7,7 @@ import threading
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
-from typer import Argument, Option
+from typer import Argument, BadParameter, Option
 
 from normscope.cli.console import Stages, guarded
 from normscope.cli.output_files import checked_file, writing
@@ -43,6 +43,8 @@ def watch(
     The page is served to this machine only, under an address that cannot be guessed; nothing is written. Ctrl-C
     stops the server; training is not affected.
     """
+    if wait and export is not None:
+        raise BadParameter("A page of a run that has not started would be empty. Leave out --wait or --export.")
     target = None if export is None else checked_file(export, "--export")
     with Stages(quiet=quiet) as stages:
         stages("reading")

@@ -5,12 +5,8 @@ from __future__ import annotations
 import contextlib
 import logging
 import math
-import operator
-import platform
-import subprocess
 import time
 from collections.abc import Callable, Iterable, Mapping
-from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -25,15 +21,16 @@ from normscope.graph.objective import LossFunction
 from normscope.graph.wrappers import require_optimizer_of
 from normscope.monitor.budget import PRESETS, Budget, gap_after
 from normscope.monitor.check_run import RunDoctor, probe_samples
+from normscope.monitor.facts import run_facts
 from normscope.monitor.probing import apart_from_training, probe_inputs, view_of
-from normscope.monitor.quantities import QUANTITIES, charts, descriptions, quantities_in
+from normscope.monitor.quantities import QUANTITIES, descriptions, quantities_in
 from normscope.monitor.quantities.certified import DESCRIPTIONS as CERTIFIED
 from normscope.monitor.quantities.certified import certified_metrics
 from normscope.monitor.quantity import Quantity
 from normscope.monitor.sinks.group import SinkGroup
 from normscope.monitor.snapshot import Snapshot
 from normscope.monitor.training_objects import is_first_process, learning_rates, optimizers_of, unwrapped
-from normscope.monitor.user_metrics import UserMetrics
+from normscope.monitor.user_metrics import UserMetrics, whole_number
 from normscope.monitor.view import View, without_labels
 from normscope.monitor.warm_norms import WarmNorms
 
@@ -204,8 +201,8 @@ class Monitor:
             if now < self._step and not self._went_back:
                 self._went_back = True
                 self._failures.report(
-                    f"monitor: step {now} follows step {self._step}: nothing is measured until training is past step "
-                    f"{self._last_probe} again, and trackers may drop metrics of earlier steps",
+                    f"monitor: step {now} follows step {self._step}: the monitor measures only after step "
+                    f"{self._last_probe}, its last probe, and trackers may drop metrics of earlier steps",
                     now,
                 )
             self._step, self._given_rate = now, rate
@@ -296,14 +293,14 @@ class Monitor:
         """Return the last number of a metric with its kind, domain and statement.
 
         Raises:
-            InputError: if the metric is unknown, was not measured, or may be negative.
+            InputError: if the metric is unknown, was not measured, may be negative, or is NaN.
         """
         if name not in self.latest:
             raise InputError(f"No metric {name!r} yet. Measured so far: {', '.join(sorted(self.latest)) or 'none'}.")
         described = next((d for d in descriptions() if d.matches(name)), None)
         if described is None:
             raise InputError(f"{name!r} is not one of the monitor's own metrics.")
-        return described.value(self.latest[name])
+        return described.value(self.latest[name], name)
 
     def close(self, *, measure: bool = True) -> None:
         """Write what is not written yet, and close run folders and TensorBoard files; trackers stay open.
@@ -324,9 +321,10 @@ class Monitor:
             self._last_probe = last  # a continued run keeps its schedule of probes
         self._write({})
         if measure and self.probes <= SHORT < self._step and math.isfinite(self.budget.share):
-            share = f"{self.probes} probes fit into {100 * self.budget.share:g} % of its time"
+            probes = "1 probe" if self.probes == 1 else f"{self.probes} probes"
+            few = f"only {probes} fitted into {100 * self.budget.share:g} % of the run's time"
             with contextlib.suppress(Exception):  # a folder that cannot be written was reported before
-                self._sinks.note(f"this run was short: {share}; use budget=math.inf to measure more", self._step)
+                self._sinks.note(f"{few}; pass budget=math.inf to measure more", self._step)
         self._sinks.close(self._step)
         self._view, self._previous_weights = None, None
         self._has_ended, self._resumed = True, None  # a continued run starts after the last point, not at ``step=``
@@ -496,51 +494,3 @@ def _wait_for_training() -> None:
 
 def _names(quantities: Iterable[str]) -> tuple[str, ...]:
     return (quantities,) if isinstance(quantities, str) else tuple(quantities)
-
-
-def whole_number(value: Any, name: str, least: int = 0, *, hint: str = "") -> int:
-    """Return an argument, such as a step, as an int.
-
-    Raises:
-        InputError: if it is not a whole number, or is too small.
-
-    >>> whole_number(torch.tensor(3), "step")
-    3
-    """
-    try:
-        number = operator.index(value)
-    except TypeError:
-        shown = "a tensor" if isinstance(value, Tensor) else f"{value!r} ({type(value).__name__})"
-        raise InputError(f"Expected {name} to be a whole number, got {shown}.{hint}") from None
-    if number < least:
-        raise InputError(f"Expected {name} >= {least}, got {number}.")
-    return number
-
-
-def run_facts(model: nn.Module, view: View, name: str) -> dict[str, Any]:
-    """Return the facts of a run that are known at its start."""
-    from normscope import __version__
-
-    return {
-        "model": name or type(model).__name__,
-        "parameters": sum(p.numel() for p in model.parameters()),
-        "probe": [list(t.shape) for t in view.inputs],
-        "labelled": view.labels is not None,
-        "layers": [layer.name for layer in view.layers()],
-        "normalizers": [{"name": n.name, "kind": n.site.kind} for n in view.normalizers()],
-        "notes": list(view.notes),
-        "metrics": [d.to_dict() for d in descriptions()],
-        "charts": [chart.to_dict() for chart in charts()],
-        "versions": {"normscope": __version__, "torch": torch.__version__, "python": platform.python_version()},
-        "commit": commit(),
-        "started": datetime.now(UTC).isoformat(timespec="seconds"),
-    }
-
-
-def commit() -> str | None:
-    """Return the git commit of the working directory, or ``None`` outside of a repository."""
-    try:
-        done = subprocess.run(["git", "rev-parse", "HEAD"], capture_output=True, text=True, timeout=5, check=True)
-    except (OSError, subprocess.SubprocessError):
-        return None
-    return done.stdout.strip() or None

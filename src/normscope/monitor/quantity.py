@@ -46,8 +46,12 @@ class Description:
         said = {key: getattr(self, key) for key in ("pattern", "words", "statement", "log10", "domain")}
         return said | {"kind": self.kind.value}
 
-    def value(self, number: float) -> Value:
+    def value(self, number: float, name: str = "") -> Value:
         """Return a number of this metric as a value that says what it is.
+
+        Args:
+            number: the number.
+            name: the metric's name for messages; by default its pattern.
 
         Raises:
             InputError: if the metric may be negative, or the number is NaN.
@@ -55,10 +59,10 @@ class Description:
         >>> Description("product/folded_log10", Kind.LOWER, "").value(2.0).kind.value
         'lower'
         """
+        name = name or self.pattern
         if self.signed or math.isnan(number):
-            raise InputError(
-                f"{self.pattern} cannot be a Value: it may be negative, or is not a number here ({number})."
-            )
+            why = "may be negative" if self.signed else "is NaN"
+            raise InputError(f"{name} {why}, so it has no Value. Read monitor.latest[{name!r}].")
         if self.log10:
             rest = {"kind": self.kind.value, "domain": self.domain, "mode": None, "statement": self.statement}
             return Value.from_dict({"log10": number, **rest})

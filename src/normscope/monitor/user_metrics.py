@@ -1,8 +1,10 @@
 """Metrics that a user logs: kept until they are written, and read late so that nothing waits for an accelerator."""
 
 import math
+import operator
 from collections.abc import Mapping
 from functools import cache
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -30,6 +32,25 @@ def one_number(value: object) -> float:
         return float(value)  # type: ignore[arg-type]
     except (TypeError, ValueError):
         raise InputError(f"Expected a scalar metric, got {type(value).__name__}.") from None
+
+
+def whole_number(value: Any, name: str, least: int = 0, *, hint: str = "") -> int:
+    """Return an argument, such as a step, as an int.
+
+    Raises:
+        InputError: if it is not a whole number, or is too small.
+
+    >>> whole_number(torch.tensor(3), "step")
+    3
+    """
+    try:
+        number = operator.index(value)
+    except TypeError:
+        shown = "a tensor" if isinstance(value, Tensor) else f"{value!r} ({type(value).__name__})"
+        raise InputError(f"Expected {name} to be a whole number, got {shown}.{hint}") from None
+    if number < least:
+        raise InputError(f"Expected {name} >= {least}, got {number}.")
+    return number
 
 
 def deferred(value: object) -> Tensor | float:
