@@ -12,12 +12,13 @@ def check(rule: Rule, subject: Subject) -> Findings:
 def check_history(rule: Rule, history: RunHistory) -> Findings:
     """Yield the first layer that is not finite at the first probe that finds one, or a logged number that is not."""
     lost = history.first_non_finite("train")
+    probes = {at for metric in history.metrics("clock") for at in metric.steps}
     metrics = [t for t in history.metrics("not_finite") if max(t.values) > 0]
     if metrics:
         begun = [next(step for step, entries in t.points if entries > 0) for t in metrics]
         step = min(begun)
         first = metrics[begun.index(step)]
-        clean = max((at for t in history.metrics("clock") for at in t.steps if at < step), default=None)
+        clean = max((at for at in probes if at < step), default=None)
         text = f"by step {step}" + ("" if clean is None else f" (the last probe without any was at step {clean})")
         text += " it is the first layer in the network with NaN or infinite values"
         if lost is not None and lost.steps[0] < step:
