@@ -84,6 +84,7 @@ def test_selection_baseline_and_places() -> None:
     assert "NS101" in {f.code for f in plain.findings}
     assert plain.failed
     only = check(_network(), noise(4, 3, 6, 6), select=["NS2"])
+    assert check(_network(), noise(4, 3, 6, 6), select="NS2").ran == only.ran
     assert all(f.code.startswith("NS2") for f in only.findings)
     hidden = check(_network(), noise(4, 3, 6, 6), settings=Settings(per_place={"0": ("NS101",)}))
     assert hidden.hidden == 1

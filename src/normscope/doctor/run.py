@@ -74,8 +74,8 @@ def check(
     data: Any = None,
     optimizer: torch.optim.Optimizer | None = None,
     *,
-    select: Iterable[str] = (),
-    ignore: Iterable[str] = (),
+    select: str | Iterable[str] = (),
+    ignore: str | Iterable[str] = (),
     settings: Settings | None = None,
     name: str = "",
     input_shape: tuple[int, ...] | None = None,
@@ -151,7 +151,8 @@ def check(
 
 
 def check_history(
-    history: RunHistory, *, settings: Settings | None = None, select: Iterable[str] = (), ignore: Iterable[str] = (),
+    history: RunHistory, *, settings: Settings | None = None, select: str | Iterable[str] = (),
+    ignore: str | Iterable[str] = (),
     name: str = "",
 ) -> CheckResult:  # fmt: skip
     """Run the rules that apply to training runs; arguments are those of :func:`check`.
@@ -166,8 +167,9 @@ def check_history(
     return replace(_result_of(found, settings), model=name, ran=tuple(rules), purpose="train")
 
 
-def _combined_settings(settings: Settings | None, select: Iterable[str], ignore: Iterable[str]) -> Settings:
+def _combined_settings(settings: Settings | None, select: str | Iterable[str], ignore: str | Iterable[str]) -> Settings:
     found = settings or Settings()
+    select, ignore = ((codes,) if isinstance(codes, str) else codes for codes in (select, ignore))
     return replace(found, select=(*found.select, *select), ignore=(*found.ignore, *ignore)).checked(RULES)
 
 

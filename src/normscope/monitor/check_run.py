@@ -19,8 +19,9 @@ GROUPS, KEPT = frozenset(group for rule in RULES.values() for group in rule.metr
 
 
 def check_run(
-    run: Run | str | Path, *, settings: Settings | None = None, select: Iterable[str] = (), ignore: Iterable[str] = ()
-) -> CheckResult:
+    run: Run | str | Path, *, settings: Settings | None = None, select: str | Iterable[str] = (),
+    ignore: str | Iterable[str] = (),
+) -> CheckResult:  # fmt: skip
     """Find problems in a training run recorded by a monitor.
 
     Args:

@@ -144,7 +144,7 @@ def test_shuffled_loaders(trained: Any) -> None:
     model, train, test = trained
     loaders = [DataLoader(TensorDataset(*pair), 100, shuffle=True) for pair in (train, test)]
     found = bounds(model, train=loaders[0], test=loaders[1], only=["compression"])
-    plain = bounds(model, train=train, test=test, only=["compression"])
+    plain = bounds(model, train=train, test=test, only="compression")
     assert found.rows[0].details == plain.rows[0].details
 
 

@@ -57,7 +57,7 @@ def bounds(
     mode: str = "running",
     posterior: float = 0.0,
     start: nn.Module | None = None,
-    only: Sequence[str] | None = None,
+    only: str | Sequence[str] | None = None,
     folder: str | Path | None = None,
     name: str = "",
     seed: int = 0,
@@ -81,7 +81,7 @@ def bounds(
             prior from half of the data; none by default.
         start: with ``posterior``, a network of the same architecture that has not seen the data, if the layers of the
             model cannot draw their parameters anew.
-        only: names of rows, if not all are wanted.
+        only: name or names of rows, if not all are wanted.
         folder: where finished parts are saved, so that the same call resumes where it stopped.
         name: of the model.
         seed: random seed.
@@ -132,6 +132,7 @@ def bounds(
         )  # fmt: skip
         state = {} if start is None else start.state_dict()
         code = fingerprint(key, *names.values(), delta, loss, clip, tuned_on_test, posterior, state)
+        only = (only,) if isinstance(only, str) else only
         rows, messages = _table(context, only, None if place is None else place / f"rows-{code}.json")
         margins = _margins(context) if only is None else {}
     same = repeated(made["train"], made["test"])
