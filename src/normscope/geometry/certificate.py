@@ -25,6 +25,8 @@ TOLERANCE = 1e-7
 FLAT = 1e-11
 #: Factors by which inputs are stretched, and how far parameters are moved relative to their length, to test elsewhere.
 STRETCHES, MOVED = (1.0, -1.0, 100.0, -100.0), 0.05
+#: How much larger rounding may be there: normalizers may divide by very little.
+SLACK = 1e3
 #: The same for one random combination of the outputs, in a first test before the verification.
 SEEMS = 1e-6
 #: Rounding of that test, relative to the norm of the whole gradient.
@@ -96,35 +98,39 @@ def holding_elsewhere(function: ModelFunction, groups: Sequence[SymmetryGroup], 
     left = [group for group in groups if group.family is not None]
     for other in others:
         if all(bool(t.isfinite().all()) for t in other.outputs(other.point)):
-            left = _verified(other, left, seed)
+            left = _verified(other, left, seed, SLACK)
     return [group for group in groups if group.family is None] + left
 
 
-def _verified(exact: ModelFunction, groups: Sequence[SymmetryGroup], seed: int) -> list[SymmetryGroup]:
+def _verified(
+    exact: ModelFunction, groups: Sequence[SymmetryGroup], seed: int, slack: float = 1.0
+) -> list[SymmetryGroup]:
     """Return the candidates that are symmetries: all if they pass together, else those of each half."""
     if not groups:
         return []
-    found = _certified(exact, groups, seed)
+    found = _certified(exact, groups, seed, slack)
     if found is not None:
         return [replace(group, certificate=group.certificate or found) for group in groups]
     half = len(groups) // 2
     if half:
-        return _verified(exact, groups[:half], seed) + _verified(exact, groups[half:], seed)
+        return _verified(exact, groups[:half], seed, slack) + _verified(exact, groups[half:], seed, slack)
     (group,) = groups
-    for part in _passing(group, lambda d: relative_derivative(exact, d) <= FLAT, exact.point, seed):
-        found = _certified(exact, [part], seed)
+    for part in _passing(group, lambda d: relative_derivative(exact, d) <= slack * FLAT, exact.point, seed):
+        found = _certified(exact, [part], seed, slack)
         if found is not None:
             return [replace(part, certificate=part.certificate or found)]
     return []
 
 
-def _certified(exact: ModelFunction, groups: Sequence[SymmetryGroup], seed: int) -> Certificate | None:
+def _certified(
+    exact: ModelFunction, groups: Sequence[SymmetryGroup], seed: int, slack: float = 1.0
+) -> Certificate | None:
     """Return the certificate of several groups at once, or ``None`` if they fail."""
     families = [group.family for group in groups if group.family is not None]
     chosen = [(family, coefficients_of(family, seed + i)) for i, family in enumerate(families)]
     direction = total(family.field(exact.point, coefficients) for family, coefficients in chosen)
     derivative = relative_derivative(exact, direction) if length(direction) else math.inf
-    if not derivative <= FLAT:
+    if not derivative <= slack * FLAT:
         return None
     orbit = 0.0
     for time in (0.5, -0.3) if len(groups) == 1 else (0.3,):
@@ -133,7 +139,7 @@ def _certified(exact: ModelFunction, groups: Sequence[SymmetryGroup], seed: int)
             reach = float(getattr(family, "width", 1)) ** -0.5  # the exponential of a large random matrix loses digits
             point |= family.move(point, coefficients, time * reach)
         orbit = max(orbit, exact.change(point))
-    return Certificate(derivative, orbit) if orbit <= TOLERANCE else None
+    return Certificate(derivative, orbit) if orbit <= slack * TOLERANCE else None
 
 
 def _likely(exact: ModelFunction, group: SymmetryGroup, seed: int) -> list[SymmetryGroup]:
