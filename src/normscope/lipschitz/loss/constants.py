@@ -13,7 +13,7 @@ from normscope.core.errors import InputError, RuleError, listed
 from normscope.core.rounding import matrix_norm_sandwich
 from normscope.core.statement import statement
 from normscope.core.value import Kind, Value, product
-from normscope.lipschitz.loss.cross_entropy import (
+from normscope.lipschitz.loss.likelihoods import (
     bce,
     bce_with_logits,
     cross_entropy,

@@ -13,7 +13,7 @@ from losses import generator, normal, rows
 from normscope.core.errors import InputError
 from normscope.lipschitz.loss import loss_constant
 from normscope.lipschitz.loss.constants import loss_at
-from normscope.lipschitz.loss.cross_entropy import (
+from normscope.lipschitz.loss.likelihoods import (
     bce,
     bce_with_logits,
     cross_entropy,
